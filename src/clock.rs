@@ -1,0 +1,58 @@
+//! The only place that reads a clock.
+//!
+//! Everything else takes `now` as a parameter. A [`Clock`] is the system's, or one that a test moves
+//! by hand.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
+
+/// Where the time comes from. Cheap to clone; all clones of a manual clock move together.
+#[derive(Clone, Debug, Default)]
+pub struct Clock {
+    manual: Option<Arc<AtomicU64>>,
+}
+
+impl Clock {
+    /// The system's clock.
+    pub fn system() -> Self {
+        Self { manual: None }
+    }
+
+    /// A clock that stands at `start` (ms since the epoch) until it is moved with [`Self::set`].
+    pub fn manual(start: u64) -> Self {
+        Self { manual: Some(Arc::new(AtomicU64::new(start))) }
+    }
+
+    /// Now, in ms since the Unix epoch.
+    pub fn now(&self) -> u64 {
+        match &self.manual {
+            Some(at) => at.load(Ordering::Acquire),
+            None => system_millis(),
+        }
+    }
+
+    /// Moves a manual clock to `at` (ms since the epoch). The system's clock ignores it.
+    pub fn set(&self, at: u64) {
+        if let Some(manual) = &self.manual {
+            manual.store(at, Ordering::Release);
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the one place that reads the wall clock")]
+fn system_millis() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |elapsed| u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// A reading of the monotonic clock, for durations and deadlines.
+#[expect(clippy::disallowed_methods, reason = "this is the one place that reads the clock")]
+pub fn instant() -> Instant {
+    Instant::now()
+}

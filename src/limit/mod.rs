@@ -1,0 +1,124 @@
+//! The limit algorithms: pure functions of `(state, now, input)`.
+//!
+//! Nothing here reads a clock, does I/O or waits. Each algorithm is one file with a Lua twin of the
+//! same name in `lua/`; a differential test drives random sequences through both.
+
+pub mod sliding_window;
+
+use smallvec::SmallVec;
+
+/// A point in time, in milliseconds since the Unix epoch.
+pub type Millis = u64;
+
+/// The largest product of quota and sub-window length (ms) that keeps the arithmetic of both twins
+/// exact: Lua counts in doubles, whose integers end at 2^53.
+pub const MAX_QUOTA_MILLIS: u64 = 1 << 52;
+
+/// The most sub-windows that a window may be divided into.
+pub const MAX_RESOLUTION: u32 = 60;
+
+/// Who is counted: a keyed 128-bit hash of a limit's key parts. Never the parts themselves.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Key(pub u128);
+
+/// How much may pass in how long.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Quota {
+    /// What may be charged in one window, in units of cost.
+    pub limit: u32,
+    /// The window's length in ms.
+    pub window: Millis,
+    /// Sub-windows a window is divided into; divides `window`.
+    pub resolution: u32,
+}
+
+impl Quota {
+    /// The length of one sub-window in ms.
+    pub fn sub_window(&self) -> Millis {
+        self.window / u64::from(self.resolution)
+    }
+}
+
+/// Which algorithm counts.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Algorithm {
+    /// Weighted counters of sub-windows: [`sliding_window`].
+    SlidingWindow,
+}
+
+/// What happens to a request when the shared store cannot be asked.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum OnFailure {
+    /// This gateway enforces its share, quota / gateways alive, from its own memory.
+    #[default]
+    Local,
+    /// The limit admits.
+    Open,
+    /// The limit refuses, with 503.
+    Closed,
+}
+
+/// One configured limit.
+///
+/// Its identity, the pair of `name` and `fingerprint`, leaves the quota's number out: a reload that
+/// changes the quota keeps what has been used.
+#[derive(Clone, Debug)]
+pub struct Limit {
+    /// The name that the operator gave it; shown in headers and metrics.
+    pub name: Box<str>,
+    /// A hash of what makes its counters meaningful: algorithm, window, resolution, key parts.
+    pub fingerprint: u64,
+    /// Which algorithm counts.
+    pub algorithm: Algorithm,
+    /// How much may pass in how long.
+    pub quota: Quota,
+    /// What one request costs.
+    pub cost: u32,
+    /// What happens when the shared store cannot be asked.
+    pub on_failure: OnFailure,
+    /// Its place in the snapshot's list and in every per-limit metric.
+    pub index: usize,
+}
+
+/// One limit, one caller, one request.
+#[derive(Clone, Copy, Debug)]
+pub struct Charge<'a> {
+    /// The limit that is asked.
+    pub limit: &'a Limit,
+    /// Who is counted.
+    pub key: Key,
+    /// What the request costs, in the quota's units; at least 1.
+    pub cost: u32,
+}
+
+/// What one limit says of one charge.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Decision {
+    /// Whether this limit alone would let the request pass.
+    pub admitted: bool,
+    /// The quota that was enforced.
+    pub limit: u64,
+    /// What is left after this request, in units of cost.
+    pub remaining: u64,
+    /// What is used after this request; above `limit` only when the quota was lowered.
+    pub used: u64,
+    /// The stored reset-at: never moves back, and later only with a charge.
+    pub reset_at: Millis,
+    /// The first ms at which the same charge would be admitted if nobody else charged; `None` when
+    /// admitted, and when the cost is above the quota, so that it never would be.
+    pub retry_at: Option<Millis>,
+    /// False when the store could not be asked and the limit's policy is to admit: then nothing is
+    /// known of the caller, and no header may tell anything.
+    pub counted: bool,
+}
+
+/// What all limits of one request say, from one reading at one time.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Verdict {
+    /// Whether every limit admits; when not, none has been charged.
+    pub admitted: bool,
+    /// The time of the decision by the clock that decided (Redis' own for Redis).
+    pub now: Millis,
+    /// One decision a charge, in the charges' order.
+    pub decisions: SmallVec<[Decision; 4]>,
+}

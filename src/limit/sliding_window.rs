@@ -1,0 +1,1 @@
+//! Weighted counters of sub-windows.
