@@ -1,1 +1,3 @@
+//! Where limits keep their counters: this process, or Redis.
 
+pub mod memory;
