@@ -57,7 +57,7 @@ for i, charge in ipairs(charges) do
 end
 
 for key, record in pairs(records) do
-  if all or record.reading.dirty then
+  if record.reading.dirty then
     local raw, expires_at = record.algorithm.write(record.reading)
     redis.call('SET', key, raw, 'PX', string.format('%.0f', math.max(0, expires_at - now) + SLACK))
   end

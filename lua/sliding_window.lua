@@ -12,7 +12,7 @@
 --   tell(reading, cost)   -> remaining, used, reset_at, retry_at (-1: admitted, or never)
 --   charge(reading, cost) -> remaining, used, reset_at
 --   write(reading)        -> raw, expires_at (ms)
--- A reading with `dirty` set must be written even when nothing was charged.
+-- A reading with `dirty` set must be written: it was charged, or its clock was set back.
 algorithms.sliding_window = (function()
   local MAX_STEP_BACK = 5000
   local floor, max, unpack_record = math.floor, math.max, struct.unpack
@@ -97,6 +97,8 @@ algorithms.sliding_window = (function()
   end
 
   local function charge(reading, cost)
+    if cost == 0 then return tell(reading, 0) end
+    reading.dirty = true
     reading.counts[1] = reading.counts[1] + cost
     reading.full = reading.full + cost
     reading.seen = reading.now

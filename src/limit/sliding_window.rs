@@ -162,6 +162,9 @@ impl Reading {
 
     /// Writes a charge of `cost` into the record.
     fn charge(mut self, state: &mut State, quota: &Quota, cost: u32) -> Decision {
+        if cost == 0 {
+            return self.decision(state, quota, 0);
+        }
         self.age(state);
         if let Some(newest) = state.counts.first_mut() {
             *newest = newest.saturating_add(cost);
