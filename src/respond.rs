@@ -10,7 +10,7 @@ use crate::{
     error::GatewayError,
     limit::{Decision, Millis, Verdict},
     snapshot::{RateHeaders, Route},
-    upstream::Respond,
+    upstream::{AnswerStream, Respond},
 };
 
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -26,6 +26,14 @@ const EXPOSED: HeaderValue = HeaderValue::from_static(
     "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Used, X-RateLimit-Reset, \
      X-RateLimit-Resource, RateLimit, RateLimit-Policy, Retry-After, X-Request-Id",
 );
+
+/// What an answer's body is made of.
+pub enum Content {
+    /// All of it, made here.
+    Whole(Bytes),
+    /// The upstream's, as it comes.
+    Stream(AnswerStream),
+}
 
 /// Writes what the limits of `route` say into an answer's headers, replacing what the upstream wrote
 /// under the same names. `cross_origin`: a browser asks for another site, and may read only what it
