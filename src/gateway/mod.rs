@@ -116,9 +116,8 @@ impl Gateway {
     /// Answers one request. Every end is an answer; none is an error.
     pub async fn handle(&self, peer: &Peer, request: Request<Incoming>) -> Response<AnswerBody> {
         let rules = self.cache.get(&self.shared.live, &self.shard);
-        let counters = self.shard.route("");
-        let mut visit =
-            Visit::new(request, peer, &self.ids, Account::new(counters, peer.wire.clone()));
+        let account = Account::new(self.unrouted.clone(), peer.wire.clone());
+        let mut visit = Visit::new(request, peer, &self.ids, account);
         let answer = self.proxy(&rules, peer, &mut visit).await;
         self.answer(&rules, peer, visit, answer)
     }
