@@ -1,9 +1,21 @@
 //! The servers behind the gateway: connections, forwarding, header rules.
 
+pub mod body;
+pub mod forward;
+pub mod headers;
+pub mod link;
+pub mod pool;
+mod waker;
+
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
+
+pub use body::{BodyFault, RequestBody};
+pub use forward::{Balance, UpstreamError};
+pub use link::AnswerStream;
+pub use pool::Pool;
 
 /// One configured upstream.
 #[derive(Debug)]
