@@ -1,2 +1,7 @@
-//! Entry.
-fn main() {}
+//! The binary: arguments in, exit code out. The only reader of the process's environment.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    tidegate::cli::run(std::env::args_os(), &mut std::io::stdout()).into()
+}

@@ -3,11 +3,22 @@
 //! A snapshot is swapped whole. Counters and connections live outside it, under names and
 //! fingerprints that a reload keeps.
 
+mod check;
+mod compile;
+mod limits;
+mod listen;
+mod routes;
+mod store;
+#[cfg(test)]
+mod tests;
+mod upstreams;
+
 use std::{sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 
 use crate::{
+    config::{Faults, Loaded},
     framing::{Deadlines, HeadBounds},
     identity::{KeyPlan, TokenSource, TrustedProxies},
     limit::Limit,
@@ -45,6 +56,14 @@ pub struct HttpRules {
     pub max_connections: usize,
     /// Whether `//` in a path is one separator.
     pub merge_slashes: bool,
+}
+
+impl Snapshot {
+    /// The rules that `loaded` asks for, or everything in it that makes no sense, or that this
+    /// version cannot do, each with its place in the file.
+    pub fn compile(loaded: &Loaded) -> Result<Self, Faults> {
+        compile::snapshot(loaded)
+    }
 }
 
 /// What one route does with a request.

@@ -1,1 +1,113 @@
+//! One file a command: what a person types and what the process answers.
+//!
+//! Results go to the output, logs and complaints to standard error.
 
+mod check;
+mod schema;
+mod serve;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Exit {
+    /// It did what it was asked for: 0.
+    Ok,
+    /// The configuration, or another input, is faulty: 1.
+    BadInput,
+    /// The arguments make no sense: 2.
+    Usage,
+    /// Something broke that was not the user's doing: 70.
+    Internal,
+}
+
+impl Exit {
+    /// The process's exit code.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Ok => 0,
+            Self::BadInput => 1,
+            Self::Usage => 2,
+            Self::Internal => 70,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        exit.code().into()
+    }
+}
+
+/// An HTTP reverse proxy and API gateway with throttling built in.
+#[derive(Debug, Parser)]
+#[command(name = "tidegate", version, args_conflicts_with_subcommands = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    file: File,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the gateway (what happens without a command, too).
+    Serve(File),
+    /// Read a configuration and tell every fault in it.
+    Check(File),
+    /// Print the configuration's JSON Schema, which editors complete from.
+    Schema,
+    /// Print a completion script for a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(clap::Args, Debug)]
+struct File {
+    /// The configuration.
+    #[arg(long, short, value_name = "FILE", default_value = "config/tidegate.yaml")]
+    config: PathBuf,
+}
+
+/// Runs what `arguments` (the program's name first) ask for, and writes its result to `out`.
+pub fn run<A: Into<OsString> + Clone>(
+    arguments: impl IntoIterator<Item = A>,
+    out: &mut dyn Write,
+) -> Exit {
+    let arguments = match Arguments::try_parse_from(arguments) {
+        Ok(arguments) => arguments,
+        Err(message) if message.use_stderr() => {
+            // There is nobody left to tell when even this cannot be written.
+            let _ = message.print();
+            return Exit::Usage;
+        }
+        Err(message) => return written(write!(out, "{message}"), Exit::Ok),
+    };
+    match arguments.command.unwrap_or(Command::Serve(arguments.file)) {
+        Command::Serve(file) => serve::run(&file.config),
+        Command::Check(file) => check::run(&file.config, out),
+        Command::Schema => schema::run(out),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "tidegate", &mut script);
+            written(out.write_all(&script), Exit::Ok)
+        }
+    }
+}
+
+/// `exit`, unless the result could not be written. A reader that has seen enough is no failure.
+fn written(result: io::Result<()>, exit: Exit) -> Exit {
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Exit::Internal,
+        _ => exit,
+    }
+}

@@ -1,1 +1,168 @@
+//! What a user writes: the configuration's types, one file a section, and their reading.
+//!
+//! [`load`] reads a file, [`parse`] a text. Either gives the whole [`Config`] or every [`Fault`]
+//! at once, each with its place in the file. What needs more than one value to be judged (does the
+//! upstream exist? does the resolution divide the window?) is judged later, by the snapshot, which
+//! makes the same kind of fault through [`Source::fault`].
 
+mod admin;
+mod client;
+mod fault;
+mod headers;
+mod key_part;
+mod limits;
+mod listen;
+mod nearest;
+mod reader;
+mod routes;
+mod source;
+mod store;
+#[cfg(test)]
+mod tests;
+mod text;
+mod throttle;
+mod tree;
+mod units;
+mod upstreams;
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use admin::{AccessLog, Admin};
+pub use client::{Client, TokenSource};
+pub use fault::{Fault, Faults, Location};
+pub use headers::{Headers, Standard};
+pub use key_part::KeyPart;
+pub use limits::{Algorithm, Cost, Limit, OnFailure, Reserve};
+pub use listen::{Http, Listener, Tls};
+pub use nearest::nearest;
+pub use routes::{Match, Method, Route};
+pub use source::Source;
+pub use store::{Memory, Redis, RedisUrl, Sentinel, Shard, Store};
+pub use throttle::{Mode, Throttle};
+pub use units::{Address, Cidr, Duration, Size, Status};
+pub use upstreams::{Balance, Health, HostPort, Protocol, Respond, Target, Upstream};
+
+use fault::Found;
+
+/// The longest file that is read, in bytes.
+const MAX_FILE: usize = 1 << 20;
+
+/// The configuration of a Tidegate gateway.
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The addresses that clients connect to.
+    #[serde(default = "Listener::standard")]
+    pub listen: Vec<Listener>,
+    /// Threads that serve; 0: one a core.
+    #[serde(default)]
+    pub workers: usize,
+    /// The operator's door; left out: none.
+    pub admin: Option<Admin>,
+    /// How long requests in flight may take to finish when the gateway stops.
+    #[serde(default = "Config::drain_timeout")]
+    pub drain_timeout: Duration,
+    /// Where the access log goes.
+    #[serde(default)]
+    pub access_log: AccessLog,
+    /// What one client connection may cost.
+    #[serde(default)]
+    pub http: Http,
+    /// Who is asking.
+    #[serde(default)]
+    pub client: Client,
+    /// Which rate-limit headers an answer carries.
+    #[serde(default)]
+    pub headers: Headers,
+    /// Where limits keep their counters.
+    #[serde(default)]
+    pub store: Store,
+    /// Who answers, by name.
+    pub upstreams: BTreeMap<String, Upstream>,
+    /// How much may pass, by name. A limit that several routes use is one shared counter.
+    #[serde(default)]
+    pub limits: BTreeMap<String, Limit>,
+    /// Admission by who is active; left out: none.
+    pub throttle: Option<Throttle>,
+    /// Which requests go where.
+    pub routes: Vec<Route>,
+}
+
+impl Config {
+    fn drain_timeout() -> Duration {
+        Duration::from_secs(30)
+    }
+}
+
+/// A configuration that could be read, and the text it was read from.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// What it says, defaults filled in.
+    pub config: Config,
+    /// Where it says so.
+    pub source: Source,
+}
+
+/// Reads the file at `path`, which the faults name as given.
+pub fn load(path: &Path) -> Result<Loaded, Faults> {
+    let name = path.display().to_string();
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path);
+    if let Err(error) = file.and_then(|f| f.take(MAX_FILE as u64 + 1).read_to_end(&mut bytes)) {
+        return Err(unreadable(&name, "", &error.to_string(), "a file that can be read"));
+    }
+    match std::str::from_utf8(&bytes) {
+        Ok(text) => parse(&name, text),
+        Err(error) => {
+            let good = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
+            Err(unreadable(&name, &good, "a byte that is not UTF-8", "text in UTF-8"))
+        }
+    }
+}
+
+/// Reads `text`; `name` is what the faults call the file.
+pub fn parse(name: &str, text: &str) -> Result<Loaded, Faults> {
+    if text.len() > MAX_FILE {
+        return Err(unreadable(name, "", "a file of more than 1 MiB", "at most 1 MiB"));
+    }
+    let place = |(location, found)| Fault::new(name, text, location, found);
+    let (root, mut faults) = match tree::read(text) {
+        Ok((root, faults)) => (Some(root), faults),
+        Err(faults) => (None, faults),
+    };
+    let config = root.as_deref().and_then(|root| match reader::read::<Config>(root) {
+        Ok(config) => Some(config),
+        Err(more) => {
+            faults.extend(more);
+            None
+        }
+    });
+    let faults = Faults::new(faults.into_iter().map(place).collect());
+    match (root, config, faults) {
+        (Some(root), Some(config), None) => {
+            let source = Source { name: name.into(), text: text.into(), root: Arc::clone(&root) };
+            Ok(Loaded { config, source })
+        }
+        (_, _, Some(faults)) => Err(faults),
+        (_, _, None) => Err(unreadable(name, "", "no configuration", "a YAML document")),
+    }
+}
+
+/// A fault of the file as a whole, or of the place where `good`, its readable start, ends.
+fn unreadable(name: &str, good: &str, what: &str, expected: &str) -> Faults {
+    let line = good.matches('\n').count() + 1;
+    let column = good.rsplit('\n').next().map_or(0, |last| last.chars().count()) + 1;
+    let location = Location { line, column, width: 1 };
+    Fault::new(name, good, location, Found::new(what, expected)).into()
+}
+
+/// The configuration's JSON Schema; editors complete from it.
+pub fn schema() -> schemars::Schema {
+    schemars::schema_for!(Config)
+}

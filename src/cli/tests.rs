@@ -1,0 +1,70 @@
+use super::{Arguments, Exit, run};
+
+fn output(arguments: &[&str]) -> (Exit, String) {
+    let mut out = Vec::new();
+    let exit = run(std::iter::once("tidegate").chain(arguments.iter().copied()), &mut out);
+    (exit, String::from_utf8(out).unwrap())
+}
+
+fn file(text: &str) -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.yaml");
+    std::fs::write(&path, text).unwrap();
+    let path = path.to_str().unwrap().to_owned();
+    (folder, path)
+}
+
+#[test]
+fn the_arguments_are_sound() {
+    <Arguments as clap::CommandFactory>::command().debug_assert();
+}
+
+#[test]
+fn check_tells_what_a_sound_file_says() {
+    let (_folder, path) = file(
+        "upstreams: {hello: {respond: {}}}\nlimits: {l: {quota: 1, window: 1s}}\nroutes:\n\
+         - {name: r, match: {host: h, path: /x, methods: [GET, HEAD]}, upstream: hello, limits: [l]}\n\
+         - {name: s, match: {path: /y}, upstream: hello}\n",
+    );
+    let expected = format!(
+        "{path}: ok (2 routes, 1 limit, 1 upstream)\n  r: GET,HEAD h/x -> hello (l)\n  \
+         s: any */y -> hello (no limit)\n"
+    );
+    assert_eq!(output(&["check", "--config", &path]), (Exit::Ok, expected));
+}
+
+#[test]
+fn check_tells_faults_of_form_and_of_sense() {
+    let (_folder, path) = file("upstreams: {}\nroutes: 5\n");
+    let (exit, said) = output(&["check", "--config", &path]);
+    assert_eq!(exit, Exit::BadInput);
+    assert!(said.starts_with(&format!("{path}:2:9: `5`, expected a list")), "{said}");
+
+    let (_folder, path) =
+        file("upstreams: {}\nroutes: [{name: r, match: {path: /}, upstream: u}]\n");
+    let (exit, said) = output(&["check", "-c", &path]);
+    assert_eq!(exit, Exit::BadInput);
+    assert!(said.starts_with(&format!("{path}:2:48: unknown upstream `u`")), "{said}");
+}
+
+#[test]
+fn schema_is_json_that_knows_the_sections() {
+    let (exit, said) = output(&["schema"]);
+    assert_eq!(exit, Exit::Ok);
+    let schema: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert!(schema["properties"]["limits"].is_object());
+}
+
+#[test]
+fn what_clap_users_expect() {
+    let (exit, said) = output(&["--version"]);
+    assert_eq!(
+        (exit, said.as_str()),
+        (Exit::Ok, concat!("tidegate ", env!("CARGO_PKG_VERSION"), "\n"))
+    );
+    assert!(output(&["--help"]).1.contains("completions"));
+    assert!(output(&["completions", "bash"]).1.contains("_tidegate"));
+    assert_eq!(output(&["chek"]).0, Exit::Usage);
+    assert_eq!(output(&["check", "--konfig", "x"]).0, Exit::Usage);
+    assert_eq!(Exit::Internal.code(), 70);
+}

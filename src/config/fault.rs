@@ -1,0 +1,144 @@
+use std::fmt;
+
+/// The most characters of a line that a fault quotes.
+const MAX_QUOTE: usize = 160;
+
+/// A place in a file, as an editor counts: lines and columns from 1, columns in characters.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Location {
+    /// The line, from 1.
+    pub line: usize,
+    /// The column, from 1.
+    pub column: usize,
+    /// How many characters of the line it is about; at least 1.
+    pub width: usize,
+}
+
+/// One thing that is wrong with a configuration.
+///
+/// Shown as `file:line:column: what, expected what`, the line quoted beneath with a caret under
+/// the place. Passwords in URLs are starred out of the quote.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Fault {
+    /// The file's name, as the user gave it.
+    pub file: String,
+    /// Where the fault is.
+    pub location: Location,
+    /// What is there.
+    pub what: String,
+    /// What should be there.
+    pub expected: String,
+    quote: String,
+}
+
+impl Fault {
+    pub(super) fn new(file: &str, text: &str, location: Location, found: Found) -> Self {
+        let line = text.lines().nth(location.line - 1).unwrap_or_default();
+        Self {
+            file: file.to_owned(),
+            location,
+            what: found.what,
+            expected: found.expected,
+            quote: presentable(line),
+        }
+    }
+
+    /// The part of the line that is shown, with the caret's place in it.
+    fn excerpt(&self) -> (String, String) {
+        let length = self.quote.chars().count();
+        let column = (self.location.column - 1).min(length);
+        let start = if length > MAX_QUOTE { column.saturating_sub(MAX_QUOTE / 2) } else { 0 };
+        let shown: String = self.quote.chars().skip(start).take(MAX_QUOTE).collect();
+        let room = shown.chars().count().saturating_sub(column - start).max(1);
+        let indent = shown.chars().take(column - start).map(|c| if c == '\t' { c } else { ' ' });
+        let caret = indent.chain(std::iter::repeat_n('^', self.location.width.clamp(1, room)));
+        let caret = caret.collect();
+        (shown, caret)
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Location { line, column, .. } = self.location;
+        let (shown, caret) = self.excerpt();
+        let number = line.to_string();
+        let margin = " ".repeat(number.len());
+        writeln!(f, "{}:{line}:{column}: {}, expected {}", self.file, self.what, self.expected)?;
+        writeln!(f, "{margin} |")?;
+        writeln!(f, "{number} | {shown}")?;
+        write!(f, "{margin} | {caret}")
+    }
+}
+
+/// Everything that is wrong with a configuration, in the order of the file. Never empty.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub struct Faults(Vec<Fault>);
+
+impl Faults {
+    /// All of `faults` in the file's order, each once; `None` when there is none.
+    pub fn new(mut faults: Vec<Fault>) -> Option<Self> {
+        faults.sort_by(|a, b| (a.location, &a.what).cmp(&(b.location, &b.what)));
+        faults.dedup();
+        (!faults.is_empty()).then_some(Self(faults))
+    }
+
+    /// The faults in the file's order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Fault> {
+        self.0.iter()
+    }
+}
+
+impl From<Fault> for Faults {
+    fn from(fault: Fault) -> Self {
+        Self(vec![fault])
+    }
+}
+
+impl<'a> IntoIterator for &'a Faults {
+    type Item = &'a Fault;
+    type IntoIter = std::slice::Iter<'a, Fault>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for fault in self {
+            writeln!(f, "{fault}\n")?;
+        }
+        let plural = if self.0.len() == 1 { "" } else { "s" };
+        write!(f, "{} fault{plural} found", self.0.len())
+    }
+}
+
+/// A fault before its place in the file is known.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub(super) what: String,
+    pub(super) expected: String,
+}
+
+impl Found {
+    pub(super) fn new(what: impl Into<String>, expected: impl Into<String>) -> Self {
+        Self { what: what.into(), expected: expected.into() }
+    }
+}
+
+/// The line as it may be shown: no control characters, no password of a URL; columns stay.
+fn presentable(line: &str) -> String {
+    let mut shown: Vec<char> =
+        line.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect();
+    let mut at = 0;
+    while let Some(scheme) = shown[at..].windows(3).position(|w| w == [':', '/', '/']) {
+        let start = at + scheme + 3;
+        let ends = |c: &char| c.is_whitespace() || matches!(c, '"' | '\'' | ',');
+        let end = shown[start..].iter().position(ends).map_or(shown.len(), |n| start + n);
+        if let Some(host) = shown[start..end].iter().rposition(|&c| c == '@') {
+            shown[start..start + host].fill('*');
+        }
+        at = end;
+    }
+    shown.into_iter().collect()
+}

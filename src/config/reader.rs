@@ -1,0 +1,396 @@
+//! Fills the configuration's types from the tree and finds every fault on the way.
+//!
+//! Serde stops at the first error. So each faulty value is noted and left out, and the reading
+//! starts again without it, until a pass finds nothing new.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fmt::{self, Display};
+use std::sync::{Arc, LazyLock};
+
+use serde::de::value::StrDeserializer;
+use serde::de::{
+    self, DeserializeOwned, DeserializeSeed, Deserializer, Expected, IntoDeserializer, MapAccess,
+    SeqAccess, Unexpected, Visitor,
+};
+
+use super::fault::{Found, Location};
+use super::nearest::nearest;
+use super::tree::{Entry, Kind, Node, clip};
+
+/// After so many the reader stops looking.
+const MAX_FAULTS: usize = 50;
+
+/// The value of `root`, or every fault that stands against it.
+pub(super) fn read<T: DeserializeOwned>(root: &Node) -> Result<T, Vec<(Location, Found)>> {
+    let reader = Reader::default();
+    loop {
+        let value = reader.seed(std::marker::PhantomData::<T>, root, root.location);
+        let faults = reader.faults.borrow().len();
+        match value {
+            Ok(value) if faults == 0 => return Ok(value),
+            Err(_) if faults < MAX_FAULTS && !reader.is_left_out(root) => {}
+            _ => return Err(reader.faults.into_inner()),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Reader {
+    faults: RefCell<Vec<(Location, Found)>>,
+    left_out: RefCell<BTreeSet<usize>>,
+    /// Mappings whose keys have been looked at.
+    checked: RefCell<BTreeSet<usize>>,
+}
+
+impl Reader {
+    fn is_left_out(&self, node: &Node) -> bool {
+        self.left_out.borrow().contains(&node.id)
+    }
+
+    fn fault(&self, at: Location, found: Found) {
+        let mut faults = self.faults.borrow_mut();
+        if faults.len() < MAX_FAULTS {
+            faults.push((at, found));
+        }
+    }
+
+    fn seed<'de, S: DeserializeSeed<'de>>(
+        &self,
+        seed: S,
+        node: &Node,
+        at: Location,
+    ) -> Result<S::Value, Error> {
+        seed.deserialize(Value { reader: self, node, at }).map_err(|error| {
+            if let Error::Found(found) = error {
+                self.fault(at, found);
+            } else if let Error::Noted = error {
+                return error;
+            }
+            self.left_out.borrow_mut().insert(node.id);
+            Error::Noted
+        })
+    }
+
+    /// Notes the keys that do not belong into a section and those that it cannot do without.
+    fn check_keys(&self, section: &str, known: &'static [&'static str], node: &Node, at: Location) {
+        if !self.checked.borrow_mut().insert(node.id) {
+            return;
+        }
+        let entries = entries(node);
+        for entry in entries.iter().filter(|entry| !known.contains(&entry.name())) {
+            let all = known.join(", ");
+            let expected = match nearest(entry.name(), known.iter().copied()) {
+                Some(near) => format!("`{near}` (the keys here: {all})"),
+                None => format!("one of {all}"),
+            };
+            let what = format!("unknown key `{}`", clip(entry.name()));
+            self.fault(entry.key.location, Found::new(what, expected));
+        }
+        for key in required(section) {
+            if !entries.iter().any(|entry| entry.name() == key) {
+                let what = format!("missing key `{key}`");
+                self.fault(at, Found::new(what, format!("a line `{key}: ...` in this section")));
+            }
+        }
+    }
+}
+
+fn entries(node: &Node) -> &[Entry] {
+    match &node.kind {
+        Kind::Map(entries) => entries,
+        _ => &[],
+    }
+}
+
+/// The keys that a section cannot do without, as the schema says.
+fn required(section: &str) -> Vec<&'static str> {
+    static SCHEMA: LazyLock<serde_json::Value> = LazyLock::new(|| super::schema().to_value());
+    let definition = match &SCHEMA["$defs"][section] {
+        serde_json::Value::Null => &*SCHEMA,
+        definition => definition,
+    };
+    let keys = definition["required"].as_array();
+    keys.into_iter().flatten().filter_map(serde_json::Value::as_str).collect()
+}
+
+#[derive(Clone, Copy)]
+struct Value<'t> {
+    reader: &'t Reader,
+    node: &'t Node,
+    at: Location,
+}
+
+impl<'t> Value<'t> {
+    fn unexpected(&self) -> String {
+        match &self.node.kind {
+            Kind::List(_) => "a list".to_owned(),
+            Kind::Map(_) => "a mapping".to_owned(),
+            Kind::Scalar { text, .. } if !self.node.is_null() => format!("`{}`", clip(text)),
+            Kind::Scalar { .. } => "nothing".to_owned(),
+        }
+    }
+
+    fn refuse<T>(&self, expected: impl Into<String>) -> Result<T, Error> {
+        Err(Error::Found(Found::new(self.unexpected(), expected)))
+    }
+
+    /// A number of the type that is asked for; quoted digits are text.
+    fn number<T: std::str::FromStr>(&self, expected: impl Display) -> Result<T, Error> {
+        let parsed = match &self.node.kind {
+            Kind::Scalar { text, plain: true } => text.parse().ok(),
+            _ => None,
+        };
+        parsed.map_or_else(|| self.refuse(expected.to_string()), Ok)
+    }
+
+    fn items(&self) -> Items<'t> {
+        let items: &[Arc<Node>] = match &self.node.kind {
+            Kind::List(items) => items,
+            _ => &[],
+        };
+        Items { reader: self.reader, items: items.iter() }
+    }
+
+    fn fields(&self, known: Option<&'static [&'static str]>) -> Fields<'t> {
+        let entries = entries(self.node).iter();
+        Fields { reader: self.reader, entries, known, value: None }
+    }
+}
+
+macro_rules! whole_numbers {
+    ($($method:ident $visit:ident $type:ident)*) => {$(
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+            let range = format_args!("a whole number from {} to {}", $type::MIN, $type::MAX);
+            visitor.$visit(self.number::<$type>(range)?)
+        }
+    )*};
+}
+
+impl<'de> Deserializer<'de> for Value<'_> {
+    type Error = Error;
+
+    whole_numbers! {
+        deserialize_i8 visit_i8 i8
+        deserialize_i16 visit_i16 i16
+        deserialize_i32 visit_i32 i32
+        deserialize_i64 visit_i64 i64
+        deserialize_u8 visit_u8 u8
+        deserialize_u16 visit_u16 u16
+        deserialize_u32 visit_u32 u32
+        deserialize_u64 visit_u64 u64
+    }
+
+    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_f64(self.number("a number")?)
+    }
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_bool(self.number("true or false")?)
+    }
+
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self.node.text() {
+            Some(text) => visitor.visit_str(text),
+            None => self.refuse("text"),
+        }
+    }
+
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        self.deserialize_str(visitor)
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match &self.node.kind {
+            Kind::List(_) => self.deserialize_seq(visitor),
+            Kind::Map(_) => self.deserialize_map(visitor),
+            Kind::Scalar { .. } if self.node.is_null() => visitor.visit_unit(),
+            Kind::Scalar { text, plain: true } => {
+                if let Ok(number) = text.parse::<u64>() {
+                    visitor.visit_u64(number)
+                } else if let Ok(number) = text.parse::<i64>() {
+                    visitor.visit_i64(number)
+                } else if let Ok(flag) = text.parse::<bool>() {
+                    visitor.visit_bool(flag)
+                } else {
+                    visitor.visit_str(text)
+                }
+            }
+            Kind::Scalar { text, .. } => visitor.visit_str(text),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        if self.node.is_null() { visitor.visit_none() } else { visitor.visit_some(self) }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match &self.node.kind {
+            Kind::List(_) => visitor.visit_seq(self.items()),
+            Kind::Scalar { .. } if self.node.is_null() => visitor.visit_seq(self.items()),
+            Kind::Scalar { text, .. } => self.refuse(format!("a list, such as [{}]", clip(text))),
+            Kind::Map(_) => self.refuse("a list"),
+        }
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match &self.node.kind {
+            Kind::Map(_) => visitor.visit_map(self.fields(None)),
+            Kind::Scalar { .. } if self.node.is_null() => visitor.visit_map(self.fields(None)),
+            _ => self.refuse("a mapping of names"),
+        }
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        if !matches!(self.node.kind, Kind::Map(_)) && !self.node.is_null() {
+            return self.refuse(format!("a mapping with the keys {}", fields.join(", ")));
+        }
+        self.reader.check_keys(name, fields, self.node, self.at);
+        visitor.visit_map(self.fields(Some(fields)))
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        match self.node.text() {
+            Some(text) => {
+                let variant: StrDeserializer<'_, Error> = text.into_deserializer();
+                visitor.visit_enum(variant)
+            }
+            None => self.refuse(one_of(variants)),
+        }
+    }
+
+    serde::forward_to_deserialize_any! {
+        i128 u128 f32 char bytes byte_buf unit unit_struct tuple tuple_struct identifier ignored_any
+    }
+}
+
+struct Items<'t> {
+    reader: &'t Reader,
+    items: std::slice::Iter<'t, Arc<Node>>,
+}
+
+impl<'de> SeqAccess<'de> for Items<'_> {
+    type Error = Error;
+
+    fn next_element_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, Error> {
+        let reader = self.reader;
+        let Some(node) = self.items.find(|node| !reader.is_left_out(node)) else { return Ok(None) };
+        reader.seed(seed, node, node.location).map(Some)
+    }
+}
+
+struct Fields<'t> {
+    reader: &'t Reader,
+    entries: std::slice::Iter<'t, Entry>,
+    known: Option<&'static [&'static str]>,
+    value: Option<&'t Entry>,
+}
+
+impl<'de> MapAccess<'de> for Fields<'_> {
+    type Error = Error;
+
+    fn next_key_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, Error> {
+        let (reader, known) = (self.reader, self.known);
+        self.value = self.entries.find(|entry| {
+            known.is_none_or(|known| known.contains(&entry.name()))
+                && !reader.is_left_out(&entry.key)
+                && !reader.is_left_out(&entry.value)
+        });
+        let Some(entry) = self.value else { return Ok(None) };
+        let key: StrDeserializer<'_, Error> = entry.name().into_deserializer();
+        seed.deserialize(key).map(Some)
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Error> {
+        match self.value.take() {
+            Some(entry) => self.reader.seed(seed, &entry.value, entry.location()),
+            None => Err(de::Error::custom("a value before its key")),
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Error {
+    /// Not yet among the faults.
+    Found(Found),
+    /// A key is missing, be it from the text or because its value was left out.
+    Missing,
+    /// Among the faults already.
+    Noted,
+}
+
+impl Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Found(found) => write!(f, "{}, expected {}", found.what, found.expected),
+            Self::Missing | Self::Noted => f.write_str("a fault that is reported elsewhere"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl de::Error for Error {
+    fn custom<T: Display>(message: T) -> Self {
+        Self::Found(Found::new(message.to_string(), "something else"))
+    }
+
+    fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        let found = match found {
+            Unexpected::Bool(value) => format!("`{value}`"),
+            Unexpected::Unsigned(value) => format!("`{value}`"),
+            Unexpected::Signed(value) => format!("`{value}`"),
+            Unexpected::Float(value) => format!("`{value}`"),
+            Unexpected::Str(text) => format!("`{}`", clip(text)),
+            Unexpected::Unit => "nothing".to_owned(),
+            Unexpected::Seq => "a list".to_owned(),
+            Unexpected::Map => "a mapping".to_owned(),
+            other => other.to_string(),
+        };
+        Self::Found(Found::new(found, expected.to_string()))
+    }
+
+    fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self::invalid_type(found, expected)
+    }
+
+    fn unknown_variant(found: &str, expected: &'static [&'static str]) -> Self {
+        Self::Found(Found::new(format!("`{}`", clip(found)), one_of(expected)))
+    }
+
+    fn missing_field(_: &'static str) -> Self {
+        Self::Missing
+    }
+}
+
+fn one_of(names: &[&str]) -> String {
+    match names {
+        [] => "nothing".to_owned(),
+        [only] => (*only).to_owned(),
+        [all @ .., last] => format!("{} or {last}", all.join(", ")),
+    }
+}

@@ -1,0 +1,86 @@
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::text::{Text, text_value};
+use super::units::{Duration, Size};
+
+/// Which requests go where, and under which limits.
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Route {
+    /// Its name in logs, metrics and keys.
+    #[schemars(regex(pattern = "^[A-Za-z0-9_.-]{1,64}$"))]
+    pub name: String,
+    /// Which requests are meant. Of several routes the most specific wins.
+    #[serde(rename = "match")]
+    pub matches: Match,
+    /// The name of the upstream that answers.
+    pub upstream: String,
+    /// The names of the limits: all must agree, and a refusal charges none.
+    #[serde(default)]
+    pub limits: Vec<String>,
+    /// Whether the throttle stands before this route.
+    #[serde(default = "Route::throttle")]
+    pub throttle: bool,
+    /// Taken off the path before the request is sent on.
+    pub strip_prefix: Option<String>,
+    /// The longest time from the end of the request's head to the end of the answer.
+    #[serde(default = "Route::request_timeout")]
+    pub request_timeout: Duration,
+    /// The longest request body; then 413.
+    #[serde(default = "Route::max_body")]
+    pub max_body: Size,
+}
+
+impl Route {
+    fn throttle() -> bool {
+        true
+    }
+
+    fn request_timeout() -> Duration {
+        Duration::from_secs(60)
+    }
+
+    fn max_body() -> Size {
+        Size(10 << 20)
+    }
+}
+
+/// Which requests a route means.
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Match {
+    /// A host, or `*.` and a domain; left out: any host.
+    pub host: Option<String>,
+    /// A path, in which `{name}` stands for one segment and a last `{*name}` for all that follow.
+    #[schemars(regex(pattern = "^/"))]
+    pub path: String,
+    /// The methods; left out: any.
+    #[serde(default)]
+    pub methods: Vec<Method>,
+}
+
+/// A request's method, as it is written in a request.
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Method(pub String);
+
+impl Text for Method {
+    const EXPECTED: &'static str = "a method in capitals such as GET";
+    const PATTERN: &'static str = "^[A-Z][A-Z0-9_-]*$";
+
+    fn read(text: &str) -> Option<Self> {
+        let begins = text.bytes().next()?.is_ascii_uppercase();
+        let fits = |b: u8| b.is_ascii_uppercase() || b.is_ascii_digit() || b"_-".contains(&b);
+        (begins && text.bytes().all(fits)).then(|| Self(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+text_value!(Method);

@@ -1,0 +1,139 @@
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::text::{Text, text_value};
+use super::units::Duration;
+
+/// Where limits keep their counters: in this process, unless `redis` is there.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Store {
+    /// The counters in this process, also what limits fall back on when Redis is lost.
+    pub memory: Memory,
+    /// Shared counters; leave it out to count in this process.
+    pub redis: Option<Redis>,
+}
+
+/// The counters in this process.
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Memory {
+    /// The most keys that are counted at once; beyond, the one that ends first makes room.
+    #[schemars(range(min = 1))]
+    pub max_keys: u64,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self { max_keys: 1_000_000 }
+    }
+}
+
+/// Counters in Redis: exactly one of `shards`, `cluster` and `sentinel`.
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Redis {
+    /// Client-side sharding: each key lives on one of these.
+    pub shards: Vec<Shard>,
+    /// Some nodes of a Redis Cluster.
+    pub cluster: Vec<RedisUrl>,
+    /// A primary that Sentinel watches.
+    pub sentinel: Option<Sentinel>,
+    /// What every key begins with; gateways that share counters share it.
+    #[schemars(regex(pattern = "^[A-Za-z0-9_.-]{1,64}$"))]
+    pub namespace: String,
+    /// The longest time to connect.
+    pub connect_timeout: Duration,
+    /// The longest time to wait for a reply; then the limit's `on_failure` applies.
+    pub response_timeout: Duration,
+}
+
+impl Default for Redis {
+    fn default() -> Self {
+        Self {
+            shards: Vec::new(),
+            cluster: Vec::new(),
+            sentinel: None,
+            namespace: "tidegate".to_owned(),
+            connect_timeout: Duration::from_millis(200),
+            response_timeout: Duration::from_millis(50),
+        }
+    }
+}
+
+/// One primary, with the replicas that answer reads.
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shard {
+    /// Where counters are charged.
+    pub primary: RedisUrl,
+    /// Where the state of a key may be read.
+    #[serde(default)]
+    pub replicas: Vec<RedisUrl>,
+}
+
+/// A primary by its Sentinel name.
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sentinel {
+    /// The name that Sentinel knows it by.
+    pub master: String,
+    /// The Sentinels.
+    pub nodes: Vec<RedisUrl>,
+}
+
+/// `redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS.
+///
+/// Shown and serialized without its password; [`RedisUrl::secret`] has it.
+#[derive(Clone, Eq, PartialEq)]
+pub struct RedisUrl(String);
+
+impl RedisUrl {
+    /// The whole URL, password included: for connecting only.
+    pub fn secret(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether the connection is to be encrypted.
+    pub fn is_tls(&self) -> bool {
+        self.0.starts_with("rediss://")
+    }
+}
+
+impl Text for RedisUrl {
+    const EXPECTED: &'static str =
+        "a Redis URL such as redis://127.0.0.1:6379 or redis://user:password@host:6379/0";
+    const PATTERN: &'static str = "^rediss?://([^@/]*@)?[^@/:]+(:[0-9]+)?(/[0-9]*)?$";
+    const SECRET: bool = true;
+
+    fn read(text: &str) -> Option<Self> {
+        let rest = text.strip_prefix("rediss://").or_else(|| text.strip_prefix("redis://"))?;
+        let server = rest.rsplit_once('@').map_or(rest, |(_, server)| server);
+        let (authority, database) = server.split_once('/').unwrap_or((server, ""));
+        let authority = authority.parse::<http::uri::Authority>().ok()?;
+        let port = authority.as_str().rsplit_once(':').is_none_or(|(host, port)| {
+            host.starts_with('[') && port.ends_with(']') || port.parse::<u16>().is_ok()
+        });
+        let known = !authority.host().is_empty() && port;
+        (known && database.bytes().all(|b| b.is_ascii_digit())).then(|| Self(text.to_owned()))
+    }
+}
+
+impl fmt::Display for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0.split_once("://"), self.0.rsplit_once('@')) {
+            (Some((scheme, _)), Some((_, server))) => write!(f, "{scheme}://***@{server}"),
+            _ => f.write_str(&self.0),
+        }
+    }
+}
+
+impl fmt::Debug for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+text_value!(RedisUrl);

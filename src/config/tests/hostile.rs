@@ -1,0 +1,111 @@
+//! Texts that want to do harm, or are no YAML at all.
+
+use std::fmt::Write;
+
+use proptest::prelude::*;
+
+use super::super::*;
+use super::{GOOD, faults};
+
+#[test]
+fn a_text_that_is_no_single_plain_document_is_refused() {
+    let cases = [
+        ("", "1:1: missing key `routes`, expected a line `routes: ...` in this section"),
+        (
+            "a: b: c",
+            "1:5: not YAML (mapping values are not allowed in this context), expected a YAML document",
+        ),
+        ("a: 1\n---\nb: 1", "2:1: a second document, expected one document in a file"),
+        (
+            "a: *b",
+            "1:4: not YAML (while parsing node, found unknown anchor), expected a YAML document",
+        ),
+        ("a: &b [*b]", "1:8: an alias inside its own anchor, expected a value"),
+        ("[a]: 1", "1:1: a list or mapping as a key, expected a plain key"),
+        ("? {a: 1}\n: 1", "1:3: a list or mapping as a key, expected a plain key"),
+        ("workers: !!int 1", "1:16: a tag (`!`), expected a value without one"),
+        (
+            "5",
+            "1:1: `5`, expected a mapping with the keys listen, workers, admin, drain_timeout, \
+          access_log, http, client, headers, store, upstreams, limits, throttle, routes",
+        ),
+    ];
+    for (text, expected) in cases {
+        assert!(faults(text).contains(&expected.to_owned()), "{text}: {:#?}", faults(text));
+    }
+}
+
+#[test]
+fn an_alias_stands_for_its_anchor() {
+    let text = GOOD.replace("window: 10s", "window: &w 10s") + "drain_timeout: *w\n";
+    assert_eq!(parse("t.yaml", &text).unwrap().config.drain_timeout, Duration::from_secs(10));
+}
+
+#[test]
+fn an_alias_bomb_goes_off_without_harm() {
+    let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for i in 1..30 {
+        let last = format!("*a{}, ", i - 1).repeat(10);
+        writeln!(text, "a{i}: &a{i} [{last}]").unwrap();
+    }
+    let last = faults(&text).pop().unwrap();
+    assert!(
+        last.ends_with("aliases that multiply, expected aliases that add at most 10000 values")
+    );
+}
+
+#[test]
+fn deep_nesting_is_refused() {
+    let deep = "1:33: nested too deep, expected at most 32 levels of lists and mappings";
+    assert!(faults(&"[".repeat(500_000))[0].ends_with(&deep[6..]));
+    let level = |n: usize| format!("{}1{}", "[".repeat(n), "]".repeat(n));
+    assert!(!faults(&level(32)).contains(&deep.to_owned()));
+    assert_eq!(faults(&level(33)), [deep]);
+    // Aliases do not hide it: 20 levels within 20.
+    let hidden = format!("a: &a {}\nb: {}*a{}", level(20), "[".repeat(20), "]".repeat(20));
+    assert!(faults(&hidden)[0].contains("nested too deep"), "{:?}", faults(&hidden));
+}
+
+#[test]
+fn a_file_must_be_there_small_and_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("c.yaml");
+    assert!(load(&file).unwrap_err().to_string().contains("expected a file that can be read"));
+    assert!(load(folder.path()).unwrap_err().to_string().contains("a file that can be read"));
+    std::fs::write(&file, b"a: 1\nb: \xff").unwrap();
+    let fault = load(&file).unwrap_err().iter().next().unwrap().clone();
+    assert_eq!((fault.location.line, fault.location.column), (2, 4));
+    std::fs::write(&file, vec![b'#'; MAX_FILE + 1]).unwrap();
+    assert!(load(&file).unwrap_err().to_string().contains("at most 1 MiB"));
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_text_never_panics(text in any::<Vec<u8>>().prop_map(|b| String::from_utf8_lossy(&b).into_owned())) {
+        let _ = parse("t.yaml", &text).map_err(|faults| faults.to_string());
+    }
+
+    #[test]
+    fn yaml_like_text_never_panics(text in "[-a\n :,?*&!|>'\"%@`#{}\\[\\]0\t~<]{0,80}") {
+        let _ = parse("t.yaml", &text).map_err(|faults| faults.to_string());
+    }
+
+    #[test]
+    fn mutated_configurations_never_panic(
+        edits in prop::collection::vec((any::<prop::sample::Index>(), "[-a\n :,*&'\"{}\\[\\]0é]{0,3}", 0usize..4), 1..6),
+    ) {
+        let mut text: Vec<char> = include_str!("whole_shape.yaml").chars().collect();
+        for (at, insert, delete) in edits {
+            let at = at.index(text.len());
+            let end = (at + delete).min(text.len());
+            text.splice(at..end, insert.chars());
+        }
+        let text: String = text.into_iter().collect();
+        if let Err(faults) = parse("t.yaml", &text) {
+            let lines = text.split('\n').count();
+            prop_assert!(faults.iter().count() > 0);
+            prop_assert!(faults.iter().all(|fault| (1..=lines + 1).contains(&fault.location.line)));
+            let _ = faults.to_string();
+        }
+    }
+}

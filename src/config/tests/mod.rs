@@ -1,0 +1,153 @@
+//! What can be read, and what it means.
+
+mod faults;
+mod hostile;
+
+use std::path::Path;
+
+use super::*;
+
+/// A small configuration that is right, to be made wrong.
+const GOOD: &str = "\
+upstreams:
+  hello: {respond: {body: hi}}
+limits:
+  a.b:
+    quota: 5
+    window: 10s
+    key: [client_ip]
+routes:
+  - name: all
+    match: {path: /x}
+    upstream: hello
+    limits: [a.b]
+";
+
+/// Faults as `line:column: what, expected what`.
+fn faults(text: &str) -> Vec<String> {
+    let Err(faults) = parse("t.yaml", text) else { return Vec::new() };
+    let first_line = |fault: &Fault| fault.to_string().lines().next().unwrap_or("").to_owned();
+    faults.iter().map(|f| first_line(f).replacen("t.yaml:", "", 1)).collect()
+}
+
+#[test]
+fn every_file_of_the_house_can_be_read() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
+    let examples = std::fs::read_dir(root.join("examples")).unwrap();
+    let mut files: Vec<_> = examples.map(|entry| entry.unwrap().path()).collect();
+    assert!(files.len() >= 4);
+    files.push(root.join("tidegate.yaml"));
+    for file in files {
+        if let Err(faults) = load(&file) {
+            panic!("{faults}");
+        }
+    }
+}
+
+#[test]
+fn what_is_left_out_has_its_default() {
+    let config = parse("t.yaml", GOOD).unwrap().config;
+    assert_eq!(config.listen[0].address.to_string(), "127.0.0.1:8080");
+    assert_eq!(config.workers, 0);
+    assert_eq!(config.admin, None);
+    assert_eq!(config.drain_timeout, Duration::from_secs(30));
+    assert_eq!(config.access_log, AccessLog::Stderr);
+    assert_eq!(config.store.memory.max_keys, 1_000_000);
+    assert_eq!(config.store.redis, None);
+    assert_eq!(config.client.trusted_proxies, []);
+    let limit = &config.limits["a.b"];
+    assert_eq!((limit.algorithm, limit.resolution()), (Algorithm::SlidingWindow, 5));
+    assert_eq!((&limit.cost, limit.reserve), (&Cost::Fixed(1), Reserve::Off));
+    assert_eq!((limit.enforce, limit.on_failure), (true, OnFailure::Local));
+    let route = &config.routes[0];
+    assert_eq!((route.max_body, route.request_timeout), (Size(10 << 20), Duration::from_secs(60)));
+    assert!(route.throttle && route.matches.methods.is_empty() && route.matches.host.is_none());
+}
+
+#[test]
+fn resolution_is_the_largest_up_to_six_that_divides_the_window() {
+    for (window, resolution) in [("1m", 6), ("10s", 5), ("1s", 5), ("7ms", 1), ("9ms", 3)] {
+        let text = GOOD.replace("window: 10s", &format!("window: {window}"));
+        assert_eq!(parse("t", &text).unwrap().config.limits["a.b"].resolution(), resolution);
+    }
+}
+
+#[test]
+fn the_whole_shape_of_the_contract_can_be_read() {
+    let text = include_str!("whole_shape.yaml");
+    let config = match parse("whole_shape.yaml", text) {
+        Ok(loaded) => loaded.config,
+        Err(faults) => panic!("{faults}"),
+    };
+    assert_eq!(config.headers.standard, Standard::Off);
+    assert_eq!(config.throttle.as_ref().map(|t| t.mode), Some(Mode::On));
+    assert_eq!(config.limits["per-caller"].cost, Cost::Header("x-cost".to_owned()));
+    assert_eq!(config.limits["per-caller"].reserve, Reserve::Fixed(50));
+    assert_eq!(config.limits["all"].key, []);
+    let targets = &config.upstreams["catalog"].targets;
+    let shown: Vec<String> = targets.iter().map(ToString::to_string).collect();
+    assert_eq!(shown, ["http://h:80", "https://[::1]:8443", "unix:/run/app.sock"]);
+    let redis = config.store.redis.as_ref().unwrap();
+    assert_eq!(redis.shards[0].primary.to_string(), "redis://***@127.0.0.1:6379");
+    assert_eq!(redis.shards[0].primary.secret(), "redis://me:secret@127.0.0.1:6379");
+
+    // What is read and written again reads the same, but for the password.
+    let written = serde_json::to_string(&config).unwrap();
+    assert!(!written.contains("secret"), "{written}");
+    let again = parse("again", &written.replace("***", "me:secret")).unwrap().config;
+    assert_eq!(again, config);
+}
+
+#[test]
+fn sections_whose_lines_are_all_commented_out_are_absent_ones() {
+    let empty = "admin:\nclient:\nheaders:\nstore:\n  redis:\nhttp: ~\nlisten: null\n";
+    let config = parse("t.yaml", &format!("{empty}{GOOD}")).unwrap().config;
+    assert_eq!((config.admin, config.store.redis), (None, None));
+    assert_eq!((config.client, config.headers), (Client::default(), Headers::default()));
+    assert_eq!(config.http, Http::default());
+}
+
+#[test]
+fn a_path_leads_to_its_place() {
+    let source = parse("t.yaml", GOOD).unwrap().source;
+    let at = |fault: Fault| (fault.location.line, fault.location.column);
+    let value = |path| at(source.fault(path, "", ""));
+    let key = |path| at(source.fault_at_key(path, "", ""));
+    assert_eq!((value("limits.a.b.quota"), key("limits.a.b.quota")), ((5, 12), (5, 5)));
+    assert_eq!((value("limits.a.b"), key("limits.a.b")), ((4, 3), (4, 3)));
+    assert_eq!(value("limits.a.b.resolution"), (4, 3));
+    assert_eq!(value("limits.a.b.key[0]"), (7, 11));
+    assert_eq!((value("routes[0]"), value("routes[0].match.path")), ((9, 5), (10, 19)));
+    assert_eq!((value("routes[0].limits[0]"), value("routes[7].name")), ((12, 14), (8, 1)));
+    assert_eq!((value(""), value("drain_timeout")), ((1, 1), (1, 1)));
+}
+
+#[test]
+fn units_are_shown_as_they_are_written() {
+    for text in ["250ms", "10s", "90s", "30m", "1h", "0ms"] {
+        assert_eq!(text::read::<Duration>(text).unwrap().to_string(), text);
+    }
+    for text in ["1B", "512B", "64KiB", "10MiB", "3GiB"] {
+        assert_eq!(text::read::<Size>(text).unwrap().to_string(), text);
+    }
+    assert_eq!(text::read::<Cidr>("10.1.2.3/8").unwrap().to_string(), "10.0.0.0/8");
+    assert_eq!(text::read::<Cidr>("::1").unwrap().to_string(), "::1/128");
+}
+
+#[test]
+fn the_schema_forbids_unknown_keys_and_names_the_required_ones() {
+    let schema = schema().to_value();
+    assert_eq!(schema["additionalProperties"], false);
+    let limit = &schema["$defs"]["Limit"];
+    assert_eq!(limit["required"], serde_json::json!(["quota", "window"]));
+    assert_eq!(limit["properties"]["key"]["default"], serde_json::json!(["client_ip"]));
+    for (name, section) in schema["$defs"].as_object().unwrap() {
+        if section.get("properties").is_some() {
+            assert_eq!(section["additionalProperties"], false, "{name}");
+            for (key, property) in section["properties"].as_object().unwrap() {
+                let told = property.get("description").is_some() || property.get("$ref").is_some();
+                assert!(told, "{name}.{key} has no description");
+            }
+        }
+    }
+}

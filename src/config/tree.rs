@@ -1,0 +1,277 @@
+//! The text as a tree in which every key and value knows its place.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span};
+
+use super::fault::{Found, Location};
+
+/// How deep lists and mappings may nest, aliases followed.
+const MAX_DEPTH: usize = 32;
+/// How many values aliases may add to a document.
+const MAX_ALIASED: usize = 10_000;
+
+/// One value.
+#[derive(Debug)]
+pub(super) struct Node {
+    /// Its number: aliases of one value share it.
+    pub(super) id: usize,
+    pub(super) location: Location,
+    pub(super) kind: Kind,
+    /// Values in it, itself included, aliases followed.
+    size: usize,
+    /// Levels in it, itself included, aliases followed.
+    height: usize,
+}
+
+#[derive(Debug)]
+pub(super) enum Kind {
+    /// `plain` is false for quoted and block text, which is never a number, a boolean or null.
+    Scalar {
+        text: String,
+        plain: bool,
+    },
+    List(Vec<Arc<Node>>),
+    Map(Vec<Entry>),
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) key: Arc<Node>,
+    pub(super) value: Arc<Node>,
+}
+
+impl Node {
+    /// The text of a scalar that is not null.
+    pub(super) fn text(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Scalar { text, .. } if !self.is_null() => Some(text),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_null(&self) -> bool {
+        matches!(&self.kind, Kind::Scalar { text, plain: true }
+            if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
+    }
+}
+
+impl Entry {
+    pub(super) fn name(&self) -> &str {
+        self.key.text().unwrap_or_default()
+    }
+
+    /// Where a fault of the value is shown: at the value where it is one word, else at its key.
+    pub(super) fn location(&self) -> Location {
+        match self.value.text() {
+            Some(text) if !text.contains('\n') => self.value.location,
+            _ => self.key.location,
+        }
+    }
+}
+
+type Placed = (Location, Found);
+
+/// Reads one document. `Err` holds what stopped the reading, last, and what was found before; `Ok`
+/// the tree and what is wrong with it though it could be read.
+pub(super) fn read(text: &str) -> Result<(Arc<Node>, Vec<Placed>), Vec<Placed>> {
+    let mut builder = Builder::default();
+    for event in Parser::new_from_str(text) {
+        let step = match event {
+            Ok((event, span)) => builder.event(event, span),
+            Err(error) => Err(syntax(&error)),
+        };
+        if let Err(stop) = step {
+            builder.faults.push(stop);
+            return Err(builder.faults);
+        }
+    }
+    let start = Location { line: 1, column: 1, width: 1 };
+    let root = builder
+        .root
+        .take()
+        .unwrap_or_else(|| builder.node(start, Kind::Scalar { text: String::new(), plain: true }));
+    Ok((root, builder.faults))
+}
+
+fn syntax(error: &ScanError) -> Placed {
+    let location = place(*error.marker(), 1);
+    if error.info().contains("recursion limit") {
+        return (location, too_deep());
+    }
+    (location, Found::new(format!("not YAML ({})", error.info()), "a YAML document"))
+}
+
+fn too_deep() -> Found {
+    let expected = format!("at most {MAX_DEPTH} levels of lists and mappings");
+    Found::new("nested too deep", expected)
+}
+
+fn place(marker: Marker, width: usize) -> Location {
+    Location { line: marker.line().max(1), column: marker.col() + 1, width: width.max(1) }
+}
+
+fn extent(span: Span) -> Location {
+    let one_line = span.end.line() == span.start.line();
+    let width = if one_line { span.end.col().saturating_sub(span.start.col()) } else { usize::MAX };
+    place(span.start, width)
+}
+
+#[derive(Default)]
+struct Builder {
+    open: Vec<Open>,
+    anchors: BTreeMap<usize, Arc<Node>>,
+    documents: usize,
+    nodes: usize,
+    aliased: usize,
+    root: Option<Arc<Node>>,
+    faults: Vec<Placed>,
+}
+
+/// A list or mapping whose end has not come yet.
+struct Open {
+    location: Location,
+    anchor: usize,
+    content: Content,
+}
+
+enum Content {
+    List(Vec<Arc<Node>>),
+    Map { entries: Vec<Entry>, names: BTreeMap<String, usize>, key: Option<Arc<Node>> },
+}
+
+impl Builder {
+    fn event(&mut self, event: Event<'_>, span: Span) -> Result<(), Placed> {
+        let location = extent(span);
+        match event {
+            Event::DocumentStart(_) => self.document(location),
+            Event::Scalar(text, style, anchor, tag) => {
+                self.tag(location, tag.is_some());
+                let plain = style == ScalarStyle::Plain;
+                let node = self.node(location, Kind::Scalar { text: text.into_owned(), plain });
+                self.value(node, anchor)
+            }
+            Event::SequenceStart(anchor, tag) => {
+                self.tag(location, tag.is_some());
+                self.open(location, anchor, Content::List(Vec::new()))
+            }
+            Event::MappingStart(anchor, tag) => {
+                self.tag(location, tag.is_some());
+                let (entries, names) = (Vec::new(), BTreeMap::new());
+                self.open(location, anchor, Content::Map { entries, names, key: None })
+            }
+            Event::SequenceEnd | Event::MappingEnd => self.close(),
+            Event::Alias(anchor) => self.alias(location, anchor),
+            _ => Ok(()),
+        }
+    }
+
+    fn document(&mut self, location: Location) -> Result<(), Placed> {
+        self.documents += 1;
+        if self.documents > 1 {
+            return Err((location, Found::new("a second document", "one document in a file")));
+        }
+        Ok(())
+    }
+
+    fn tag(&mut self, location: Location, tagged: bool) {
+        if tagged {
+            self.faults.push((location, Found::new("a tag (`!`)", "a value without one")));
+        }
+    }
+
+    fn node(&mut self, location: Location, kind: Kind) -> Arc<Node> {
+        self.nodes += 1;
+        let (mut size, mut height) = (1, 0);
+        let mut count = |child: &Node| {
+            size += child.size;
+            height = height.max(child.height);
+        };
+        match &kind {
+            Kind::Scalar { .. } => {}
+            Kind::List(items) => items.iter().for_each(|item| count(item)),
+            Kind::Map(entries) => entries.iter().for_each(|entry| count(&entry.value)),
+        }
+        Arc::new(Node { id: self.nodes, location, kind, size, height: height + 1 })
+    }
+
+    fn open(&mut self, location: Location, anchor: usize, content: Content) -> Result<(), Placed> {
+        self.depth(location, 1)?;
+        if matches!(self.open.last(), Some(Open { content: Content::Map { key: None, .. }, .. })) {
+            return Err((location, Found::new("a list or mapping as a key", "a plain key")));
+        }
+        self.open.push(Open { location, anchor, content });
+        Ok(())
+    }
+
+    fn depth(&self, location: Location, more: usize) -> Result<(), Placed> {
+        if self.open.len() + more > MAX_DEPTH {
+            return Err((location, too_deep()));
+        }
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<(), Placed> {
+        let Some(Open { location, anchor, content }) = self.open.pop() else { return Ok(()) };
+        let kind = match content {
+            Content::List(items) => Kind::List(items),
+            Content::Map { entries, .. } => Kind::Map(entries),
+        };
+        let node = self.node(Location { width: 1, ..location }, kind);
+        self.value(node, anchor)
+    }
+
+    fn alias(&mut self, location: Location, anchor: usize) -> Result<(), Placed> {
+        let Some(node) = self.anchors.get(&anchor).cloned() else {
+            return Err((location, Found::new("an alias inside its own anchor", "a value")));
+        };
+        self.aliased = self.aliased.saturating_add(node.size);
+        if self.aliased > MAX_ALIASED {
+            let expected = format!("aliases that add at most {MAX_ALIASED} values");
+            return Err((location, Found::new("aliases that multiply", expected)));
+        }
+        self.depth(location, node.height)?;
+        self.value(node, 0)
+    }
+
+    /// Puts a finished value where it belongs.
+    fn value(&mut self, node: Arc<Node>, anchor: usize) -> Result<(), Placed> {
+        if anchor != 0 {
+            self.anchors.insert(anchor, Arc::clone(&node));
+        }
+        match self.open.last_mut().map(|open| &mut open.content) {
+            None => self.root = Some(node),
+            Some(Content::List(items)) => items.push(node),
+            Some(Content::Map { entries, names, key }) => match key.take() {
+                None if node.text().is_none() => {
+                    return Err((node.location, Found::new("no key", "a plain key")));
+                }
+                None => *key = Some(node),
+                Some(key) => {
+                    let entry = Entry { key, value: node };
+                    let location = entry.key.location;
+                    match names.insert(entry.name().to_owned(), location.line) {
+                        None => entries.push(entry),
+                        Some(line) => {
+                            let what = format!("`{}` again", clip(entry.name()));
+                            let expected = format!("it once (it is on line {line} already)");
+                            self.faults.push((location, Found::new(what, expected)));
+                        }
+                    }
+                }
+            },
+        }
+        Ok(())
+    }
+}
+
+/// The text, shortened where it is too long to be shown.
+pub(super) fn clip(text: &str) -> Cow<'_, str> {
+    const MAX: usize = 60;
+    match text.char_indices().nth(MAX) {
+        Some((end, _)) => Cow::Owned(format!("{}...", &text[..end])),
+        None => Cow::Borrowed(text),
+    }
+}

@@ -1,0 +1,60 @@
+//! Puts the parts together. Every part is looked at, whatever is wrong with the others.
+
+use super::check::Check;
+use super::{IdentityRules, RateHeaders, Snapshot, limits, listen, routes, store, upstreams};
+use crate::config::{Client, Faults, Loaded, Standard, TokenSource as Written};
+use crate::identity::{TokenSource, TrustedProxies};
+
+pub(super) fn snapshot(loaded: &Loaded) -> Result<Snapshot, Faults> {
+    let config = &loaded.config;
+    let mut check = Check::new(&loaded.source);
+    listen::check(&mut check, config);
+    store::check(&mut check, &config.store);
+    if config.throttle.is_some() {
+        check.unbuilt("throttle", "`throttle`", "no such section");
+    }
+    let upstreams = upstreams::compile(&mut check, &config.upstreams);
+    let limits = limits::compile(&mut check, config);
+    let (table, routes) = routes::compile(&mut check, config, &upstreams, &limits);
+    let identity = identity(&mut check, &config.client);
+    match Faults::new(check.faults) {
+        Some(faults) => Err(faults),
+        None => Ok(Snapshot {
+            table,
+            routes,
+            limits,
+            upstreams,
+            identity,
+            headers: RateHeaders {
+                x_ratelimit: config.headers.x_ratelimit,
+                draft_11: config.headers.standard == Standard::Draft11,
+            },
+            http: listen::rules(&config.http),
+        }),
+    }
+}
+
+fn identity(check: &mut Check<'_>, client: &Client) -> IdentityRules {
+    let prefix = client.ipv6_prefix;
+    let sound = (1..=128).contains(&prefix);
+    check.ensure(sound, "client.ipv6_prefix", &format!("`{prefix}`"), "1 to 128 bits");
+    let mut token = Vec::new();
+    for (index, source) in client.token.iter().enumerate() {
+        match source {
+            Written::Cookie(name) => token.push(TokenSource::Cookie(name.clone())),
+            Written::Header(name) => {
+                let path = format!("client.token[{index}]");
+                token.extend(header(check, &path, name).map(TokenSource::Header));
+            }
+        }
+    }
+    let networks = client.trusted_proxies.iter().map(|network| network.0).collect();
+    IdentityRules { trusted_proxies: TrustedProxies::new(networks), ipv6_prefix: prefix, token }
+}
+
+/// The header named `name`; notes one that no request could have.
+pub(super) fn header(check: &mut Check<'_>, path: &str, name: &str) -> Option<http::HeaderName> {
+    let header = name.parse().ok();
+    check.ensure(header.is_some(), path, &format!("`{name}`"), "the name of a header");
+    header
+}

@@ -1,0 +1,162 @@
+//! How much may pass.
+
+use std::hash::Hasher;
+use std::sync::Arc;
+
+use siphasher::sip::SipHasher13;
+
+use super::check::Check;
+use crate::config::{self, Config, Cost, KeyPart, Reserve};
+use crate::limit::{Algorithm, Limit, MAX_QUOTA_MILLIS, MAX_RESOLUTION, OnFailure, Quota};
+
+/// The limits in the order of their names. A faulty one is noted and has its place all the same.
+pub(super) fn compile(check: &mut Check<'_>, config: &Config) -> Vec<Arc<Limit>> {
+    let compiled = config.limits.iter().enumerate().map(|(index, (name, limit))| {
+        let path = format!("limits.{name}");
+        check.key_name(&path, name);
+        unbuilt(check, &path, limit);
+        key(check, &path, &limit.key, !config.client.token.is_empty());
+        let quota = quota(check, &path, limit);
+        Arc::new(Limit {
+            name: name.as_str().into(),
+            fingerprint: fingerprint(limit),
+            algorithm: Algorithm::SlidingWindow,
+            quota,
+            cost: cost(check, &path, limit),
+            on_failure: match limit.on_failure {
+                config::OnFailure::Local => OnFailure::Local,
+                config::OnFailure::Open => OnFailure::Open,
+                config::OnFailure::Closed => OnFailure::Closed,
+            },
+            index,
+        })
+    });
+    compiled.collect()
+}
+
+/// Notes what is known and cannot be done yet.
+fn unbuilt(check: &mut Check<'_>, path: &str, limit: &config::Limit) {
+    if limit.algorithm != config::Algorithm::SlidingWindow {
+        let what = format!("`{}`", algorithm(limit.algorithm));
+        check.unbuilt(&format!("{path}.algorithm"), &what, "sliding_window");
+    }
+    if !limit.enforce {
+        check.unbuilt(&format!("{path}.enforce"), "`enforce: false`", "true");
+    }
+    if !limit.refund.is_empty() {
+        check.unbuilt(&format!("{path}.refund"), "`refund`", "an empty list");
+    }
+    if limit.reserve != Reserve::Off {
+        check.unbuilt(&format!("{path}.reserve"), "`reserve`", "off");
+    }
+    if limit.max_cost.is_some() {
+        check.unbuilt(&format!("{path}.max_cost"), "`max_cost`", "no such key");
+    }
+    if limit.max_wait.is_some() {
+        check.unbuilt(&format!("{path}.max_wait"), "`max_wait`", "no such key");
+    }
+    if limit.max_queue.is_some() {
+        check.unbuilt(&format!("{path}.max_queue"), "`max_queue`", "no such key");
+    }
+}
+
+fn algorithm(algorithm: config::Algorithm) -> &'static str {
+    match algorithm {
+        config::Algorithm::SlidingWindow => "sliding_window",
+        config::Algorithm::SlidingLog => "sliding_log",
+        config::Algorithm::FixedWindow => "fixed_window",
+        config::Algorithm::TokenBucket => "token_bucket",
+        config::Algorithm::LeakyBucket => "leaky_bucket",
+        config::Algorithm::Concurrency => "concurrency",
+    }
+}
+
+fn key(check: &mut Check<'_>, path: &str, parts: &[KeyPart], tokens: bool) {
+    for (index, part) in parts.iter().enumerate() {
+        let path = format!("{path}.key[{index}]");
+        let again = parts[..index].contains(part);
+        check.ensure(!again, &path, &format!("`{part}` again"), "each part once");
+        if *part == KeyPart::Token && !tokens {
+            check.fault(&path, "`token`, though `client.token` is empty", "a place to find it in");
+        }
+    }
+}
+
+/// The quota; where it is faulty, one that does no harm to the checks that follow.
+fn quota(check: &mut Check<'_>, path: &str, limit: &config::Limit) -> Quota {
+    let at = format!("{path}.quota");
+    let expected = format!("a quota from 1 to {}", u32::MAX);
+    let written = u32::try_from(limit.quota).ok().filter(|&quota| quota > 0);
+    check.ensure(written.is_some(), &at, &format!("`{}`", limit.quota), &expected);
+    check.some_time(&format!("{path}.window"), limit.window);
+    let (window, resolution) = (limit.window.millis().max(1), limit.resolution());
+    let sound = divides(window, resolution) || limit.window.millis() == 0;
+    if !sound {
+        let what = format!("`{resolution}` sub-windows of {}", limit.window);
+        check.fault(&format!("{path}.resolution"), what, &dividers(window, resolution));
+    }
+    let resolution = if divides(window, resolution) { resolution } else { 1 };
+    let quota = Quota { limit: written.unwrap_or(u32::MAX), window, resolution };
+    let product = u128::from(quota.limit) * u128::from(quota.sub_window());
+    if sound && written.is_some() && product > u128::from(MAX_QUOTA_MILLIS) {
+        let most = MAX_QUOTA_MILLIS / quota.sub_window();
+        let what = format!("`{}`, too much to count exactly", quota.limit);
+        let expected = format!("at most {most}, or shorter sub-windows (a higher resolution)");
+        check.fault(&at, what, &expected);
+    }
+    quota
+}
+
+fn divides(window: u64, resolution: u32) -> bool {
+    (1..=MAX_RESOLUTION).contains(&resolution) && window.is_multiple_of(u64::from(resolution))
+}
+
+/// Which resolutions near the one asked for would do.
+fn dividers(window: u64, resolution: u32) -> String {
+    let mut below = (1..resolution.min(MAX_RESOLUTION + 1)).rev();
+    let mut above = resolution.saturating_add(1)..=MAX_RESOLUTION;
+    let below = below.find(|&k| divides(window, k));
+    let above = above.find(|&k| divides(window, k));
+    let near: Vec<String> = below.into_iter().chain(above).map(|k| k.to_string()).collect();
+    format!(
+        "a resolution from 1 to {MAX_RESOLUTION} that divides it, such as {}",
+        near.join(" or ")
+    )
+}
+
+fn cost(check: &mut Check<'_>, path: &str, limit: &config::Limit) -> u32 {
+    let path = format!("{path}.cost");
+    match &limit.cost {
+        Cost::Fixed(cost) => {
+            let passes = u64::from(*cost) <= limit.quota || limit.quota == 0;
+            let expected = format!("at most the quota, {}: no request would pass", limit.quota);
+            check.ensure(passes, &path, &format!("`{cost}`"), &expected);
+            *cost
+        }
+        Cost::Header(_) => {
+            check.unbuilt(&path, "`header:NAME`", "a whole number from 1");
+            1
+        }
+        Cost::Response(_) => {
+            check.unbuilt(&path, "`response:NAME`", "a whole number from 1");
+            1
+        }
+    }
+}
+
+/// A hash of what makes the counters meaningful: the same in every process, and without the quota,
+/// so that a changed quota keeps what is used.
+fn fingerprint(limit: &config::Limit) -> u64 {
+    let mut hash = SipHasher13::new_with_keys(0, 0);
+    let mut add = |text: &str| {
+        hash.write_u64(text.len() as u64);
+        hash.write(text.as_bytes());
+    };
+    add(algorithm(limit.algorithm));
+    add(&limit.window.millis().to_string());
+    add(&limit.resolution().to_string());
+    for part in &limit.key {
+        add(&part.to_string());
+    }
+    hash.finish()
+}

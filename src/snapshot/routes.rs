@@ -1,0 +1,189 @@
+//! Which requests go where.
+
+use std::sync::Arc;
+
+use http::{HeaderValue, Method};
+use smallvec::SmallVec;
+
+use super::check::Check;
+use super::compile::header;
+use super::{Route, RouteLimit};
+use crate::config::{self, Config, KeyPart};
+use crate::identity::{KeyPlan, Part};
+use crate::limit::Limit;
+use crate::route::{HostPattern, PathPattern, PatternError, Rule, Table};
+use crate::upstream::Upstream;
+
+/// The table and its routes. A faulty route is noted and left out.
+pub(super) fn compile(
+    check: &mut Check<'_>,
+    config: &Config,
+    upstreams: &[Arc<Upstream>],
+    limits: &[Arc<Limit>],
+) -> (Table, Vec<Route>) {
+    check.ensure(!config.routes.is_empty(), "routes", "no route", "at least one");
+    let mut routes = Vec::new();
+    let mut rules = Vec::new();
+    for (index, route) in config.routes.iter().enumerate() {
+        let path = format!("routes[{index}]");
+        check.value_name(&format!("{path}.name"), &route.name);
+        let before = config.routes[..index].iter().position(|other| other.name == route.name);
+        if let Some(before) = before {
+            let what = format!("`{}` again", route.name);
+            let line = check.line(&format!("routes[{before}].name"));
+            let expected = format!("a name of its own (it is on line {line} already)");
+            check.fault(&format!("{path}.name"), what, &expected);
+        }
+        references(check, &path, route, config);
+        times(check, &path, route);
+        let rule = rule(check, &path, &route.matches);
+        let used = used_limits(check, &path, route, rule.as_ref(), config, limits);
+        let strip_prefix = strip_prefix(check, &path, route);
+        let upstream = upstreams.iter().find(|upstream| *upstream.name == *route.upstream);
+        rules.extend(rule.map(|rule| (index, rule)));
+        routes.extend(upstream.map(|upstream| Route {
+            name: route.name.as_str().into(),
+            upstream: Arc::clone(upstream),
+            limits: used,
+            throttle: route.throttle,
+            strip_prefix,
+            request_timeout: route.request_timeout.0,
+            max_body: route.max_body.0,
+        }));
+    }
+    (table(check, config, rules), routes)
+}
+
+fn references(check: &mut Check<'_>, path: &str, route: &config::Route, config: &Config) {
+    let upstreams = config.upstreams.keys();
+    check.reference(&format!("{path}.upstream"), "upstream", &route.upstream, upstreams);
+    for (index, name) in route.limits.iter().enumerate() {
+        let path = format!("{path}.limits[{index}]");
+        check.reference(&path, "limit", name, config.limits.keys());
+        let again = route.limits[..index].contains(name);
+        check.ensure(!again, &path, &format!("`{name}` again"), "each limit once");
+    }
+}
+
+fn times(check: &mut Check<'_>, path: &str, route: &config::Route) {
+    check.some_time(&format!("{path}.request_timeout"), route.request_timeout);
+}
+
+fn rule(check: &mut Check<'_>, path: &str, matches: &config::Match) -> Option<Rule> {
+    let host = match &matches.host {
+        None => Some(HostPattern::Any),
+        Some(host) => HostPattern::parse(host)
+            .map_err(|error| pattern(check, &format!("{path}.match.host"), error))
+            .ok(),
+    };
+    let pattern = PathPattern::parse(&matches.path)
+        .map_err(|error| pattern(check, &format!("{path}.match.path"), error))
+        .ok();
+    let mut methods = Vec::new();
+    for (index, method) in matches.methods.iter().enumerate() {
+        match Method::from_bytes(method.0.as_bytes()) {
+            Ok(method) if methods.contains(&method) => {
+                let path = format!("{path}.match.methods[{index}]");
+                check.fault(&path, format!("`{method}` again"), "each method once");
+            }
+            Ok(method) => methods.push(method),
+            Err(_) => {
+                let path = format!("{path}.match.methods[{index}]");
+                check.fault(&path, format!("`{method}`"), "a method such as GET");
+            }
+        }
+    }
+    Some(Rule { host: host?, path: pattern?, methods })
+}
+
+fn pattern(check: &mut Check<'_>, path: &str, error: PatternError) {
+    match error {
+        PatternError::Host(host) => {
+            let expected = "a host such as api.example.com or *.example.com";
+            check.fault(path, format!("`{host}`"), expected);
+        }
+        PatternError::Path { path: written, why } => {
+            let what = format!("`{written}` ({why})");
+            check.fault(path, what, "a path such as /items/{id} or /files/{*rest}");
+        }
+    }
+}
+
+/// The limits of a route with their keys. Notes a key part that the route's path does not have.
+fn used_limits(
+    check: &mut Check<'_>,
+    path: &str,
+    route: &config::Route,
+    rule: Option<&Rule>,
+    config: &Config,
+    limits: &[Arc<Limit>],
+) -> SmallVec<[RouteLimit; 4]> {
+    let mut used = SmallVec::new();
+    for (index, name) in route.limits.iter().enumerate() {
+        let found = limits.iter().find(|limit| *limit.name == **name);
+        let (Some(limit), Some(written)) = (found, config.limits.get(name)) else { continue };
+        let path = format!("{path}.limits[{index}]");
+        for part in &written.key {
+            let (KeyPart::PathParam(param), Some(rule)) = (part, rule) else { continue };
+            if !rule.path.params().contains(param) {
+                let what = format!("`{name}` counts by `{part}`, not in `{}`", rule.path.as_str());
+                check.fault(&path, what, &format!("a limit for a path with `{{{param}}}`"));
+            }
+        }
+        let parts = written.key.iter().enumerate();
+        let parts = parts.filter_map(|(index, written)| {
+            part(check, &format!("limits.{name}.key[{index}]"), written)
+        });
+        let key = KeyPlan(parts.collect());
+        // A name that no header can carry is a fault of its own, noted with the limits.
+        let resource = HeaderValue::from_str(name).unwrap_or(HeaderValue::from_static("-"));
+        used.push(RouteLimit { key, limit: Arc::clone(limit), resource });
+    }
+    used
+}
+
+fn part(check: &mut Check<'_>, path: &str, part: &KeyPart) -> Option<Part> {
+    Some(match part {
+        KeyPart::ClientIp => Part::ClientIp,
+        KeyPart::Token => Part::Token,
+        KeyPart::Host => Part::Host,
+        KeyPart::Method => Part::Method,
+        KeyPart::Route => Part::Route,
+        KeyPart::Path => Part::Path,
+        KeyPart::PathParam(name) => Part::PathParam(name.clone()),
+        KeyPart::Header(name) => Part::Header(header(check, path, name)?),
+        KeyPart::Cookie(name) => Part::Cookie(name.clone()),
+        KeyPart::Query(name) => Part::Query(name.clone()),
+    })
+}
+
+/// The prefix without a slash at its end; `None` where nothing is to be taken off.
+fn strip_prefix(check: &mut Check<'_>, path: &str, route: &config::Route) -> Option<Box<str>> {
+    let written = route.strip_prefix.as_deref()?;
+    let plain = written.starts_with('/') && !written.contains(['?', '#', '{', '}', '%']);
+    let sound = plain && !written.contains("//");
+    let expected = "the beginning of a path, such as /v1";
+    check.ensure(sound, &format!("{path}.strip_prefix"), &format!("`{written}`"), expected);
+    let prefix = written.trim_end_matches('/');
+    (!prefix.is_empty()).then(|| prefix.into())
+}
+
+/// The table of `rules`, each with its place in the configuration.
+fn table(check: &mut Check<'_>, config: &Config, rules: Vec<(usize, Rule)>) -> Table {
+    let (places, rules): (Vec<usize>, Vec<Rule>) = rules.into_iter().unzip();
+    Table::build(&rules).unwrap_or_else(|errors| {
+        for error in errors {
+            let (first, second) = (places[error.first], places[error.second]);
+            let other = &config.routes[first];
+            let what = format!(
+                "`{}` matches what route `{}` matches (line {})",
+                config.routes[second].matches.path,
+                other.name,
+                check.line(&format!("routes[{first}]")),
+            );
+            let expected = "another host, path or method";
+            check.fault(&format!("routes[{second}].match.path"), what, expected);
+        }
+        Table::default()
+    })
+}

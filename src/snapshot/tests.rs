@@ -1,0 +1,271 @@
+use proptest::prelude::*;
+
+use super::Snapshot;
+use crate::config;
+use crate::limit::MAX_QUOTA_MILLIS;
+
+const GOOD: &str = "\
+listen: [{address: 127.0.0.1:80}]
+upstreams:
+  app: {targets: [http://h:1]}
+  hello: {respond: {body: hi}}
+limits:
+  one: {quota: 5, window: 10s}
+routes:
+  - {name: a, match: {path: /a}, upstream: app, limits: [one]}
+  - {name: b, match: {path: '/b/{id}'}, upstream: hello}
+";
+
+fn compile(text: &str) -> Result<Snapshot, Vec<String>> {
+    let loaded = config::parse("t.yaml", text).unwrap_or_else(|faults| panic!("{faults}"));
+    Snapshot::compile(&loaded).map_err(|faults| {
+        let shown = faults.iter().map(ToString::to_string);
+        shown.map(|f| f.lines().next().unwrap().replacen("t.yaml:", "", 1)).collect()
+    })
+}
+
+#[test]
+fn every_file_of_the_house_compiles() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
+    let examples = std::fs::read_dir(root.join("examples")).unwrap();
+    let files = examples.map(|entry| entry.unwrap().path());
+    for file in files.chain([root.join("tidegate.yaml")]) {
+        let loaded = config::load(&file).unwrap_or_else(|faults| panic!("{faults}"));
+        Snapshot::compile(&loaded).unwrap_or_else(|faults| panic!("{faults}"));
+    }
+}
+
+#[test]
+fn a_sound_configuration_becomes_rules() {
+    let snapshot = compile(GOOD).unwrap();
+    let names: Vec<&str> = snapshot.routes.iter().map(|route| &*route.name).collect();
+    assert_eq!(names, ["a", "b"]);
+    let limit = &snapshot.routes[0].limits[0].limit;
+    assert_eq!((limit.index, limit.quota.limit, limit.quota.sub_window()), (0, 5, 2000));
+    assert_eq!(&*snapshot.routes[1].upstream.name, "hello");
+    assert_eq!(snapshot.identity.ipv6_prefix, 64);
+}
+
+#[test]
+fn a_limits_fingerprint_leaves_its_quota_out_and_nothing_that_counters_depend_on() {
+    let of = |limit: &str| {
+        let text = GOOD.replace("{quota: 5, window: 10s}", limit);
+        compile(&text).unwrap().limits[0].fingerprint
+    };
+    let first = of("{quota: 5, window: 10s}");
+    assert_eq!(of("{quota: 9, window: 10s, cost: 2, on_failure: open}"), first);
+    assert_eq!(of("{quota: 9, window: 10000ms, resolution: 5, key: [client_ip]}"), first);
+    for other in ["window: 20s", "window: 10s, resolution: 2", "window: 10s, key: [host]"] {
+        assert_ne!(of(&format!("{{quota: 5, {other}}}")), first, "{other}");
+    }
+    // Gateways of one version share it in Redis: it may change only with the store's keys.
+    assert_eq!(first, 2_343_172_364_648_572_171);
+}
+
+#[test]
+fn a_faulty_limit_is_refused() {
+    let quota = "expected a quota from 1 to 4294967295";
+    let name = "expected a name of 1 to 64 letters, digits, `_`, `.` or `-`";
+    let cases = [
+        ("one: {quota: 0, window: 10s}", format!("6:16: `0`, {quota}")),
+        ("one: {quota: 4294967296, window: 10s}", format!("6:16: `4294967296`, {quota}")),
+        ("one: {quota: 5, window: 0s}", "6:27: `0ms`, expected a time of at least 1ms".to_owned()),
+        ("one: {quota: 5, window: 10s, resolution: 7}", "6:44: `7` sub-windows of 10s, expected a resolution from 1 to 60 that divides it, such as 5 or 8".to_owned()),
+        ("one: {quota: 5, window: 10s, resolution: 0}", "6:44: `0` sub-windows of 10s, expected a resolution from 1 to 60 that divides it, such as 1".to_owned()),
+        ("one: {quota: 5, window: 2h, resolution: 4294967295}", "6:43: `4294967295` sub-windows of 2h, expected a resolution from 1 to 60 that divides it, such as 60".to_owned()),
+        ("one: {quota: 4294967295, window: 8784h, resolution: 1}", "6:16: `4294967295`, too much to count exactly, expected at most 142418, or shorter sub-windows (a higher resolution)".to_owned()),
+        ("one: {quota: 5, window: 10s, cost: 6}", "6:38: `6`, expected at most the quota, 5: no request would pass".to_owned()),
+        ("one: {quota: 5, window: 10s, key: [host, host]}", "6:44: `host` again, expected each part once".to_owned()),
+        ("one: {quota: 5, window: 10s, key: [\"path:id\"]}", "8:58: `one` counts by `path:id`, not in `/a`, expected a limit for a path with `{id}`".to_owned()),
+        ("two words: {quota: 5, window: 10s}\n  one: {quota: 5, window: 10s}", format!("6:3: `two words`, {name}")),
+    ];
+    for (limit, expected) in &cases {
+        let text = GOOD.replace("one: {quota: 5, window: 10s}", limit);
+        assert_eq!(compile(&text).unwrap_err(), std::slice::from_ref(expected), "{limit}");
+    }
+}
+
+#[test]
+fn what_this_version_cannot_do_is_refused() {
+    let limit = |key: &str| GOOD.replace("window: 10s", &format!("window: 10s, {key}"));
+    let upstream = |key: &str| GOOD.replace("[http://h:1]", &format!("[http://h:1], {key}"));
+    let target = |targets: &str| GOOD.replace("[http://h:1]", targets);
+    let top = |line: &str| format!("{GOOD}{line}\n");
+    let redis = |keys: &str| top(&format!("store: {{redis: {{{keys}}}}}"));
+    let listen = |key: &str| GOOD.replace(":80}", &format!(":80, {key}}}"));
+    let shard = "`shards` with one primary";
+    let cases = [
+        (limit("algorithm: leaky_bucket"), "`leaky_bucket`", "sliding_window"),
+        (limit("algorithm: concurrency"), "`concurrency`", "sliding_window"),
+        (limit("enforce: false"), "`enforce: false`", "true"),
+        (limit("refund: [304]"), "`refund`", "an empty list"),
+        (limit("reserve: auto"), "`reserve`", "off"),
+        (limit("reserve: 5"), "`reserve`", "off"),
+        (limit("cost: header:x-cost"), "`header:NAME`", "a whole number from 1"),
+        (limit("cost: response:x-cost"), "`response:NAME`", "a whole number from 1"),
+        (limit("max_cost: 5"), "`max_cost`", "no such key"),
+        (limit("max_wait: 1s"), "`max_wait`", "no such key"),
+        (limit("max_queue: 5"), "`max_queue`", "no such key"),
+        (upstream("balance: hash"), "`hash`", "round_robin"),
+        (upstream("balance: least_requests"), "`least_requests`", "round_robin"),
+        (upstream("protocol: http2"), "`http2`", "http1"),
+        (upstream("health: {path: /}"), "`health`", "no such section"),
+        (target("[https://h]"), "`https`", "http://host:port"),
+        (target("[unix:/s]"), "`unix`", "http://host:port"),
+        (listen("tls: {cert: c, key: k}"), "`tls`", "plain HTTP, without `tls`"),
+        (listen("proxy_protocol: true"), "`proxy_protocol`", "false"),
+        (top("throttle: {max_active: 5}"), "`throttle`", "no such section"),
+        (redis("cluster: ['redis://h']"), "`cluster`", shard),
+        (redis("sentinel: {master: m, nodes: []}"), "`sentinel`", shard),
+        (
+            redis("shards: [{primary: 'redis://a'}, {primary: 'redis://b'}]"),
+            "more than one shard",
+            shard,
+        ),
+        (redis("shards: [{primary: 'rediss://a'}]"), "`rediss://`", "redis://"),
+        (
+            redis("shards: [{primary: 'redis://a', replicas: ['redis://b']}]"),
+            "`replicas`",
+            "a primary only",
+        ),
+    ];
+    for (text, what, expected) in &cases {
+        let faults = compile(text).unwrap_err();
+        let [fault] = &faults[..] else { panic!("{faults:#?}") };
+        let end = format!(": {what} is not in this version, expected {expected}");
+        assert!(fault.ends_with(&end), "{fault}\n{end}");
+    }
+}
+
+#[test]
+fn faulty_routes_and_upstreams_are_refused() {
+    let replaced = |from: &str, to: &str| GOOD.replace(from, to);
+    let cases = [
+        (replaced("upstream: app", "upstream: ap"), "8:44: unknown upstream `ap`, expected `app`"),
+        (
+            replaced("upstream: app", "upstream: shop"),
+            "8:44: unknown upstream `shop`, expected one of app, hello",
+        ),
+        (replaced("[one]", "[oen]"), "8:58: unknown limit `oen`, expected `one`"),
+        (replaced("[one]", "[one, one]"), "8:63: `one` again, expected each limit once"),
+        (
+            replaced("name: b", "name: a"),
+            "9:12: `a` again, expected a name of its own (it is on line 8 already)",
+        ),
+        (
+            replaced("name: b", "name: ä"),
+            "9:12: `ä`, expected a name of 1 to 64 letters, digits, `_`, `.` or `-`",
+        ),
+        (
+            replaced("path: '/b/{id}'", "path: /a"),
+            "9:29: `/a` matches what route `a` matches (line 8), expected another host, path or method",
+        ),
+        (
+            replaced("path: /a", "path: /a, host: 'a b'"),
+            "8:39: `a b`, expected a host such as api.example.com or *.example.com",
+        ),
+        (
+            replaced("path: /a", "path: a"),
+            "8:29: `a` (it must start with /), expected a path such as /items/{id} or /files/{*rest}",
+        ),
+        (
+            replaced("path: /a", "path: /a, methods: [GET, GET]"),
+            "8:48: `GET` again, expected each method once",
+        ),
+        (
+            replaced("upstream: app", "upstream: app, strip_prefix: v1"),
+            "8:63: `v1`, expected the beginning of a path, such as /v1",
+        ),
+        (
+            replaced("upstream: app", "upstream: app, request_timeout: 0s"),
+            "8:66: `0ms`, expected a time of at least 1ms",
+        ),
+        (
+            replaced("{targets: [http://h:1]}", "{}"),
+            "3:3: neither `targets` nor `respond`, expected one of them",
+        ),
+        (
+            replaced("{targets: [http://h:1]}", "{targets: []}"),
+            "3:3: neither `targets` nor `respond`, expected one of them",
+        ),
+        (
+            replaced("[http://h:1]}", "[http://h:1], respond: {}}"),
+            "3:3: both `targets` and `respond`, expected one of them",
+        ),
+        (
+            replaced("body: hi", "body: hi, status: 204"),
+            "4:27: a body with status 204, expected no `body`",
+        ),
+        (
+            replaced("body: hi", "content_type: ä"),
+            "4:35: `ä`, expected a media type such as text/plain",
+        ),
+        (
+            replaced("127.0.0.1:80}", "127.0.0.1:80}, {address: 127.0.0.1:80}"),
+            "1:45: `127.0.0.1:80` again, expected each address once",
+        ),
+        (
+            replaced("[{address: 127.0.0.1:80}]", "[]"),
+            "1:1: no listener, expected at least one address",
+        ),
+        (
+            format!("{GOOD}admin: {{address: 127.0.0.1:80}}"),
+            "10:18: `127.0.0.1:80` again, expected an address that clients do not connect to",
+        ),
+        (format!("{GOOD}http: {{max_head: 4KiB}}"), "10:18: `4KiB`, expected 8KiB to 1MiB"),
+        (format!("{GOOD}client: {{ipv6_prefix: 0}}"), "10:23: `0`, expected 1 to 128 bits"),
+        (format!("{GOOD}workers: 5000"), "10:10: `5000`, expected 0 (one a core) to 1024"),
+        (
+            format!("{GOOD}store: {{redis: {{}}}}"),
+            "10:9: no shard, expected `shards` with one primary",
+        ),
+        (
+            format!(
+                "{GOOD}store: {{redis: {{shards: [{{primary: 'redis://h'}}], namespace: 'a:b'}}}}"
+            ),
+            "10:62: `a:b`, expected a name of 1 to 64 letters, digits, `_`, `.` or `-`",
+        ),
+    ];
+    for (text, expected) in &cases {
+        assert_eq!(compile(text).unwrap_err(), [*expected], "{text}");
+    }
+}
+
+#[test]
+fn targets_of_two_schemes_are_refused() {
+    let faults = compile(&GOOD.replace("[http://h:1]", "[http://h:1, https://h]")).unwrap_err();
+    let mixed = "3:31: a target of https among targets of http, expected one scheme in an upstream";
+    assert!(faults.contains(&mixed.to_owned()), "{faults:#?}");
+}
+
+#[test]
+fn all_faults_are_told_at_once() {
+    let text = GOOD
+        .replace("quota: 5", "quota: 0")
+        .replace("upstream: app", "upstream: x")
+        .replace("body: hi", "status: 204, body: hi")
+        .replace("path: '/b/{id}'", "path: b");
+    let faults = compile(&text).unwrap_err();
+    let lines: Vec<&str> = faults.iter().filter_map(|fault| fault.split(':').next()).collect();
+    assert_eq!(lines, ["4", "6", "8", "9"], "{faults:#?}");
+}
+
+proptest! {
+    /// Whatever the numbers: no panic, and what is accepted can be counted exactly.
+    #[test]
+    fn an_accepted_quota_can_be_counted(
+        quota in prop_oneof![0..10u64, any::<u32>().prop_map(u64::from), any::<u64>()],
+        window in prop_oneof![0..100u64, 0..=8784 * 3_600_000u64],
+        resolution in proptest::option::of(prop_oneof![0..70u32, any::<u32>()]),
+    ) {
+        let resolution = resolution.map_or("~".to_owned(), |k| k.to_string());
+        let limit = format!("{{quota: {quota}, window: {window}ms, resolution: {resolution}}}");
+        if let Ok(snapshot) = compile(&GOOD.replace("{quota: 5, window: 10s}", &limit)) {
+            let quota = snapshot.limits[0].quota;
+            prop_assert!(quota.limit > 0 && quota.sub_window() > 0);
+            prop_assert_eq!(quota.sub_window() * u64::from(quota.resolution), window);
+            let product = u128::from(quota.limit) * u128::from(quota.sub_window());
+            prop_assert!(product <= u128::from(MAX_QUOTA_MILLIS));
+        }
+    }
+}
