@@ -63,8 +63,11 @@ impl fmt::Display for Fault {
         let (shown, caret) = self.excerpt();
         let number = line.to_string();
         let margin = " ".repeat(number.len());
-        writeln!(f, "{}:{line}:{column}: {}, expected {}", self.file, self.what, self.expected)?;
-        writeln!(f, "{margin} |")?;
+        write!(f, "{}:{line}:{column}: {}, expected {}", self.file, self.what, self.expected)?;
+        if shown.is_empty() {
+            return Ok(());
+        }
+        writeln!(f, "\n{margin} |")?;
         writeln!(f, "{number} | {shown}")?;
         write!(f, "{margin} | {caret}")
     }

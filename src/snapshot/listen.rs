@@ -1,7 +1,7 @@
 //! Listeners, workers and what a connection may cost: checked here, read by the worker.
 
 use super::check::Check;
-use crate::config::{Config, Http, Listener};
+use crate::config::{Address, Config, Http, Listener};
 
 const MAX_WORKERS: usize = 1024;
 /// The HTTP library's least buffer, and the most that one request's head should ever take.
@@ -13,7 +13,7 @@ pub(super) fn check(check: &mut Check<'_>, config: &Config) {
         one(check, &format!("listen[{index}]"), listener, &config.listen[..index]);
     }
     if let Some(admin) = &config.admin {
-        let taken = config.listen.iter().any(|listener| listener.address == admin.address);
+        let taken = config.listen.iter().any(|listener| same(listener.address, admin.address));
         let what = format!("`{}` again", admin.address);
         check.ensure(!taken, "admin.address", &what, "an address that clients do not connect to");
     }
@@ -24,7 +24,7 @@ pub(super) fn check(check: &mut Check<'_>, config: &Config) {
 }
 
 fn one(check: &mut Check<'_>, path: &str, listener: &Listener, before: &[Listener]) {
-    let again = before.iter().any(|other| other.address == listener.address);
+    let again = before.iter().any(|other| same(other.address, listener.address));
     let what = format!("`{}` again", listener.address);
     check.ensure(!again, &format!("{path}.address"), &what, "each address once");
     if listener.tls.is_some() {
@@ -33,6 +33,11 @@ fn one(check: &mut Check<'_>, path: &str, listener: &Listener, before: &[Listene
     if listener.proxy_protocol {
         check.unbuilt(&format!("{path}.proxy_protocol"), "`proxy_protocol`", "false");
     }
+}
+
+/// Whether both could not be listened on; port 0 is a free one each time.
+fn same(a: Address, b: Address) -> bool {
+    a == b && a.0.port() != 0
 }
 
 fn http(check: &mut Check<'_>, http: &Http) {

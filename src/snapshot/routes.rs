@@ -11,6 +11,7 @@ use super::{Route, RouteLimit};
 use crate::config::{self, Config, KeyPart};
 use crate::identity::{KeyPlan, Part};
 use crate::limit::Limit;
+use crate::route::normalize::normalize;
 use crate::route::{HostPattern, PathPattern, PatternError, Rule, Table};
 use crate::upstream::Upstream;
 
@@ -157,8 +158,8 @@ fn part(check: &mut Check<'_>, path: &str, part: &KeyPart) -> Option<Part> {
 /// The prefix without a slash at its end; `None` where nothing is to be taken off.
 fn strip_prefix(check: &mut Check<'_>, path: &str, route: &config::Route) -> Option<Box<str>> {
     let written = route.strip_prefix.as_deref()?;
-    let plain = written.starts_with('/') && !written.contains(['?', '#', '{', '}', '%']);
-    let sound = plain && !written.contains("//");
+    let plain = !written.contains(['?', '#', '{', '}']);
+    let sound = plain && normalize(written, true).as_deref() == Ok(written);
     let expected = "the beginning of a path, such as /v1";
     check.ensure(sound, &format!("{path}.strip_prefix"), &format!("`{written}`"), expected);
     let prefix = written.trim_end_matches('/');

@@ -177,6 +177,10 @@ fn faulty_routes_and_upstreams_are_refused() {
             "8:63: `v1`, expected the beginning of a path, such as /v1",
         ),
         (
+            replaced("upstream: app", "upstream: app, strip_prefix: /v1/../v2"),
+            "8:63: `/v1/../v2`, expected the beginning of a path, such as /v1",
+        ),
+        (
             replaced("upstream: app", "upstream: app, request_timeout: 0s"),
             "8:66: `0ms`, expected a time of at least 1ms",
         ),
