@@ -19,6 +19,7 @@ use smallvec::SmallVec;
 
 use crate::{
     config::{Faults, Loaded},
+    framing::{Deadlines, HeadBounds},
     identity::{KeyPlan, TokenSource, TrustedProxies},
     limit::Limit,
     route::Table,
@@ -40,6 +41,19 @@ pub struct Snapshot {
     pub identity: IdentityRules,
     /// Which rate-limit headers are written.
     pub headers: RateHeaders,
+    /// What clients' connections are held to; a connection keeps what it was accepted with.
+    pub http: HttpRules,
+}
+
+/// What clients' connections are held to.
+#[derive(Clone, Copy, Debug)]
+pub struct HttpRules {
+    /// The largest head.
+    pub head: HeadBounds,
+    /// How long each phase may last.
+    pub deadlines: Deadlines,
+    /// Connections open at once, over all workers.
+    pub max_connections: usize,
     /// Whether `//` in a path is one separator.
     pub merge_slashes: bool,
 }
@@ -78,6 +92,8 @@ pub struct RouteLimit {
     pub limit: Arc<Limit>,
     /// What it counts by.
     pub key: KeyPlan,
+    /// Its name as a header's value.
+    pub resource: http::HeaderValue,
 }
 
 /// Who is asking: what addresses and tokens are read from.

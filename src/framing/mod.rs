@@ -13,6 +13,6 @@ pub mod outbound;
 pub mod wire;
 
 pub use fault::Fault;
-pub use inbound::Inbound;
+pub use inbound::{HeadBounds, Inbound};
 pub use outbound::{Armed, Outbound};
-pub use wire::{Phase, Wire};
+pub use wire::{Deadlines, Phase, Wire};

@@ -1,7 +1,9 @@
-//! Listeners, workers and what a connection may cost: checked here, read by the worker.
+//! Listeners, workers and what a connection may cost: checked here.
 
+use super::HttpRules;
 use super::check::Check;
 use crate::config::{Address, Config, Http, Listener};
+use crate::framing::{Deadlines, HeadBounds};
 
 const MAX_WORKERS: usize = 1024;
 /// The HTTP library's least buffer, and the most that one request's head should ever take.
@@ -32,6 +34,20 @@ fn one(check: &mut Check<'_>, path: &str, listener: &Listener, before: &[Listene
     }
     if listener.proxy_protocol {
         check.unbuilt(&format!("{path}.proxy_protocol"), "`proxy_protocol`", "false");
+    }
+}
+
+/// What clients' connections are held to.
+pub(super) fn http_rules(http: &Http) -> HttpRules {
+    HttpRules {
+        head: HeadBounds { bytes: http.max_head.0 as usize, headers: http.max_headers as usize },
+        deadlines: Deadlines {
+            head: http.head_timeout.millis(),
+            idle: http.idle_timeout.millis(),
+            body: http.body_timeout.millis(),
+        },
+        max_connections: http.max_connections as usize,
+        merge_slashes: http.merge_slashes,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::Method;
+use http::{HeaderValue, Method};
 use smallvec::SmallVec;
 
 use super::check::Check;
@@ -135,7 +135,10 @@ fn used_limits(
         let parts = parts.filter_map(|(index, written)| {
             part(check, &format!("limits.{name}.key[{index}]"), written)
         });
-        used.push(RouteLimit { key: KeyPlan(parts.collect()), limit: Arc::clone(limit) });
+        let key = KeyPlan(parts.collect());
+        // A name that does not fit has been noted already.
+        let resource = HeaderValue::from_str(name).unwrap_or(HeaderValue::from_static(""));
+        used.push(RouteLimit { limit: Arc::clone(limit), key, resource });
     }
     used
 }

@@ -43,7 +43,9 @@ fn a_sound_configuration_becomes_rules() {
     let limit = &snapshot.routes[0].limits[0].limit;
     assert_eq!((limit.index, limit.quota.limit, limit.quota.sub_window()), (0, 5, 2000));
     assert_eq!(&*snapshot.routes[1].upstream.name, "hello");
+    assert_eq!(snapshot.routes[0].limits[0].resource, "one");
     assert_eq!(snapshot.identity.ipv6_prefix, 64);
+    assert_eq!((snapshot.http.head.bytes, snapshot.http.deadlines.idle), (32 << 10, 75_000));
 }
 
 #[test]

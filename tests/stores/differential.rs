@@ -116,7 +116,9 @@ fn the_largest_quotas_are_exact_in_lua() {
         // Just below MAX_QUOTA_MILLIS: 2^32 - 1 times 2^20 - 1 ms.
         let quota = Quota { limit: u32::MAX, window: (1 << 20) - 1, resolution: 1 };
         let limit = Limit { quota, ..limit("large", 1) };
-        for (step, cost) in [(0, u32::MAX), (0, 1), (1_048_575, 1), (1, 4_097), (7, 9), (524_287, 3)] {
+        for (step, cost) in
+            [(0, u32::MAX), (0, 1), (1_048_575, 1), (1, 4_097), (7, 9), (524_287, 3)]
+        {
             clock.set(clock.now() + step);
             let charges = [Charge { limit: &limit, key: Key(1), cost }];
             let theirs = store.charge(&charges, 0).await.unwrap();
