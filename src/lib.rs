@@ -28,6 +28,8 @@ pub mod reload;
 pub mod respond;
 /// Which rule a request falls under: hosts, paths and methods.
 pub mod route;
+/// The whole gateway in one process: workers, control thread, admin.
+pub mod server;
 /// A configuration compiled into the immutable rules that requests run on.
 pub mod snapshot;
 /// Where limits keep their counters: this process, or Redis.

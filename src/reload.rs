@@ -1,13 +1,28 @@
 //! The rules that requests run on now, and their replacement, whole or not at all.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use arc_swap::ArcSwap;
+use notify::{RecursiveMode, Watcher};
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
-use crate::snapshot::Snapshot;
+use crate::{
+    config::{self, Config, Faults, Loaded},
+    gateway::Shared,
+    snapshot::Snapshot,
+};
+
+/// An editor writes a file in several steps; the last one is waited for so long.
+const SETTLE: Duration = Duration::from_millis(200);
 
 /// The rules that requests run on now. A worker asks for the generation, which is one load, and only
 /// when it has changed for the snapshot.
@@ -33,9 +48,112 @@ impl Live {
         self.snapshot.load_full()
     }
 
-    /// Replaces the rules. Requests in flight finish on the old ones.
-    pub fn replace(&self, snapshot: Snapshot) {
+    fn replace(&self, snapshot: Snapshot) -> u64 {
         self.snapshot.store(Arc::new(snapshot));
-        self.generation.fetch_add(1, Ordering::Release);
+        self.generation.fetch_add(1, Ordering::Release) + 1
+    }
+}
+
+/// Replaces the rules by what the configuration's file says now.
+pub struct Reloader {
+    path: PathBuf,
+    /// What the process was started with; some of it only a restart can change.
+    started: Config,
+    shared: Arc<Shared>,
+    /// The file's bytes when they were last looked at; held while a reload runs.
+    seen: Mutex<Option<Vec<u8>>>,
+}
+
+impl Reloader {
+    /// For a gateway that was started with `started`, read from `path`.
+    pub fn new(path: PathBuf, started: Config, shared: Arc<Shared>) -> Self {
+        let seen = Mutex::new(std::fs::read(&path).ok());
+        Self { path, started, shared, seen }
+    }
+
+    /// Reads the file and replaces the rules. On any fault the running rules stay. Returns the new
+    /// generation.
+    pub fn reload(&self) -> Result<u64, Faults> {
+        let mut seen = self.seen.lock();
+        *seen = std::fs::read(&self.path).ok();
+        let path = self.path.display();
+        match self.compile() {
+            Ok(snapshot) => {
+                let generation = self.shared.live.replace(snapshot);
+                self.shared.metrics.reloads.fetch_add(1, Ordering::Relaxed);
+                tracing::info!(%path, generation, "the configuration was reloaded");
+                Ok(generation)
+            }
+            Err(faults) => {
+                self.shared.metrics.reload_faults.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(%path, %faults, "the configuration has faults; the old one stays");
+                Err(faults)
+            }
+        }
+    }
+
+    fn compile(&self) -> Result<Snapshot, Faults> {
+        let loaded = config::load(&self.path)?;
+        let snapshot = Snapshot::compile(&loaded);
+        match self.fixed(&loaded) {
+            None => snapshot,
+            Some(fixed) => Err(match snapshot {
+                Ok(_) => fixed,
+                Err(faults) => faults.with(fixed),
+            }),
+        }
+    }
+
+    /// What has changed though only a restart can change it.
+    fn fixed(&self, loaded: &Loaded) -> Option<Faults> {
+        let (old, new) = (&self.started, &loaded.config);
+        let changed = [
+            ("listen", old.listen != new.listen),
+            ("workers", old.workers != new.workers),
+            ("admin", old.admin != new.admin),
+            ("access_log", old.access_log != new.access_log),
+            ("store", old.store != new.store),
+            ("drain_timeout", old.drain_timeout != new.drain_timeout),
+        ];
+        let faults = changed.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| {
+            let expected = "what the gateway was started with; to change it, restart";
+            loaded.source.fault(key, format!("`{key}` is not what it was"), expected)
+        });
+        Faults::new(faults.collect())
+    }
+
+    /// Reloads whenever the file's content changes. Its folder is watched, not the file: editors and
+    /// mounted configuration volumes put a new file in the old one's place.
+    pub async fn watch(self: Arc<Self>, stop: CancellationToken) {
+        let (changed, mut changes) = mpsc::channel::<()>(1);
+        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            if event.is_ok_and(|event| !event.kind.is_access()) {
+                // One that waits already stands for this one too.
+                let _ = changed.try_send(());
+            }
+        });
+        let folder = match self.path.parent() {
+            Some(folder) if folder != Path::new("") => folder,
+            _ => Path::new("."),
+        };
+        let watching = watcher.and_then(|mut watcher| {
+            watcher.watch(folder, RecursiveMode::NonRecursive).map(|()| watcher)
+        });
+        let _watcher = match watching {
+            Ok(watcher) => watcher,
+            Err(error) => {
+                tracing::warn!(%error, "the configuration's folder cannot be watched");
+                return;
+            }
+        };
+        while let Some(Some(())) = stop.run_until_cancelled(changes.recv()).await {
+            tokio::time::sleep(SETTLE).await;
+            let _ = changes.try_recv();
+            let content = std::fs::read(&self.path).ok();
+            if content.is_some() && content != *self.seen.lock() {
+                // Its outcome is logged where it is known.
+                let _ = self.reload();
+            }
+        }
     }
 }

@@ -91,6 +91,7 @@ pub fn run(
             let _ = task.await;
         }
         worker.shared.serving.fetch_sub(1, Ordering::AcqRel);
+        worker.drain();
         worker.connections.close();
         if timeout(worker.stop.within, worker.connections.wait()).await.is_err() {
             let left = worker.connections.len();
@@ -109,6 +110,7 @@ struct Worker {
     clock: Rc<Cell<u64>>,
     wires: RefCell<Vec<Weak<Wire>>>,
     connections: TaskTracker,
+    draining: Cell<bool>,
 }
 
 impl Worker {
@@ -121,7 +123,14 @@ impl Worker {
             clock,
             wires: RefCell::default(),
             connections: TaskTracker::new(),
+            draining: Cell::new(false),
         }
+    }
+
+    /// Lets every connection end after the request that it is in.
+    fn drain(&self) {
+        self.draining.set(true);
+        self.wires.borrow().iter().filter_map(Weak::upgrade).for_each(|wire| wire.wake());
     }
 
     async fn accept(self: Rc<Self>, listener: TcpListener) {
@@ -202,15 +211,13 @@ impl Worker {
             builder.max_headers(rules.head.headers);
         }
         let mut connection = builder.serve_connection(io, service);
-        let mut draining = std::pin::pin!(self.stop.drain.cancelled());
-        let mut drained = false;
+        let mut told = false;
         let ended = std::future::poll_fn(|cx| {
             wire.register(cx.waker());
             if matches!(wire.expired(), Some(Phase::Busy | Phase::Write | Phase::Idle)) {
                 return Poll::Ready(false);
             }
-            if !drained && draining.as_mut().poll(cx).is_ready() {
-                drained = true;
+            if self.draining.get() && !std::mem::replace(&mut told, true) {
                 Pin::new(&mut connection).graceful_shutdown();
             }
             Pin::new(&mut connection).poll(cx).map(|_| true)

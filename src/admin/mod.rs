@@ -1,1 +1,105 @@
+//! The operator's door: health, metrics and the control API. It lives on the control thread and asks
+//! nobody for a password, so it belongs on loopback or a private network.
 
+mod metrics;
+
+use std::{io, net::SocketAddr, sync::Arc, sync::atomic::Ordering};
+
+use axum::{
+    Json, Router,
+    extract::State,
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::{gateway::Shared, reload::Reloader};
+
+#[derive(Clone)]
+struct Control {
+    shared: Arc<Shared>,
+    reloader: Arc<Reloader>,
+}
+
+/// Opens the door's listener.
+pub fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let listener = std::net::TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// What is behind the door.
+pub fn router(shared: Arc<Shared>, reloader: Arc<Reloader>) -> Router {
+    Router::new()
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics::text))
+        .route("/api/reload", post(reload))
+        .with_state(Control { shared, reloader })
+}
+
+/// Serves `router` on `listener` until `stop` is cancelled.
+pub async fn serve(listener: std::net::TcpListener, router: Router, stop: CancellationToken) {
+    let served = async {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        axum::serve(listener, router).await
+    };
+    if let Some(Err(error)) = stop.run_until_cancelled(served).await {
+        tracing::error!(%error, "admin cannot be served");
+    }
+}
+
+/// Alive: it answers.
+async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+/// Ready: workers accept. A lost store does not make it unready, because limits then follow their
+/// `on_failure`; it is told, though.
+async fn readyz(State(control): State<Control>) -> Response {
+    let workers = control.shared.serving.load(Ordering::Acquire);
+    let store = control.shared.stores.status();
+    let status = if workers > 0 { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let body = json!({
+        "ready": workers > 0,
+        "workers": workers,
+        "generation": control.shared.live.generation(),
+        "store": {
+            "kind": if store.shared { "redis" } else { "memory" },
+            "healthy": store.is_healthy(),
+            "workers_without": store.lost,
+            "gateways": store.gateways,
+        },
+    });
+    (status, Json(body)).into_response()
+}
+
+/// Replaces the rules by what the file says now.
+async fn reload(State(control): State<Control>, headers: HeaderMap) -> Response {
+    if headers.contains_key(header::ORIGIN) {
+        let detail = "a web page must not reload the gateway; expected a request without Origin";
+        return problem(StatusCode::FORBIDDEN, detail, &[]);
+    }
+    match control.reloader.reload() {
+        Ok(generation) => Json(json!({ "generation": generation })).into_response(),
+        Err(faults) => {
+            let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            let detail = "the configuration has faults; the running one stays";
+            problem(StatusCode::BAD_REQUEST, detail, &faults)
+        }
+    }
+}
+
+fn problem(status: StatusCode, detail: &str, faults: &[String]) -> Response {
+    let body = json!({
+        "type": "about:blank",
+        "title": status.canonical_reason().unwrap_or("Error"),
+        "status": status.as_u16(),
+        "detail": detail,
+        "faults": faults,
+    });
+    let kind = [(header::CONTENT_TYPE, "application/problem+json")];
+    (status, kind, body.to_string()).into_response()
+}

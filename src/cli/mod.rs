@@ -53,13 +53,13 @@ struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
-    file: File,
+    serve: Serve,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the gateway (what happens without a command, too).
-    Serve(File),
+    Serve(Serve),
     /// Read a configuration and tell every fault in it.
     Check(File),
     /// Print the configuration's JSON Schema, which editors complete from.
@@ -69,6 +69,15 @@ enum Command {
         /// The shell.
         shell: clap_complete::Shell,
     },
+}
+
+#[derive(clap::Args, Debug)]
+struct Serve {
+    #[command(flatten)]
+    file: File,
+    /// What the process's own log tells: error, warn, info, debug, or such as tidegate=debug.
+    #[arg(long, value_name = "FILTER", default_value = "info")]
+    log: String,
 }
 
 #[derive(clap::Args, Debug)]
@@ -92,8 +101,8 @@ pub fn run<A: Into<OsString> + Clone>(
         }
         Err(message) => return written(write!(out, "{message}"), Exit::Ok),
     };
-    match arguments.command.unwrap_or(Command::Serve(arguments.file)) {
-        Command::Serve(file) => serve::run(&file.config),
+    match arguments.command.unwrap_or(Command::Serve(arguments.serve)) {
+        Command::Serve(serve) => serve::run(&serve.file.config, &serve.log),
         Command::Check(file) => check::run(&file.config, out),
         Command::Schema => schema::run(out),
         Command::Completions { shell } => {

@@ -45,6 +45,10 @@ fn check_tells_faults_of_form_and_of_sense() {
     let (exit, said) = output(&["check", "-c", &path]);
     assert_eq!(exit, Exit::BadInput);
     assert!(said.starts_with(&format!("{path}:2:48: unknown upstream `u`")), "{said}");
+
+    let (exit, said) = output(&["check", "-c", "no/such.yaml"]);
+    assert_eq!(exit, Exit::BadInput);
+    assert!(said.starts_with("no/such.yaml:1:1: ") && said.lines().count() == 3, "{said}");
 }
 
 #[test]

@@ -63,8 +63,11 @@ impl fmt::Display for Fault {
         let (shown, caret) = self.excerpt();
         let number = line.to_string();
         let margin = " ".repeat(number.len());
-        writeln!(f, "{}:{line}:{column}: {}, expected {}", self.file, self.what, self.expected)?;
-        writeln!(f, "{margin} |")?;
+        write!(f, "{}:{line}:{column}: {}, expected {}", self.file, self.what, self.expected)?;
+        if shown.is_empty() {
+            return Ok(());
+        }
+        writeln!(f, "\n{margin} |")?;
         writeln!(f, "{number} | {shown}")?;
         write!(f, "{margin} | {caret}")
     }
@@ -80,6 +83,14 @@ impl Faults {
         faults.sort_by(|a, b| (a.location, &a.what).cmp(&(b.location, &b.what)));
         faults.dedup();
         (!faults.is_empty()).then_some(Self(faults))
+    }
+
+    /// These and `others`, in the file's order.
+    #[must_use]
+    pub fn with(mut self, others: Self) -> Self {
+        self.0.extend(others.0);
+        self.0.sort_by(|a, b| (a.location, &a.what).cmp(&(b.location, &b.what)));
+        self
     }
 
     /// The faults in the file's order.

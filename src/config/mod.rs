@@ -52,6 +52,8 @@ use fault::Found;
 
 /// The longest file that is read, in bytes.
 const MAX_FILE: usize = 1 << 20;
+/// The most faults of a file that are told at once.
+const MAX_FAULTS: usize = 50;
 
 /// The configuration of a Tidegate gateway.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -128,6 +130,7 @@ pub fn load(path: &Path) -> Result<Loaded, Faults> {
 
 /// Reads `text`; `name` is what the faults call the file.
 pub fn parse(name: &str, text: &str) -> Result<Loaded, Faults> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if text.len() > MAX_FILE {
         return Err(unreadable(name, "", "a file of more than 1 MiB", "at most 1 MiB"));
     }
@@ -143,6 +146,8 @@ pub fn parse(name: &str, text: &str) -> Result<Loaded, Faults> {
             None
         }
     });
+    faults.sort_by_key(|&(location, _)| location);
+    faults.truncate(MAX_FAULTS);
     let faults = Faults::new(faults.into_iter().map(place).collect());
     match (root, config, faults) {
         (Some(root), Some(config), None) => {

@@ -14,12 +14,10 @@ use serde::de::{
     SeqAccess, Unexpected, Visitor,
 };
 
+use super::MAX_FAULTS;
 use super::fault::{Found, Location};
 use super::nearest::nearest;
 use super::tree::{Entry, Kind, Node, clip};
-
-/// After so many the reader stops looking.
-const MAX_FAULTS: usize = 50;
 
 /// The value of `root`, or every fault that stands against it.
 pub(super) fn read<T: DeserializeOwned>(root: &Node) -> Result<T, Vec<(Location, Found)>> {
@@ -78,17 +76,23 @@ impl Reader {
             return;
         }
         let entries = entries(node);
-        for entry in entries.iter().filter(|entry| !known.contains(&entry.name())) {
+        let mut misspelt = Vec::new();
+        let unknown = entries.iter().filter(|entry| !known.contains(&entry.name()));
+        for entry in unknown.take(MAX_FAULTS) {
             let all = known.join(", ");
             let expected = match nearest(entry.name(), known.iter().copied()) {
-                Some(near) => format!("`{near}` (the keys here: {all})"),
+                Some(near) => {
+                    misspelt.push(near);
+                    format!("`{near}` (the keys here: {all})")
+                }
                 None => format!("one of {all}"),
             };
             let what = format!("unknown key `{}`", clip(entry.name()));
             self.fault(entry.key.location, Found::new(what, expected));
         }
         for key in required(section) {
-            if !entries.iter().any(|entry| entry.name() == key) {
+            let there = misspelt.contains(&key) || entries.iter().any(|entry| entry.name() == key);
+            if !there {
                 let what = format!("missing key `{key}`");
                 self.fault(at, Found::new(what, format!("a line `{key}: ...` in this section")));
             }

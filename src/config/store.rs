@@ -103,21 +103,26 @@ impl RedisUrl {
 }
 
 impl Text for RedisUrl {
-    const EXPECTED: &'static str =
-        "a Redis URL such as redis://127.0.0.1:6379 or redis://user:password@host:6379/0";
-    const PATTERN: &'static str = "^rediss?://([^@/]*@)?[^@/:]+(:[0-9]+)?(/[0-9]*)?$";
+    const EXPECTED: &'static str = "a Redis URL such as redis://127.0.0.1:6379 or \
+        redis://user:password@host:6379/0 (with %40 for an @ in the password, and the like)";
+    const PATTERN: &'static str =
+        "^rediss?://([^@/?#\\s]*@)?(\\[[0-9A-Fa-f:.]+\\]|[^@/:?#\\s]+)(:[0-9]+)?(/[0-9]*)?$";
     const SECRET: bool = true;
 
     fn read(text: &str) -> Option<Self> {
         let rest = text.strip_prefix("rediss://").or_else(|| text.strip_prefix("redis://"))?;
-        let server = rest.rsplit_once('@').map_or(rest, |(_, server)| server);
+        let (user, server) = rest.rsplit_once('@').unwrap_or(("", rest));
+        if user.contains(|c: char| "@/?#[]\\".contains(c) || c.is_whitespace()) {
+            return None;
+        }
         let (authority, database) = server.split_once('/').unwrap_or((server, ""));
         let authority = authority.parse::<http::uri::Authority>().ok()?;
         let port = authority.as_str().rsplit_once(':').is_none_or(|(host, port)| {
             host.starts_with('[') && port.ends_with(']') || port.parse::<u16>().is_ok()
         });
         let known = !authority.host().is_empty() && port;
-        (known && database.bytes().all(|b| b.is_ascii_digit())).then(|| Self(text.to_owned()))
+        let numbered = database.is_empty() || database.parse::<u16>().is_ok();
+        (known && numbered).then(|| Self(text.to_owned()))
     }
 }
 

@@ -131,7 +131,10 @@ impl<S> Inbound<S> {
 
 impl<S: AsyncRead + Unpin> Inbound<S> {
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Progress>> {
-        if self.wire.expired() == Some(Phase::Head) && !self.held.bytes().is_empty() {
+        if self.wire.expired() == Some(Phase::Head) {
+            if self.held.bytes().is_empty() {
+                return Poll::Ready(Ok(Progress::End));
+            }
             self.refuse(Fault::HeadTimeout);
             return Poll::Ready(Ok(Progress::More));
         }

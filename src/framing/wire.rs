@@ -99,6 +99,7 @@ impl Wire {
     pub fn begin(&self, timeout: u64) {
         self.busy.set(true);
         self.body_fault.set(None);
+        self.expired.set(None);
         self.request_until.set(self.clock.get().saturating_add(timeout));
     }
 
@@ -189,6 +190,11 @@ impl Wire {
     /// Ends what the connection waits for: its task wakes and finds the phase expired.
     pub fn expire(&self, phase: Phase) {
         self.expired.set(Some(phase));
+        self.wake();
+    }
+
+    /// Lets the connection's task look around.
+    pub fn wake(&self) {
         if let Some(waker) = self.waker.borrow().as_ref() {
             waker.wake_by_ref();
         }

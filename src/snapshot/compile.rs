@@ -29,7 +29,7 @@ pub(super) fn snapshot(loaded: &Loaded) -> Result<Snapshot, Faults> {
                 x_ratelimit: config.headers.x_ratelimit,
                 draft_11: config.headers.standard == Standard::Draft11,
             },
-            http: listen::rules(&config.http),
+            http: listen::http_rules(&config.http),
         }),
     }
 }

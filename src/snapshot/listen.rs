@@ -1,7 +1,8 @@
-//! Listeners, workers and what a connection may cost: checked here, read by the worker.
+//! Listeners, workers and what a connection may cost: checked here.
 
-use super::{HttpRules, check::Check};
-use crate::config::{Config, Http, Listener};
+use super::HttpRules;
+use super::check::Check;
+use crate::config::{Address, Config, Http, Listener};
 use crate::framing::{Deadlines, HeadBounds};
 
 const MAX_WORKERS: usize = 1024;
@@ -14,7 +15,7 @@ pub(super) fn check(check: &mut Check<'_>, config: &Config) {
         one(check, &format!("listen[{index}]"), listener, &config.listen[..index]);
     }
     if let Some(admin) = &config.admin {
-        let taken = config.listen.iter().any(|listener| listener.address == admin.address);
+        let taken = config.listen.iter().any(|listener| same(listener.address, admin.address));
         let what = format!("`{}` again", admin.address);
         check.ensure(!taken, "admin.address", &what, "an address that clients do not connect to");
     }
@@ -24,8 +25,20 @@ pub(super) fn check(check: &mut Check<'_>, config: &Config) {
     http(check, &config.http);
 }
 
+fn one(check: &mut Check<'_>, path: &str, listener: &Listener, before: &[Listener]) {
+    let again = before.iter().any(|other| same(other.address, listener.address));
+    let what = format!("`{}` again", listener.address);
+    check.ensure(!again, &format!("{path}.address"), &what, "each address once");
+    if listener.tls.is_some() {
+        check.unbuilt(&format!("{path}.tls"), "`tls`", "plain HTTP, without `tls`");
+    }
+    if listener.proxy_protocol {
+        check.unbuilt(&format!("{path}.proxy_protocol"), "`proxy_protocol`", "false");
+    }
+}
+
 /// What clients' connections are held to.
-pub(super) fn rules(http: &Http) -> HttpRules {
+pub(super) fn http_rules(http: &Http) -> HttpRules {
     HttpRules {
         head: HeadBounds { bytes: http.max_head.0 as usize, headers: http.max_headers as usize },
         deadlines: Deadlines {
@@ -38,16 +51,9 @@ pub(super) fn rules(http: &Http) -> HttpRules {
     }
 }
 
-fn one(check: &mut Check<'_>, path: &str, listener: &Listener, before: &[Listener]) {
-    let again = before.iter().any(|other| other.address == listener.address);
-    let what = format!("`{}` again", listener.address);
-    check.ensure(!again, &format!("{path}.address"), &what, "each address once");
-    if listener.tls.is_some() {
-        check.unbuilt(&format!("{path}.tls"), "`tls`", "plain HTTP, without `tls`");
-    }
-    if listener.proxy_protocol {
-        check.unbuilt(&format!("{path}.proxy_protocol"), "`proxy_protocol`", "false");
-    }
+/// Whether both could not be listened on; port 0 is a free one each time.
+fn same(a: Address, b: Address) -> bool {
+    a == b && a.0.port() != 0
 }
 
 fn http(check: &mut Check<'_>, http: &Http) {

@@ -11,6 +11,7 @@ use super::{Route, RouteLimit};
 use crate::config::{self, Config, KeyPart};
 use crate::identity::{KeyPlan, Part};
 use crate::limit::Limit;
+use crate::route::normalize::normalize;
 use crate::route::{HostPattern, PathPattern, PatternError, Rule, Table};
 use crate::upstream::Upstream;
 
@@ -135,9 +136,9 @@ fn used_limits(
             part(check, &format!("limits.{name}.key[{index}]"), written)
         });
         let key = KeyPlan(parts.collect());
-        // A name that no header can carry is a fault of its own, noted with the limits.
-        let resource = HeaderValue::from_str(name).unwrap_or(HeaderValue::from_static("-"));
-        used.push(RouteLimit { key, limit: Arc::clone(limit), resource });
+        // A name that does not fit has been noted already.
+        let resource = HeaderValue::from_str(name).unwrap_or(HeaderValue::from_static(""));
+        used.push(RouteLimit { limit: Arc::clone(limit), key, resource });
     }
     used
 }
@@ -160,8 +161,8 @@ fn part(check: &mut Check<'_>, path: &str, part: &KeyPart) -> Option<Part> {
 /// The prefix without a slash at its end; `None` where nothing is to be taken off.
 fn strip_prefix(check: &mut Check<'_>, path: &str, route: &config::Route) -> Option<Box<str>> {
     let written = route.strip_prefix.as_deref()?;
-    let plain = written.starts_with('/') && !written.contains(['?', '#', '{', '}', '%']);
-    let sound = plain && !written.contains("//");
+    let plain = !written.contains(['?', '#', '{', '}']);
+    let sound = plain && normalize(written, true).as_deref() == Ok(written);
     let expected = "the beginning of a path, such as /v1";
     check.ensure(sound, &format!("{path}.strip_prefix"), &format!("`{written}`"), expected);
     let prefix = written.trim_end_matches('/');

@@ -43,7 +43,9 @@ fn a_sound_configuration_becomes_rules() {
     let limit = &snapshot.routes[0].limits[0].limit;
     assert_eq!((limit.index, limit.quota.limit, limit.quota.sub_window()), (0, 5, 2000));
     assert_eq!(&*snapshot.routes[1].upstream.name, "hello");
+    assert_eq!(snapshot.routes[0].limits[0].resource, "one");
     assert_eq!(snapshot.identity.ipv6_prefix, 64);
+    assert_eq!((snapshot.http.head.bytes, snapshot.http.deadlines.idle), (32 << 10, 75_000));
 }
 
 #[test]
@@ -175,6 +177,10 @@ fn faulty_routes_and_upstreams_are_refused() {
         (
             replaced("upstream: app", "upstream: app, strip_prefix: v1"),
             "8:63: `v1`, expected the beginning of a path, such as /v1",
+        ),
+        (
+            replaced("upstream: app", "upstream: app, strip_prefix: /v1/../v2"),
+            "8:63: `/v1/../v2`, expected the beginning of a path, such as /v1",
         ),
         (
             replaced("upstream: app", "upstream: app, request_timeout: 0s"),

@@ -79,6 +79,18 @@ fn a_file_must_be_there_small_and_text() {
     assert!(load(&file).unwrap_err().to_string().contains("at most 1 MiB"));
 }
 
+#[test]
+fn a_file_full_of_faults_tells_the_first_ones() {
+    let repeated = |line: &str| line.repeat(100_000 / line.len());
+    let unknown: Vec<String> = (0..10_000).map(|i| format!("k{i}: 1")).collect();
+    let texts = [repeated("a: 1\n"), format!("routes: [{}]", repeated("1,")), unknown.join("\n")];
+    for text in texts {
+        let faults = parse("t.yaml", &text).unwrap_err();
+        assert_eq!(faults.iter().count(), MAX_FAULTS);
+        assert!(faults.iter().all(|fault| fault.location.line <= MAX_FAULTS + 2));
+    }
+}
+
 proptest! {
     #[test]
     fn arbitrary_text_never_panics(text in any::<Vec<u8>>().prop_map(|b| String::from_utf8_lossy(&b).into_owned())) {

@@ -123,6 +123,37 @@ fn a_path_leads_to_its_place() {
 }
 
 #[test]
+fn redis_urls_are_those_that_can_be_connected_to() {
+    for good in
+        ["redis://h", "redis://h:1/", "redis://:p%40@[::1]:6379/15", "rediss://u:p:q@1.2.3.4"]
+    {
+        assert!(text::read::<RedisUrl>(good).is_some(), "{good}");
+    }
+    for bad in [
+        "h:1",
+        "http://h",
+        "redis://",
+        "redis://h:",
+        "redis://h:99999",
+        "redis://h/x",
+        "redis://u:p/q@h",
+        "redis://u:p#@h",
+        "redis://u@v@h",
+        "redis://h?db=1",
+    ] {
+        assert!(text::read::<RedisUrl>(bad).is_none(), "{bad}");
+    }
+}
+
+#[test]
+fn a_mark_and_carriage_returns_of_other_systems_do_no_harm() {
+    let text = format!("\u{feff}{}", GOOD.replace('\n', "\r\n"));
+    assert_eq!(parse("t.yaml", &text).unwrap().config.routes.len(), 1);
+    let faulty = text.replace("quota: 5", "quota: x");
+    assert_eq!(faults(&faulty)[0].split(": ").next(), Some("5:12"));
+}
+
+#[test]
 fn units_are_shown_as_they_are_written() {
     for text in ["250ms", "10s", "90s", "30m", "1h", "0ms"] {
         assert_eq!(text::read::<Duration>(text).unwrap().to_string(), text);

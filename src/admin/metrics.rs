@@ -1,0 +1,170 @@
+//! `GET /metrics`: the counters of all workers, added up when they are asked for.
+
+use std::{fmt, sync::Arc, sync::atomic::Ordering};
+
+use axum::{
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text::encode},
+    metrics::MetricType,
+    registry::Registry,
+};
+
+use super::Control;
+use crate::{gateway::Shared, limit::OnFailure, metrics::LATENCY_BOUNDS, store::Failure};
+
+const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+const DECISIONS: [&str; 3] = ["admitted", "refused", "unknown"];
+const UPSTREAM_FAILURES: [&str; 3] = ["connect", "timeout", "broken"];
+
+pub(super) async fn text(State(control): State<Control>) -> Response {
+    let mut registry = Registry::with_prefix("tidegate");
+    registry.register_collector(Box::new(Reading(control.shared)));
+    let mut text = String::new();
+    match encode(&mut text, &registry) {
+        Ok(()) => {
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            ([(header::CONTENT_TYPE, kind)], text).into_response()
+        }
+        Err(fmt::Error) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+/// What is read at one scrape.
+struct Reading(Arc<Shared>);
+
+impl fmt::Debug for Reading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reading")
+    }
+}
+
+impl Collector for Reading {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        self.requests(&mut encoder)?;
+        self.limits(&mut encoder)?;
+        self.store(&mut encoder)?;
+        self.process(&mut encoder)
+    }
+}
+
+impl Reading {
+    fn requests(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let metrics = &self.0.metrics;
+        let help = "Answers by route and status class; no route: the empty name";
+        let mut family = counter(encoder, "requests", help)?;
+        for (route, answers) in metrics.answers() {
+            for (class, count) in CLASSES.iter().zip(answers) {
+                add(&mut family, &[("route", &route), ("status", class)], count)?;
+            }
+        }
+        let help = "From a request's head to its answer's last byte";
+        let mut family = encoder.encode_descriptor(
+            "request_duration_seconds",
+            help,
+            None,
+            MetricType::Histogram,
+        )?;
+        for (route, latency) in metrics.latencies() {
+            let (counts, micros) = latency.split_at(LATENCY_BOUNDS.len() + 1);
+            let bounds = LATENCY_BOUNDS.iter().copied().chain([f64::MAX]);
+            let buckets: Vec<(f64, u64)> = bounds.zip(counts.iter().copied()).collect();
+            family.encode_family(&[("route", &*route)])?.encode_histogram::<NoLabelSet>(
+                micros[0] as f64 / 1e6,
+                counts.iter().sum(),
+                &buckets,
+                None,
+            )?;
+        }
+        let help = "Exchanges with upstreams that gave no answer, by kind";
+        let mut family = counter(encoder, "upstream_failures", help)?;
+        for (upstream, failures) in metrics.upstream_failures() {
+            for (kind, count) in UPSTREAM_FAILURES.iter().zip(failures) {
+                add(&mut family, &[("upstream", &upstream), ("kind", kind)], count)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn limits(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Charges by route, limit and decision; unknown: the store was lost";
+        let mut family = counter(encoder, "limit_decisions", help)?;
+        for ((route, limit), decisions) in self.0.metrics.decisions() {
+            for (decision, count) in DECISIONS.iter().zip(decisions) {
+                let labels = [("route", &*route), ("limit", &*limit), ("decision", decision)];
+                add(&mut family, &labels, count)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn store(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let (stats, status) = (self.0.stores.stats(), self.0.stores.status());
+        let help = "Requests that brought their charges to the store";
+        add(&mut counter(encoder, "store_calls", help)?, &[], stats.calls)?;
+        let help = "Of them, those that the shared store gave no decision to, by kind";
+        let mut family = counter(encoder, "store_failures", help)?;
+        for failure in Failure::ALL {
+            add(&mut family, &[("kind", failure.label())], stats.failures[failure.index()])?;
+        }
+        let help = "Decisions that a limit's on_failure took, by policy";
+        let mut family = counter(encoder, "store_fallbacks", help)?;
+        let policies =
+            [("local", OnFailure::Local), ("open", OnFailure::Open), ("closed", OnFailure::Closed)];
+        for (name, policy) in policies {
+            add(&mut family, &[("policy", name)], stats.fallbacks(policy))?;
+        }
+        let help = "Records removed from memory before their time, because it was full";
+        add(&mut counter(encoder, "store_evictions", help)?, &[], stats.evictions)?;
+        gauge(encoder, "store_keys", "Records in memory", stats.keys as u64)?;
+        gauge(
+            encoder,
+            "store_gateways",
+            "Gateways alive on the same store",
+            u64::from(stats.gateways),
+        )?;
+        let help = "Workers that have lost the shared store";
+        gauge(encoder, "store_workers_without", help, status.lost as u64)
+    }
+
+    fn process(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let metrics = &self.0.metrics;
+        let [open, accepted, malformed] = metrics.connections();
+        gauge(encoder, "connections", "Client connections that are open", open)?;
+        let help = "Client connections that were accepted";
+        add(&mut counter(encoder, "accepted_connections", help)?, &[], accepted)?;
+        let help = "Requests refused before they had a route: malformed or late";
+        add(&mut counter(encoder, "malformed_requests", help)?, &[], malformed)?;
+        let help = "Reloads of the configuration, by outcome";
+        let mut family = counter(encoder, "reloads", help)?;
+        let load = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+        add(&mut family, &[("outcome", "applied")], load(&metrics.reloads))?;
+        add(&mut family, &[("outcome", "faulty")], load(&metrics.reload_faults))?;
+        let help = "Generation of the configuration, counted from 1";
+        gauge(encoder, "configuration_generation", help, self.0.live.generation())?;
+        let dropped = self.0.access_log.as_ref().map_or(0, crate::telemetry::AccessLog::dropped);
+        let help = "Access lines dropped because the log was slow";
+        add(&mut counter(encoder, "access_log_dropped", help)?, &[], dropped)
+    }
+}
+
+fn counter<'e>(
+    encoder: &'e mut DescriptorEncoder<'_>,
+    name: &'e str,
+    help: &str,
+) -> Result<MetricEncoder<'e>, fmt::Error> {
+    encoder.encode_descriptor(name, help, None, MetricType::Counter)
+}
+
+fn add(family: &mut MetricEncoder<'_>, labels: &[(&str, &str)], value: u64) -> fmt::Result {
+    family.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&value, None)
+}
+
+fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
+    let value = i64::try_from(value).unwrap_or(i64::MAX);
+    encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
+}

@@ -1,0 +1,234 @@
+//! The whole gateway in one process: workers, control thread, admin. The binary starts it and tests do
+//! the same.
+
+use std::{
+    io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::AtomicU64},
+    thread,
+};
+
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    admin,
+    clock::Clock,
+    config::{self, Config, Faults, Loaded},
+    gateway::Shared,
+    metrics::Metrics,
+    reload::{Live, Reloader},
+    snapshot::Snapshot,
+    store::{RedisOptions, SetupError, Stores},
+    telemetry::{AccessLog, AccessLogGuard, Destination},
+    worker::{self, Stop},
+};
+
+/// Why a gateway did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration has faults.
+    #[error("{0}")]
+    Faults(#[from] Faults),
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {error}")]
+    Listen {
+        /// The address as configured.
+        address: SocketAddr,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The access log cannot be opened.
+    #[error("cannot open the access log: {0}")]
+    AccessLog(io::Error),
+    /// The limits' store cannot be made.
+    #[error("{0}")]
+    Store(#[from] SetupError),
+    /// A thread or a runtime cannot be made.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+}
+
+/// A gateway that runs.
+pub struct Server {
+    /// Where clients connect, in the configuration's order.
+    pub addresses: Vec<SocketAddr>,
+    /// Where the operator connects, if anywhere.
+    pub admin: Option<SocketAddr>,
+    /// What its parts share.
+    pub shared: Arc<Shared>,
+    /// Replaces its rules.
+    pub reloader: Arc<Reloader>,
+    drain: CancellationToken,
+    stop: CancellationToken,
+    workers: Mutex<Vec<thread::JoinHandle<()>>>,
+    control: Mutex<Option<thread::JoinHandle<()>>>,
+    _access_log: Option<AccessLogGuard>,
+}
+
+/// What is listened on before anything runs.
+struct Listening {
+    /// One list a worker, each in the configuration's order.
+    workers: Vec<Vec<std::net::TcpListener>>,
+    addresses: Vec<SocketAddr>,
+    admin: Option<std::net::TcpListener>,
+}
+
+impl Server {
+    /// Starts the configuration in the file at `path`.
+    pub fn start(path: &Path, clock: Clock) -> Result<Self, StartError> {
+        let loaded = config::load(path)?;
+        Self::start_loaded(&loaded, path.to_owned(), clock)
+    }
+
+    /// Starts `loaded`; reloads read the file at `path`. Returns once every worker accepts.
+    pub fn start_loaded(loaded: &Loaded, path: PathBuf, clock: Clock) -> Result<Self, StartError> {
+        let config = &loaded.config;
+        let snapshot = Snapshot::compile(loaded)?;
+        let listening = listen(config)?;
+        let (access_log, access_log_guard) = open_access_log(config)?.unzip();
+        let shared = Arc::new(Shared {
+            live: Live::new(snapshot),
+            stores: stores(config, clock.clone())?,
+            metrics: Metrics::default(),
+            clock,
+            access_log,
+            serving: AtomicU64::new(0),
+        });
+        let reloader = Arc::new(Reloader::new(path, config.clone(), shared.clone()));
+        let (drain, stop) = (CancellationToken::new(), CancellationToken::new());
+        let admin = listening.admin.as_ref().and_then(|admin| admin.local_addr().ok());
+        let control =
+            control(&shared, &reloader, listening.admin, &stop).map_err(StartError::Thread)?;
+        let within = config.drain_timeout.0;
+        let workers = listening.workers.into_iter().enumerate().map(|(index, listeners)| {
+            let (shared, stop) = (shared.clone(), Stop { drain: drain.clone(), within });
+            thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
+                if let Err(error) = worker::run(shared, listeners, stop) {
+                    tracing::error!(%error, "a worker could not start");
+                }
+            })
+        });
+        let workers = workers.collect::<io::Result<Vec<_>>>().map_err(StartError::Thread)?;
+        Ok(Self {
+            addresses: listening.addresses,
+            admin,
+            shared,
+            reloader,
+            drain,
+            stop,
+            workers: Mutex::new(workers),
+            control: Mutex::new(Some(control)),
+            _access_log: access_log_guard,
+        })
+    }
+
+    /// Stops accepting, lets requests in flight finish, and ends the control thread. Blocks until all
+    /// of that is done.
+    pub fn stop(&self) {
+        self.drain.cancel();
+        for worker in self.workers.lock().drain(..) {
+            // A worker that panicked has nothing left to finish.
+            let _ = worker.join();
+        }
+        self.stop.cancel();
+        if let Some(control) = self.control.lock().take() {
+            let _ = control.join();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Starts the control thread: slow things live here. Returns once the store is ready to be asked, as
+/// far as that can be waited for.
+fn control(
+    shared: &Arc<Shared>,
+    reloader: &Arc<Reloader>,
+    admin: Option<std::net::TcpListener>,
+    stop: &CancellationToken,
+) -> io::Result<thread::JoinHandle<()>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (shared, reloader, stop) = (shared.clone(), reloader.clone(), stop.clone());
+    let (prepared, ready) = std::sync::mpsc::channel::<()>();
+    let thread = thread::Builder::new().name("control".to_owned()).spawn(move || {
+        runtime.block_on(async move {
+            let storing = tokio::spawn(shared.stores.clone().run(stop.clone()));
+            let watching = tokio::spawn(reloader.clone().watch(stop.clone()));
+            let serving = admin.map(|admin| {
+                let router = admin::router(shared.clone(), reloader.clone());
+                tokio::spawn(admin::serve(admin, router, stop.clone()))
+            });
+            shared.stores.prepared().await;
+            drop(prepared);
+            let _ = storing.await;
+            watching.abort();
+            if let Some(serving) = serving {
+                let _ = serving.await;
+            }
+        });
+    })?;
+    // The sender says nothing; its end is the word.
+    let _ = ready.recv();
+    Ok(thread)
+}
+
+/// Opens every address for every worker. Port 0 is chosen once and then shared.
+fn listen(config: &Config) -> Result<Listening, StartError> {
+    let open =
+        |address| worker::listen(address).map_err(|error| StartError::Listen { address, error });
+    let mut addresses = Vec::new();
+    let mut workers: Vec<Vec<_>> = (0..worker_count(config)).map(|_| Vec::new()).collect();
+    for listener in &config.listen {
+        let mut address = listener.address.0;
+        for worker in &mut workers {
+            let socket = open(address)?;
+            address = socket.local_addr().unwrap_or(address);
+            worker.push(socket);
+        }
+        addresses.push(address);
+    }
+    let admin = config.admin.as_ref().map(|admin| {
+        let address = admin.address.0;
+        if !address.ip().is_loopback() {
+            tracing::warn!(%address, "admin asks nobody for a password, and is not on loopback");
+        }
+        admin::listen(address).map_err(|error| StartError::Listen { address, error })
+    });
+    Ok(Listening { workers, addresses, admin: admin.transpose()? })
+}
+
+fn worker_count(config: &Config) -> usize {
+    match config.workers {
+        0 => thread::available_parallelism().map_or(1, usize::from),
+        workers => workers,
+    }
+}
+
+fn open_access_log(config: &Config) -> Result<Option<(AccessLog, AccessLogGuard)>, StartError> {
+    let destination = match &config.access_log {
+        config::AccessLog::Off => return Ok(None),
+        config::AccessLog::Stderr => Destination::Stderr,
+        config::AccessLog::Stdout => Destination::Stdout,
+        config::AccessLog::File(path) => Destination::File(path),
+    };
+    AccessLog::open(&destination).map(Some).map_err(StartError::AccessLog)
+}
+
+fn stores(config: &Config, clock: Clock) -> Result<Arc<Stores>, SetupError> {
+    let max_keys = usize::try_from(config.store.memory.max_keys).unwrap_or(usize::MAX);
+    let Some(redis) = &config.store.redis else { return Stores::memory(clock, max_keys) };
+    let url = redis.shards.first().map(|shard| shard.primary.secret()).unwrap_or_default();
+    let options = RedisOptions {
+        url: url.into(),
+        namespace: redis.namespace.as_str().into(),
+        connect_timeout: redis.connect_timeout.0,
+        response_timeout: redis.response_timeout.0,
+    };
+    Stores::redis(options, clock, max_keys)
+}
