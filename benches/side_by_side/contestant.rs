@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::work::{self, Scenario};
+use crate::work::{self, Job, Scenario};
 
 /// Until it accepts connections; valgrind needs most of it.
 const READY_WITHIN: Duration = Duration::from_mins(1);
@@ -35,6 +35,8 @@ pub(crate) struct Program {
     pub(crate) path: PathBuf,
     /// What it says of its version, one line.
     pub(crate) version: String,
+    /// See [`Job::bare`].
+    pub(crate) bare: bool,
 }
 
 /// How it is run.
@@ -71,7 +73,7 @@ impl fmt::Display for Gateway {
 
 impl Program {
     /// Finds the program by asking for its version; Debian's servers may be outside the `PATH`.
-    pub(crate) fn find(gateway: Gateway) -> Result<Self> {
+    pub(crate) fn find(gateway: Gateway, bare: bool) -> Result<Self> {
         let (candidates, flag): (&[&str], _) = match gateway {
             Gateway::Nginx => (&["nginx", "/usr/sbin/nginx"], "-v"),
             Gateway::Haproxy => (&["haproxy", "/usr/sbin/haproxy"], "-v"),
@@ -83,7 +85,7 @@ impl Program {
             let text = String::from_utf8_lossy(&text);
             let version = text.lines().next().unwrap_or_default().trim().to_owned();
             ensure!(!version.is_empty(), "{gateway} does not tell its version");
-            return Ok(Self { gateway, path: path.into(), version });
+            return Ok(Self { gateway, path: path.into(), version, bare });
         }
         bail!("{gateway} is not installed")
     }
@@ -97,7 +99,8 @@ impl Program {
     ) -> Result<Contestant> {
         let directory = TempDir::with_prefix("side_by_side-")?;
         let address = free_address()?;
-        let mut command = self.command(scenario, address, origin, mode, directory.path())?;
+        let job = Job { scenario, listen: address, origin, bare: self.bare };
+        let mut command = self.command(&job, mode, directory.path())?;
         let output = File::create(directory.path().join("output.log"))?;
         let child = command
             .stdin(Stdio::null())
@@ -111,22 +114,15 @@ impl Program {
     }
 
     /// Writes the configuration and says how to run it.
-    fn command(
-        &self,
-        scenario: Scenario,
-        address: SocketAddr,
-        origin: SocketAddr,
-        mode: Mode,
-        directory: &Path,
-    ) -> Result<Command> {
+    fn command(&self, job: &Job, mode: Mode, directory: &Path) -> Result<Command> {
         let file = directory.join("contestant.conf");
         let counted = mode == Mode::Counted;
         fs::write(
             &file,
             match self.gateway {
-                Gateway::Nginx => work::nginx(scenario, address, origin, counted),
-                Gateway::Haproxy => work::haproxy(scenario, address, origin),
-                Gateway::Tidegate => work::tidegate(scenario, address, origin),
+                Gateway::Nginx => work::nginx(job, counted),
+                Gateway::Haproxy => work::haproxy(job),
+                Gateway::Tidegate => work::tidegate(job),
             },
         )?;
         let mut command = if counted {

@@ -9,12 +9,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use rustix::{
-    buffer::spare_capacity,
-    event::{Timespec, epoll},
-};
 
-use crate::{answer, cpus, origin};
+use crate::{answer, cpus, origin, poll::Poll};
 
 /// What every client sends. No body, and only headers that every client sends.
 const REQUEST: &[u8] = b"GET /items/1 HTTP/1.1\r\n\
@@ -70,12 +66,11 @@ impl Load {
 
     /// The closed loop.
     fn drive(&self) -> Result<Tally> {
-        let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let mut poll = Poll::new(self.connections)?;
         let mut lanes = Vec::with_capacity(self.connections);
         for index in 0..self.connections {
             let lane = Lane::open(self.target)?;
-            let data = epoll::EventData::new_u64(index as u64);
-            epoll::add(&poll, &lane.stream, data, epoll::EventFlags::IN)?;
+            poll.add(&lane.stream, index as u64)?;
             lanes.push(lane);
         }
 
@@ -86,14 +81,10 @@ impl Load {
             asked += 1;
         }
         let mut statuses = BTreeMap::new();
-        let mut events = Vec::with_capacity(self.connections);
-        let second = Timespec { tv_sec: 1, tv_nsec: 0 };
         while answered < self.requests {
             ensure!(start.elapsed() < self.within, "{answered} answers in {:?}", self.within);
-            events.clear();
-            epoll::wait(&poll, spare_capacity(&mut events), Some(&second))?;
-            for event in &events {
-                let lane = &mut lanes[event.data.u64() as usize];
+            for index in poll.wait()? {
+                let lane = &mut lanes[index as usize];
                 let Some(status) = lane.hear()? else { continue };
                 *statuses.entry(status).or_default() += 1;
                 answered += 1;

@@ -4,11 +4,11 @@ use std::{fmt::Write as _, fs, thread};
 
 use crate::contestant::Program;
 
-/// Machine and versions, two lines. To be asked before pinning.
-pub(crate) fn describe(programs: &[Program]) -> String {
+/// Machine, versions and the run's `work`, a line each. To be asked before pinning.
+pub(crate) fn describe(programs: &[Program], work: &str) -> String {
     let cores = thread::available_parallelism().map_or(0, usize::from);
     let mut text = format!(
-        "Machine: {}, {cores} cores, Linux {}, load average {} at the start.",
+        "Machine: {}, {cores} cores, Linux {}, load average {} at the start.  ",
         cpu_model(),
         line("/proc/sys/kernel/osrelease"),
         line("/proc/loadavg").split(' ').next().unwrap_or("unknown"),
@@ -19,7 +19,7 @@ pub(crate) fn describe(programs: &[Program]) -> String {
         // Writing to a string does not fail.
         let _ = write!(text, "{comma}{}: {}", program.gateway, program.version);
     }
-    text.push('.');
+    text.extend([".  \n", work]);
     text
 }
 

@@ -27,6 +27,7 @@ mod load;
 mod machine;
 mod measure;
 mod origin;
+mod poll;
 mod report;
 mod work;
 
@@ -45,26 +46,26 @@ use crate::{
 #[derive(Parser)]
 struct Options {
     /// Rounds of the CPU part; the order of the contestants rotates each round.
-    #[arg(long, default_value_t = 7)]
+    #[arg(long, default_value_t = 15)]
     rounds: usize,
     /// Requests of one CPU measurement.
-    #[arg(long, default_value_t = 100_000)]
+    #[arg(long, default_value_t = 40_000)]
     requests: u64,
     /// Client connections of the CPU and instructions parts.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     connections: u16,
-    /// A look in under a minute: two rounds of 20,000 requests, short counts.
+    /// A look in about two minutes: three rounds of 20,000 requests, short counts.
     #[arg(long)]
     quick: bool,
     /// One part only.
     #[arg(long, value_enum)]
     only: Option<Part>,
+    /// nginx and `HAProxy` add no headers: the least work a proxy can have, and Tidegate all of its.
+    #[arg(long)]
+    bare_peers: bool,
     /// Leaves Tidegate out: checks the harness against figures known for the peers.
     #[arg(long, hide = true)]
     without_tidegate: bool,
-    /// Given by cargo.
-    #[arg(long, hide = true)]
-    bench: bool,
 }
 
 /// A part of the run, one tool each.
@@ -82,13 +83,15 @@ fn main() -> Result<()> {
     if !asked_to_measure() {
         return Ok(());
     }
-    let mut options = Options::parse();
+    // Cargo's own flag is not ours to explain.
+    let arguments = std::env::args().filter(|argument| argument != "--bench");
+    let mut options = Options::parse_from(arguments);
     if options.quick {
-        options.rounds = options.rounds.min(2);
+        options.rounds = options.rounds.min(3);
         options.requests = options.requests.min(20_000);
     }
     let programs = programs(&options)?;
-    let heading = machine::describe(&programs);
+    let heading = machine::describe(&programs, &options.work());
     cpus::pin(cpus::CONTESTANT);
     let bench = Bench { origin: Origin::start()?, connections: options.connections.into() };
 
@@ -119,7 +122,7 @@ fn programs(options: &Options) -> Result<Vec<Program>> {
         if options.without_tidegate && gateway == Gateway::Tidegate {
             continue;
         }
-        match Program::find(gateway) {
+        match Program::find(gateway, options.bare_peers) {
             Ok(program) => found.push(program),
             Err(error) => eprintln!("left out: {error:#}"),
         }
@@ -203,6 +206,16 @@ fn instructions(
 }
 
 impl Options {
+    /// What a run is made of, one sentence.
+    fn work(&self) -> String {
+        let peers =
+            if self.bare_peers { "add no headers" } else { "add Tidegate's request headers" };
+        format!(
+            "One worker, {} connections, {} rounds of {} requests, 100-byte answers; the peers {peers}.",
+            self.connections, self.rounds, self.requests
+        )
+    }
+
     /// Whether `part` is to run.
     fn runs(&self, part: Part) -> bool {
         self.only.is_none_or(|only| only == part)

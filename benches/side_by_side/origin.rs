@@ -3,7 +3,6 @@
 use std::{
     io::{Read as _, Write as _},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
-    os::fd::OwnedFd,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -12,9 +11,8 @@ use std::{
 };
 
 use anyhow::Result;
-use rustix::{buffer::spare_capacity, event::epoll};
 
-use crate::cpus;
+use crate::{cpus, poll::Poll};
 
 /// Length of the content of each answer, in bytes.
 pub(crate) const CONTENT: usize = 100;
@@ -44,7 +42,7 @@ struct Connection {
 
 /// Everything the serving thread holds.
 struct Server {
-    poll: OwnedFd,
+    poll: Poll,
     listener: TcpListener,
     connections: Vec<Option<Connection>>,
     answer: Vec<u8>,
@@ -55,20 +53,13 @@ impl Origin {
     /// Listens on a free port of loopback and serves from a thread of its own.
     pub(crate) fn start() -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&poll, &listener, epoll::EventData::new_u64(LISTENER), epoll::EventFlags::IN)?;
         let address = listener.local_addr()?;
         let answered = Arc::new(AtomicU64::new(0));
-        let mut server = Server {
-            poll,
-            listener,
-            connections: Vec::new(),
-            answer: [HEAD, &[b'x'; CONTENT]].concat(),
-            answered: Arc::clone(&answered),
-        };
+        let counted = Arc::clone(&answered);
         thread::spawn(move || {
             cpus::pin(cpus::SURROUNDINGS);
-            if let Err(error) = server.serve() {
+            let served = Server::new(listener, counted).and_then(|mut server| server.serve());
+            if let Err(error) = served {
                 eprintln!("the upstream failed: {error:#}");
             }
         });
@@ -87,13 +78,19 @@ impl Origin {
 }
 
 impl Server {
+    fn new(listener: TcpListener, answered: Arc<AtomicU64>) -> Result<Self> {
+        let poll = Poll::new(256)?;
+        poll.add(&listener, LISTENER)?;
+        let answer = [HEAD, &[b'x'; CONTENT]].concat();
+        Ok(Self { poll, listener, connections: Vec::new(), answer, answered })
+    }
+
     fn serve(&mut self) -> Result<()> {
-        let mut events = Vec::with_capacity(256);
+        let mut ready = Vec::new();
         loop {
-            events.clear();
-            epoll::wait(&self.poll, spare_capacity(&mut events), None)?;
-            for event in &events {
-                match event.data.u64() {
+            ready.extend(self.poll.wait()?);
+            for token in ready.drain(..) {
+                match token {
                     LISTENER => self.accept()?,
                     place => self.answer(place as usize),
                 }
@@ -106,8 +103,7 @@ impl Server {
         stream.set_nodelay(true)?;
         let free = self.connections.iter().position(Option::is_none);
         let place = free.unwrap_or(self.connections.len());
-        let data = epoll::EventData::new_u64(place as u64);
-        epoll::add(&self.poll, &stream, data, epoll::EventFlags::IN)?;
+        self.poll.add(&stream, place as u64)?;
         let connection = Some(Connection { stream, tail: Vec::new() });
         match self.connections.get_mut(place) {
             Some(slot) => *slot = connection,

@@ -18,6 +18,17 @@ pub(crate) enum Scenario {
     Refused,
 }
 
+/// One contestant's task.
+pub(crate) struct Job {
+    pub(crate) scenario: Scenario,
+    /// Where it is to listen.
+    pub(crate) listen: SocketAddr,
+    /// Where it is to forward to.
+    pub(crate) origin: SocketAddr,
+    /// A peer adds no headers: less work than Tidegate has.
+    pub(crate) bare: bool,
+}
+
 impl Scenario {
     /// All of them, in the order of the table.
     pub(crate) const ALL: [Self; 3] = [Self::Open, Self::Limited, Self::Refused];
@@ -39,12 +50,8 @@ impl fmt::Display for Scenario {
 }
 
 /// nginx with `limit_req`. `single` keeps master and worker in one process (for valgrind).
-pub(crate) fn nginx(
-    scenario: Scenario,
-    listen: SocketAddr,
-    origin: SocketAddr,
-    single: bool,
-) -> String {
+pub(crate) fn nginx(job: &Job, single: bool) -> String {
+    let Job { scenario, listen, origin, bare } = job;
     let (zone, limit) = match scenario {
         Scenario::Open => ("", ""),
         Scenario::Limited => (
@@ -55,6 +62,14 @@ pub(crate) fn nginx(
             "limit_req_zone $binary_remote_addr zone=callers:10m rate=1r/m;",
             "limit_req zone=callers;",
         ),
+    };
+    let headers = if *bare {
+        ""
+    } else {
+        "proxy_set_header Host $host;
+            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+            proxy_set_header X-Forwarded-Proto $scheme;
+            proxy_set_header X-Request-Id $request_id;"
     };
     let master = if single { "off" } else { "on" };
     // Refusals are logged at `error`; writing them would be work that the others do not do.
@@ -77,10 +92,7 @@ http {{
             proxy_pass http://origin;
             proxy_http_version 1.1;
             proxy_set_header Connection \"\";
-            proxy_set_header Host $host;
-            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
-            proxy_set_header X-Forwarded-Proto $scheme;
-            proxy_set_header X-Request-Id $request_id;
+            {headers}
         }}
     }}
 }}
@@ -89,7 +101,8 @@ http {{
 }
 
 /// `HAProxy` with a stick table.
-pub(crate) fn haproxy(scenario: Scenario, listen: SocketAddr, origin: SocketAddr) -> String {
+pub(crate) fn haproxy(job: &Job) -> String {
+    let Job { scenario, listen, origin, bare } = job;
     let limit = |rate: u32| {
         format!(
             "stick-table type ip size 100k expire 1h store http_req_rate(1m)
@@ -101,6 +114,13 @@ pub(crate) fn haproxy(scenario: Scenario, listen: SocketAddr, origin: SocketAddr
         Scenario::Open => String::new(),
         Scenario::Limited => limit(4_000_000_000),
         Scenario::Refused => limit(1),
+    };
+    let headers = if *bare {
+        ""
+    } else {
+        "option forwardfor
+    http-request set-header X-Forwarded-Proto http
+    http-request set-header X-Request-Id %[uuid]"
     };
     format!(
         "global
@@ -116,9 +136,7 @@ defaults
 frontend gate
     bind {listen}
     {limit}
-    option forwardfor
-    http-request set-header X-Forwarded-Proto http
-    http-request set-header X-Request-Id %[uuid]
+    {headers}
     default_backend origin
 backend origin
     server origin {origin}
@@ -127,7 +145,8 @@ backend origin
 }
 
 /// Tidegate with `sliding_window`.
-pub(crate) fn tidegate(scenario: Scenario, listen: SocketAddr, origin: SocketAddr) -> String {
+pub(crate) fn tidegate(job: &Job) -> String {
+    let Job { scenario, listen, origin, bare: _ } = job;
     let limit = |quota: u64| {
         format!(
             "limits:
