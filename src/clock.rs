@@ -36,6 +36,11 @@ impl Clock {
         }
     }
 
+    /// What a manual clock shows, for those who have a time of their own unless a test gives them one.
+    pub fn manual_now(&self) -> Option<u64> {
+        self.manual.as_ref().map(|at| at.load(Ordering::Acquire))
+    }
+
     /// Moves a manual clock to `at` (ms since the epoch). The system's clock ignores it.
     pub fn set(&self, at: u64) {
         if let Some(manual) = &self.manual {

@@ -1,1 +1,244 @@
+//! Counters of what happened, one shard a worker.
+//!
+//! A worker alone writes its shard, so an increment is a load and a store, never a locked
+//! instruction on a line that other cores want; a reader adds the shards up. Shards keep their
+//! counters by name, so that a reload loses none.
 
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
+
+/// A number that one thread writes and any thread reads.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `count`. Only the shard's own worker may call it.
+    pub fn add(&self, count: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+    }
+
+    /// Takes 1 off. Only the shard's own worker may call it.
+    pub fn take(&self) {
+        self.0.store(self.0.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+    }
+
+    /// The number now.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The upper bounds of the latency histogram's buckets, in seconds; one more has no bound.
+pub const LATENCY_BOUNDS: [f64; 12] =
+    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
+
+/// How long things took.
+#[derive(Debug, Default)]
+pub struct Histogram {
+    /// How many fell into each bucket, not cumulated.
+    pub buckets: [Counter; LATENCY_BOUNDS.len() + 1],
+    /// The sum of all, in microseconds.
+    pub micros: Counter,
+}
+
+impl Histogram {
+    /// Counts one.
+    pub fn observe(&self, took: Duration) {
+        let seconds = took.as_secs_f64();
+        let bucket = LATENCY_BOUNDS.iter().take_while(|bound| seconds > **bound).count();
+        self.buckets[bucket].add(1);
+        self.micros.add(took.as_micros() as u64);
+    }
+}
+
+/// What one route did.
+#[derive(Debug, Default)]
+pub struct RouteCounters {
+    /// Answers by class: `1xx` (also those that no answer reached) to `5xx`.
+    pub answers: [Counter; 5],
+    /// From the request's head to the answer's last byte.
+    pub latency: Histogram,
+}
+
+/// What one limit decided on one route.
+#[derive(Debug, Default)]
+pub struct LimitCounters {
+    /// Charges that it let pass.
+    pub admitted: Counter,
+    /// Charges that it refused.
+    pub refused: Counter,
+    /// Requests that were decided without knowing, because the store could not be asked.
+    pub unknown: Counter,
+}
+
+/// What one upstream failed at, by [`crate::upstream::UpstreamError::kind`].
+#[derive(Debug, Default)]
+pub struct UpstreamCounters {
+    /// No connection could be made.
+    pub connect: Counter,
+    /// No answer came in time.
+    pub timeout: Counter,
+    /// The connection broke or the answer was malformed.
+    pub broken: Counter,
+}
+
+impl UpstreamCounters {
+    /// The counter of one kind of failure.
+    pub fn of(&self, kind: &str) -> &Counter {
+        match kind {
+            "connect" => &self.connect,
+            "timeout" => &self.timeout,
+            _ => &self.broken,
+        }
+    }
+}
+
+/// Counters by the names they are kept under.
+type Named<K, T> = Mutex<BTreeMap<K, Arc<CachePadded<T>>>>;
+
+/// One worker's counters.
+#[derive(Debug, Default)]
+pub struct Shard {
+    /// Connections that are open.
+    pub connections: Counter,
+    /// Connections that were accepted.
+    pub accepted: Counter,
+    /// Requests that were refused before they had a route: malformed or late.
+    pub malformed: Counter,
+    routes: Named<Box<str>, RouteCounters>,
+    limits: Named<(Box<str>, Box<str>), LimitCounters>,
+    upstreams: Named<Box<str>, UpstreamCounters>,
+}
+
+impl Shard {
+    /// The counters of a route. Asked for once a reload, not once a request.
+    pub fn route(&self, name: &str) -> Arc<CachePadded<RouteCounters>> {
+        self.routes.lock().entry(name.into()).or_default().clone()
+    }
+
+    /// The counters of a limit on a route.
+    pub fn limit(&self, route: &str, limit: &str) -> Arc<CachePadded<LimitCounters>> {
+        self.limits.lock().entry((route.into(), limit.into())).or_default().clone()
+    }
+
+    /// The counters of an upstream.
+    pub fn upstream(&self, name: &str) -> Arc<CachePadded<UpstreamCounters>> {
+        self.upstreams.lock().entry(name.into()).or_default().clone()
+    }
+}
+
+/// The counters of all workers.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    shards: Mutex<Vec<Arc<Shard>>>,
+    /// Reloads that were applied.
+    pub reloads: AtomicU64,
+    /// Reloads that were refused because of a fault.
+    pub reload_faults: AtomicU64,
+}
+
+/// Counters by name, added up over all workers.
+type Sums<K, const N: usize> = BTreeMap<K, [u64; N]>;
+
+impl Metrics {
+    /// A further worker's counters.
+    pub fn shard(&self) -> Arc<Shard> {
+        let shard = Arc::new(Shard::default());
+        self.shards.lock().push(shard.clone());
+        shard
+    }
+
+    /// Connections open and ever accepted, and requests refused before they had a route.
+    pub fn connections(&self) -> [u64; 3] {
+        let shards = self.shards.lock();
+        let sum = |pick: fn(&Shard) -> &Counter| shards.iter().map(|s| pick(s).get()).sum();
+        [sum(|s| &s.connections), sum(|s| &s.accepted), sum(|s| &s.malformed)]
+    }
+
+    /// Answers by route and class.
+    pub fn answers(&self) -> Sums<Box<str>, 5> {
+        self.sum(|shard| &shard.routes, |route| std::array::from_fn(|i| route.answers[i].get()))
+    }
+
+    /// Latencies by route: the buckets, not cumulated, and the sum in microseconds.
+    pub fn latencies(&self) -> Sums<Box<str>, { LATENCY_BOUNDS.len() + 2 }> {
+        self.sum(
+            |shard| &shard.routes,
+            |route| {
+                let latency = &route.latency;
+                std::array::from_fn(|i| latency.buckets.get(i).unwrap_or(&latency.micros).get())
+            },
+        )
+    }
+
+    /// Decisions by route and limit: admitted, refused, unknown.
+    pub fn decisions(&self) -> Sums<(Box<str>, Box<str>), 3> {
+        self.sum(
+            |shard| &shard.limits,
+            |limit| [limit.admitted.get(), limit.refused.get(), limit.unknown.get()],
+        )
+    }
+
+    /// Failures by upstream: connect, timeout, broken.
+    pub fn upstream_failures(&self) -> Sums<Box<str>, 3> {
+        self.sum(
+            |shard| &shard.upstreams,
+            |upstream| [upstream.connect.get(), upstream.timeout.get(), upstream.broken.get()],
+        )
+    }
+
+    fn sum<K: Ord + Clone, T, const N: usize>(
+        &self,
+        table: impl Fn(&Shard) -> &Named<K, T>,
+        read: impl Fn(&T) -> [u64; N],
+    ) -> Sums<K, N> {
+        let mut sums = BTreeMap::new();
+        for shard in &*self.shards.lock() {
+            for (name, counters) in &*table(shard).lock() {
+                let sum = sums.entry(name.clone()).or_insert([0; N]);
+                for (sum, value) in sum.iter_mut().zip(read(counters)) {
+                    *sum += value;
+                }
+            }
+        }
+        sums
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_add_up_and_names_outlive_a_reload() {
+        let metrics = Metrics::default();
+        for worker in [metrics.shard(), metrics.shard()] {
+            worker.route("items").answers[1].add(2);
+            worker.route("items").answers[1].add(1);
+            worker.limit("items", "per-caller").refused.add(5);
+        }
+        assert_eq!(metrics.answers()["items"], [0, 6, 0, 0, 0]);
+        assert_eq!(metrics.decisions()[&("items".into(), "per-caller".into())], [0, 10, 0]);
+    }
+
+    #[test]
+    fn a_latency_falls_into_the_first_bucket_that_holds_it() {
+        let histogram = Histogram::default();
+        for micros in [500, 501, 30_000_001] {
+            histogram.observe(Duration::from_micros(micros));
+        }
+        assert_eq!(histogram.buckets[0].get(), 1);
+        assert_eq!(histogram.buckets[1].get(), 1);
+        assert_eq!(histogram.buckets[LATENCY_BOUNDS.len()].get(), 1);
+        assert_eq!(histogram.micros.get(), 30_001_002);
+    }
+}

@@ -1,1 +1,98 @@
+//! A configuration compiled into the immutable rules that requests run on.
+//!
+//! A snapshot is swapped whole. Counters and connections live outside it, under names and
+//! fingerprints that a reload keeps.
 
+use std::{sync::Arc, time::Duration};
+
+use smallvec::SmallVec;
+
+use crate::{
+    framing::{Deadlines, HeadBounds},
+    identity::{KeyPlan, TokenSource, TrustedProxies},
+    limit::Limit,
+    route::Table,
+    upstream::Upstream,
+};
+
+/// Everything that a request is decided by.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// Finds a route's place in [`Self::routes`].
+    pub table: Table,
+    /// The routes, in the configuration's order.
+    pub routes: Vec<Route>,
+    /// The limits; a limit's `index` is its place.
+    pub limits: Vec<Arc<Limit>>,
+    /// The upstreams, in the configuration's order.
+    pub upstreams: Vec<Arc<Upstream>>,
+    /// Who is asking.
+    pub identity: IdentityRules,
+    /// Which rate-limit headers are written.
+    pub headers: RateHeaders,
+    /// What clients' connections are held to; a connection keeps what it was accepted with.
+    pub http: HttpRules,
+}
+
+/// What clients' connections are held to.
+#[derive(Clone, Copy, Debug)]
+pub struct HttpRules {
+    /// The largest head.
+    pub head: HeadBounds,
+    /// How long each phase may last.
+    pub deadlines: Deadlines,
+    /// Connections open at once, over all workers.
+    pub max_connections: usize,
+    /// Whether `//` in a path is one separator.
+    pub merge_slashes: bool,
+}
+
+/// What one route does with a request.
+#[derive(Debug)]
+pub struct Route {
+    /// Its name; shown in metrics and logs, and a part of keys that name it.
+    pub name: Box<str>,
+    /// Where requests go.
+    pub upstream: Arc<Upstream>,
+    /// What counts them; all must agree.
+    pub limits: SmallVec<[RouteLimit; 4]>,
+    /// Whether the throttle applies.
+    pub throttle: bool,
+    /// Taken off the path's front before it is forwarded; without a slash at its end.
+    pub strip_prefix: Option<Box<str>>,
+    /// From the request's head to the answer's last byte.
+    pub request_timeout: Duration,
+    /// The longest body that is accepted, in bytes.
+    pub max_body: u64,
+}
+
+/// A limit as one route uses it.
+#[derive(Debug)]
+pub struct RouteLimit {
+    /// The limit itself, shared by all routes that name it.
+    pub limit: Arc<Limit>,
+    /// What it counts by.
+    pub key: KeyPlan,
+    /// Its name as a header's value.
+    pub resource: http::HeaderValue,
+}
+
+/// Who is asking: what addresses and tokens are read from.
+#[derive(Debug, Default)]
+pub struct IdentityRules {
+    /// Who may say who the client is.
+    pub trusted_proxies: TrustedProxies,
+    /// The length of the prefix that IPv6 clients are counted by, in bits.
+    pub ipv6_prefix: u8,
+    /// Where an access token may stand, first come first served.
+    pub token: Vec<TokenSource>,
+}
+
+/// Which rate-limit headers are written.
+#[derive(Clone, Copy, Debug)]
+pub struct RateHeaders {
+    /// The `X-RateLimit` family.
+    pub x_ratelimit: bool,
+    /// `RateLimit` and `RateLimit-Policy`, as the IETF draft 11 has them.
+    pub draft_11: bool,
+}

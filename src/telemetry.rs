@@ -1,1 +1,162 @@
+//! The process's own log, and the access log: one JSON line a request.
+//!
+//! No token, no key and no query ever reach either.
 
+use std::{io::Write, net::IpAddr, path::Path, time::Duration};
+
+use serde_json::json;
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::EnvFilter;
+
+/// Lines that may wait for a slow log before further ones are dropped, and counted.
+const WAITING_LINES: usize = 65_536;
+
+/// Starts the process's own log on stderr; `filter` is such as `info` or `tidegate=debug`.
+pub fn start(filter: &str) {
+    let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new("info"));
+    // A second start in one process, as tests do, keeps the first.
+    let _ = tracing_subscriber::fmt()
+        .json()
+        .flatten_event(true)
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .try_init();
+}
+
+/// Where access lines go.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Destination<'a> {
+    /// Standard error.
+    Stderr,
+    /// Standard output.
+    Stdout,
+    /// The end of a file.
+    File(&'a Path),
+}
+
+/// Writes access lines, from a thread of its own.
+#[derive(Clone, Debug)]
+pub struct AccessLog {
+    lines: NonBlocking,
+    dropped: ErrorCounter,
+}
+
+/// Keeps the writing thread; what waits is written when it is dropped.
+#[must_use = "the access log ends when this is dropped"]
+pub struct AccessLogGuard(#[expect(dead_code, reason = "held for its drop")] WorkerGuard);
+
+impl AccessLog {
+    /// Opens the log.
+    pub fn open(destination: &Destination<'_>) -> std::io::Result<(Self, AccessLogGuard)> {
+        let writer: Box<dyn Write + Send> = match destination {
+            Destination::Stderr => Box::new(std::io::stderr()),
+            Destination::Stdout => Box::new(std::io::stdout()),
+            Destination::File(path) => {
+                Box::new(std::fs::OpenOptions::new().create(true).append(true).open(path)?)
+            }
+        };
+        let (lines, guard) = NonBlockingBuilder::default()
+            .buffered_lines_limit(WAITING_LINES)
+            .lossy(true)
+            .thread_name("access-log")
+            .finish(writer);
+        let dropped = lines.error_counter();
+        Ok((Self { lines, dropped }, AccessLogGuard(guard)))
+    }
+
+    /// Writes one line; drops it where too many wait.
+    pub fn write(&self, line: &AccessLine<'_>) {
+        let mut text = line.json();
+        text.push('\n');
+        // The writer never refuses: what it cannot take it drops and counts.
+        let _ = (&self.lines).clone().write_all(text.as_bytes());
+    }
+
+    /// How many lines were dropped.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.dropped_lines() as u64
+    }
+}
+
+/// One request, as its access line tells it.
+#[derive(Debug)]
+pub struct AccessLine<'a> {
+    /// When it began, in ms since the epoch.
+    pub time: u64,
+    /// The client's address, behind trusted proxies.
+    pub client: IpAddr,
+    /// The method.
+    pub method: &'a str,
+    /// The requested host.
+    pub host: &'a str,
+    /// The path in normal form, without query.
+    pub path: &'a str,
+    /// The route's name; empty: none.
+    pub route: &'a str,
+    /// The answer's status; 499 where the client was gone before it.
+    pub status: u16,
+    /// Bytes of the answer's body.
+    pub bytes: u64,
+    /// From the request's head to the answer's last byte.
+    pub took: Duration,
+    /// `admitted`, `refused`, `unknown`, or `none` where nothing limits the route.
+    pub limit: &'static str,
+    /// Whether the answer was written to its end.
+    pub complete: bool,
+    /// The request's id.
+    pub request_id: &'a str,
+}
+
+impl AccessLine<'_> {
+    fn json(&self) -> String {
+        let time = std::time::UNIX_EPOCH + Duration::from_millis(self.time);
+        json!({
+            "time": humantime::format_rfc3339_millis(time).to_string(),
+            "client": self.client.to_string(),
+            "method": self.method,
+            "host": self.host,
+            "path": self.path,
+            "route": self.route,
+            "status": self.status,
+            "bytes": self.bytes,
+            "duration_ms": self.took.as_micros() as f64 / 1000.0,
+            "limit": self.limit,
+            "complete": self.complete,
+            "request_id": self.request_id,
+        })
+        .to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_json_and_written_before_the_guard_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("access.log");
+        let (log, guard) = AccessLog::open(&Destination::File(&path)).unwrap();
+        log.write(&AccessLine {
+            time: 1_700_000_000_123,
+            client: "192.0.2.1".parse().unwrap(),
+            method: "GET",
+            host: "a",
+            path: "/\"quoted\"\u{1}",
+            route: "items",
+            status: 200,
+            bytes: 5,
+            took: Duration::from_micros(1500),
+            limit: "admitted",
+            complete: true,
+            request_id: "id",
+        });
+        drop(guard);
+        let text = std::fs::read_to_string(path).unwrap();
+        let line: serde_json::Value = serde_json::from_str(text.trim_end()).unwrap();
+        assert_eq!(line["time"], "2023-11-14T22:13:20.123Z");
+        assert_eq!(line["path"], "/\"quoted\"\u{1}");
+        assert_eq!(line["duration_ms"], 1.5);
+        assert_eq!(log.dropped(), 0);
+    }
+}

@@ -1,1 +1,10 @@
+//! Who is asking: the client's address behind trusted proxies, its token, and the keys that limits
+//! count by. Pure; nothing here remembers anybody.
 
+pub mod client;
+pub mod key;
+pub mod token;
+
+pub use client::TrustedProxies;
+pub use key::{Ambiguous, KeyPlan, Part, Secret, Subject};
+pub use token::{TokenSource, token};

@@ -4,6 +4,9 @@
 //! same name in `lua/`; a differential test drives random sequences through both.
 
 pub mod sliding_window;
+mod state;
+
+pub use state::State;
 
 use smallvec::SmallVec;
 
@@ -46,6 +49,15 @@ pub enum Algorithm {
     SlidingWindow,
 }
 
+impl Algorithm {
+    /// The name it goes by in `lua/`, where its twin registers itself.
+    pub fn tag(self) -> &'static str {
+        match self {
+            Self::SlidingWindow => "sliding_window",
+        }
+    }
+}
+
 /// What happens to a request when the shared store cannot be asked.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum OnFailure {
@@ -78,6 +90,31 @@ pub struct Limit {
     pub on_failure: OnFailure,
     /// Its place in the snapshot's list and in every per-limit metric.
     pub index: usize,
+}
+
+impl Limit {
+    /// 128 bits that tell this limit's records from every other limit's: a store combines them with a
+    /// [`Key`] by exclusive or. Two limits may count by the same key parts and so share a `Key`; their
+    /// names differ, and so do their records. Names are the operator's, so no secret is needed here:
+    /// an attacker knows neither side of the combination.
+    pub fn identity(&self) -> u128 {
+        let mut low = self.fingerprint;
+        for chunk in self.name.as_bytes().chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            low = mix(low ^ u64::from_le_bytes(word));
+        }
+        low = mix(low ^ self.name.len() as u64);
+        u128::from(low) | u128::from(mix(low ^ self.fingerprint)) << 64
+    }
+}
+
+/// A bijection of 64 bits in which every bit of the input stirs all of the output (`SplitMix64`'s).
+fn mix(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
 }
 
 /// One limit, one caller, one request.

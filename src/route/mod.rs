@@ -1,1 +1,8 @@
+//! Which rule a request falls under: host, path and method. Pure.
 
+pub mod normalize;
+pub mod pattern;
+pub mod table;
+
+pub use pattern::{HostPattern, PathPattern, PatternError};
+pub use table::{Found, Lookup, Params, Rule, Table, TableError};

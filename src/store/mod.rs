@@ -1,1 +1,210 @@
+//! Where limits keep their counters: this process, or Redis.
+//!
+//! [`Stores`] is the process's one store; it outlives every reload. Each worker has its own [`Store`],
+//! a door to it. Next come, behind the same door: a cache of refusals and reservations (in front of
+//! [`redis`]'s worker) and several shards (each one such worker).
 
+mod fallback;
+pub mod memory;
+mod redis;
+mod stats;
+
+use std::{sync::Arc, time::Duration};
+
+use crossbeam_utils::CachePadded;
+use tokio_util::sync::CancellationToken;
+
+use self::{
+    memory::Memory,
+    redis::{Presence, Reporter, Shared, Worker},
+    stats::{Register, WorkerCounts},
+};
+pub use self::{
+    redis::{Failure, RedisOptions},
+    stats::Stats,
+};
+use crate::{
+    clock::Clock,
+    limit::{Charge, Millis, Verdict},
+};
+
+/// How often the control task expires records and reports to Redis.
+const TICK: Duration = Duration::from_secs(1);
+
+/// No decision: the shared store is lost, and a limit's policy is to refuse then.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum StoreError {
+    /// The shared store gave no answer, and this limit is closed without one.
+    #[error("the store of limit number {limit} cannot be asked")]
+    Unavailable {
+        /// [`crate::limit::Limit::index`] of the first such limit.
+        limit: usize,
+    },
+}
+
+/// A store that cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// The URL is not one of Redis. It is not repeated here: it may hold a password.
+    #[error("the URL of Redis is not usable: {0}")]
+    Url(&'static str),
+    /// The operating system gave no random numbers.
+    #[error("no random numbers: {0}")]
+    Random(#[from] getrandom::Error),
+}
+
+/// What `/readyz` and metrics tell of the store.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Status {
+    /// Whether counters are in Redis.
+    pub shared: bool,
+    /// Workers that use Redis.
+    pub workers: usize,
+    /// Those among them that have lost it and decide by their limits' failure policy.
+    pub lost: usize,
+    /// Gateways alive as last known, this one included.
+    pub gateways: u32,
+}
+
+impl Status {
+    /// Whether every worker decides where the counters are.
+    pub fn is_healthy(&self) -> bool {
+        self.lost == 0
+    }
+}
+
+/// The counters of all limits, for the life of the process.
+pub struct Stores {
+    /// All counters; with Redis, those of the time without it.
+    memory: Memory,
+    redis: Option<Arc<Shared>>,
+    presence: Presence,
+    register: Register,
+    clock: Clock,
+}
+
+impl Stores {
+    /// Counters in this process, at most `max_keys` records.
+    pub fn memory(clock: Clock, max_keys: usize) -> Result<Arc<Self>, SetupError> {
+        Self::new(None, clock, max_keys)
+    }
+
+    /// Counters in Redis; at most `max_keys` records in this process while Redis is lost. Connects
+    /// nothing yet, and does not fail if Redis is not there. A manual `clock` gives Redis its time too.
+    pub fn redis(
+        options: RedisOptions,
+        clock: Clock,
+        max_keys: usize,
+    ) -> Result<Arc<Self>, SetupError> {
+        let shared = Shared::new(options).map_err(|_| {
+            SetupError::Url("expected redis://[user:password@]host[:port][/database]")
+        })?;
+        Self::new(Some(Arc::new(shared)), clock, max_keys)
+    }
+
+    fn new(
+        redis: Option<Arc<Shared>>,
+        clock: Clock,
+        max_keys: usize,
+    ) -> Result<Arc<Self>, SetupError> {
+        let seed = (getrandom::u64()?, getrandom::u64()?);
+        Ok(Arc::new(Self {
+            memory: Memory::new(max_keys),
+            redis,
+            presence: Presence::new(seed, getrandom::u64()?),
+            register: Register::default(),
+            clock,
+        }))
+    }
+
+    /// A worker's own door. Call it on the worker's runtime: its connection lives there.
+    pub fn worker(self: &Arc<Self>) -> Store {
+        let redis = self.redis.as_ref();
+        Store {
+            redis: redis.map(|shared| Worker::new(Arc::clone(shared), self.clock.clone())),
+            counts: self.register.enter(),
+            stores: Arc::clone(self),
+        }
+    }
+
+    /// The secret of the keyed hash that makes keys: random, and with Redis the same for all gateways
+    /// from [`Self::prepared`] on. Read it for each request: it may change when Redis is lost and comes
+    /// back.
+    pub fn seed(&self) -> (u64, u64) {
+        self.presence.seed()
+    }
+
+    /// Returns once the first exchange with Redis is over, well or badly: so that a gateway's first
+    /// requests already count under the keys that the other gateways use. Needs [`Self::run`] to run;
+    /// without it, returns when the timeouts are over.
+    pub async fn prepared(&self) {
+        if let Some(shared) = &self.redis {
+            // Too late is no worse than a Redis that is not there.
+            let _ = tokio::time::timeout(shared.patience(), self.presence.reported()).await;
+        }
+    }
+
+    /// The control task: once a second, expires records in memory and reports to Redis. Returns when
+    /// `stop` is cancelled.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let mut reporter = self.redis.as_ref().map(|shared| Reporter::new(&self.presence, shared));
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while stop.run_until_cancelled(ticks.tick()).await.is_some() {
+            self.memory.tick(self.clock.now());
+            if let Some(reporter) = &mut reporter {
+                reporter.report().await;
+            }
+        }
+        if let Some(reporter) = reporter {
+            reporter.leave().await;
+        }
+    }
+
+    /// Whether limits are decided where the counters are.
+    pub fn status(&self) -> Status {
+        let (workers, lost) = self.redis.as_ref().map_or((0, 0), |shared| shared.workers());
+        Status { shared: self.redis.is_some(), workers, lost, gateways: self.presence.gateways() }
+    }
+
+    /// What the store has done since the process began. Takes every lock of the memory store, one
+    /// after the other.
+    pub fn stats(&self) -> Stats {
+        let mut stats = self.register.total();
+        stats.evictions = self.memory.evictions();
+        stats.keys = self.memory.len();
+        stats.gateways = self.presence.gateways();
+        stats
+    }
+}
+
+/// One worker's door to the counters.
+pub struct Store {
+    redis: Option<Worker>,
+    counts: Arc<CachePadded<WorkerCounts>>,
+    stores: Arc<Stores>,
+}
+
+impl Store {
+    /// Decides all charges of a request, and charges all or none. `now` is the gateway's time; Redis
+    /// reads its own. Without Redis this never waits.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Unavailable`] if Redis gave no answer and a limit's policy is to refuse then.
+    pub async fn charge(&self, charges: &[Charge<'_>], now: Millis) -> Result<Verdict, StoreError> {
+        self.counts.called();
+        let memory = &self.stores.memory;
+        let Some(worker) = self.redis.as_ref().filter(|_| !charges.is_empty()) else {
+            return Ok(memory.charge(charges, now));
+        };
+        match worker.charge(charges).await {
+            Ok(verdict) => Ok(verdict),
+            Err(failure) => {
+                self.counts.failed(failure);
+                let gateways = self.stores.presence.gateways();
+                fallback::decide(charges, now, memory, gateways, &self.counts)
+            }
+        }
+    }
+}

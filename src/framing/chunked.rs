@@ -1,0 +1,212 @@
+//! The frame of a chunked body, read strictly. Pure.
+//!
+//! It accepts less than RFC 9112, 7.1 allows: no space around a size, CR LF only, bounded extensions
+//! and trailers. All that it accepts, every recipient reads alike.
+
+use super::{fault::Fault, head::check_field};
+
+/// Extensions of one chunk, and all trailers together, may have so many bytes.
+const MAX_EXTENSION: u32 = 1024;
+const MAX_TRAILERS: usize = 8 * 1024;
+
+/// Where in the frame the next byte stands.
+#[derive(Debug)]
+enum State {
+    /// In a chunk's size: its value and digits so far.
+    Size { value: u64, digits: u32 },
+    /// In a chunk's extensions.
+    Extension { value: u64, length: u32 },
+    /// After a size line's CR.
+    SizeLf { value: u64 },
+    /// In a chunk's data: bytes left.
+    Data(u64),
+    /// After a chunk's data.
+    DataCr,
+    /// After that CR.
+    DataLf,
+    /// In the trailers.
+    Trailer,
+    /// After the last byte.
+    Done,
+}
+
+/// Follows one chunked body from chunk to chunk.
+#[derive(Debug)]
+pub struct Chunked {
+    state: State,
+    /// The trailer line that has begun, and the length of all before.
+    line: Vec<u8>,
+    trailers: usize,
+}
+
+impl Default for Chunked {
+    fn default() -> Self {
+        Self { state: State::Size { value: 0, digits: 0 }, line: Vec::new(), trailers: 0 }
+    }
+}
+
+impl Chunked {
+    /// Whether the body's last byte has been fed.
+    pub fn is_done(&self) -> bool {
+        matches!(self.state, State::Done)
+    }
+
+    /// Reads on through `bytes`; returns how many of them belong to this body, which is all of them
+    /// until it is done.
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
+        let mut at = 0;
+        while at < bytes.len() && !self.is_done() {
+            if let State::Data(left) = &mut self.state {
+                let step = (*left).min((bytes.len() - at) as u64);
+                *left -= step;
+                at += step as usize;
+                if *left == 0 {
+                    self.state = State::DataCr;
+                }
+            } else {
+                self.step(bytes[at])?;
+                at += 1;
+            }
+        }
+        Ok(at)
+    }
+
+    fn step(&mut self, byte: u8) -> Result<(), Fault> {
+        self.state = match self.state {
+            State::Size { value, digits } => match char::from(byte).to_digit(16) {
+                Some(digit) if digits < 15 => {
+                    State::Size { value: value << 4 | u64::from(digit), digits: digits + 1 }
+                }
+                None if digits > 0 && byte == b'\r' => State::SizeLf { value },
+                None if digits > 0 && byte == b';' => State::Extension { value, length: 0 },
+                _ => return Err(Fault::ChunkSize),
+            },
+            State::Extension { value, length } => match byte {
+                b'\r' => State::SizeLf { value },
+                b'\t' | 0x20..=0x7e | 0x80.. if length < MAX_EXTENSION => {
+                    State::Extension { value, length: length + 1 }
+                }
+                _ => return Err(Fault::Trailer),
+            },
+            State::SizeLf { value } => match (byte, value) {
+                (b'\n', 0) => State::Trailer,
+                (b'\n', _) => State::Data(value),
+                _ => return Err(Fault::ChunkSize),
+            },
+            State::DataCr if byte == b'\r' => State::DataLf,
+            State::DataLf if byte == b'\n' => State::Size { value: 0, digits: 0 },
+            State::DataCr | State::DataLf => return Err(Fault::ChunkEnd),
+            State::Trailer => return self.trailer(byte),
+            State::Data(_) | State::Done => return Ok(()),
+        };
+        Ok(())
+    }
+
+    fn trailer(&mut self, byte: u8) -> Result<(), Fault> {
+        self.trailers += 1;
+        if self.trailers > MAX_TRAILERS {
+            return Err(Fault::Trailer);
+        }
+        if byte != b'\n' {
+            self.line.push(byte);
+            return Ok(());
+        }
+        let line = self.line.strip_suffix(b"\r").ok_or(Fault::BareLf)?;
+        if line.iter().any(|b| b.is_ascii_control() && *b != b'\t') {
+            return Err(Fault::Control);
+        }
+        if line.is_empty() {
+            self.state = State::Done;
+        } else {
+            check_field(line)?;
+        }
+        self.line.clear();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(body: &[u8]) -> Result<(usize, bool), Fault> {
+        let mut chunked = Chunked::default();
+        let length = chunked.feed(body)?;
+        Ok((length, chunked.is_done()))
+    }
+
+    #[test]
+    fn well_formed_bodies_end_where_they_end() {
+        for (body, length) in [
+            (&b"0\r\n\r\nGET"[..], 5),
+            (b"3\r\nabc\r\n0\r\n\r\n", 13),
+            (b"003;x=y\r\nabc\r\nA\r\n0123456789\r\n0\r\nX: y\r\n\r\n", 40),
+        ] {
+            assert_eq!(read(body), Ok((length, true)), "{:?}", String::from_utf8_lossy(body));
+        }
+        assert_eq!(read(b"3\r\nab"), Ok((5, false)));
+    }
+
+    #[test]
+    fn what_has_two_readings_is_refused() {
+        for (body, fault) in [
+            (&b"\r\n"[..], Fault::ChunkSize),
+            (b"g\r\n", Fault::ChunkSize),
+            (b"0x3\r\n", Fault::ChunkSize),
+            (b"-1\r\n", Fault::ChunkSize),
+            (b"+1\r\n", Fault::ChunkSize),
+            (b" 3\r\n", Fault::ChunkSize),
+            (b"3 \r\n", Fault::ChunkSize),
+            (b"3\n", Fault::ChunkSize),
+            (b"3\rabc", Fault::ChunkSize),
+            (b"ffffffffffffffff\r\n", Fault::ChunkSize),
+            (b"3\r\nabcd", Fault::ChunkEnd),
+            (b"3\r\nabc\n", Fault::ChunkEnd),
+            (b"3;a\nabc", Fault::Trailer),
+            (b"0\r\nX: y\n", Fault::BareLf),
+            (b"0\r\n x\r\n", Fault::Folded),
+            (b"0\r\nX y\r\n", Fault::HeaderName),
+            (b"0\r\nX: \0\r\n", Fault::Control),
+        ] {
+            assert_eq!(read(body), Err(fault), "{:?}", String::from_utf8_lossy(body));
+        }
+        let long = [b"1;".to_vec(), vec![b'a'; 2000]].concat();
+        assert_eq!(read(&long), Err(Fault::Trailer));
+        let many = [b"0\r\n".to_vec(), b"A: b\r\n".repeat(2000)].concat();
+        assert_eq!(read(&many), Err(Fault::Trailer));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic_and_cuts_do_not_matter(
+            body in prop::collection::vec(prop::sample::select(b"0123af;\r\n: Xz".to_vec()), 0..60),
+            cut in 0usize..60,
+        ) {
+            let whole = read(&body);
+            let cut = cut.min(body.len());
+            let mut chunked = Chunked::default();
+            let parts = chunked.feed(&body[..cut]).and_then(|first| {
+                let second = if first == cut { chunked.feed(&body[cut..])? } else { 0 };
+                Ok((first + second, chunked.is_done()))
+            });
+            prop_assert_eq!(whole, parts);
+        }
+
+        #[test]
+        fn every_body_is_followed_to_its_end(
+            chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..6),
+        ) {
+            let mut body = Vec::new();
+            for chunk in &chunks {
+                body.extend(format!("{:x}\r\n", chunk.len()).into_bytes());
+                body.extend(chunk);
+                body.extend(b"\r\n");
+            }
+            body.extend(b"0\r\n\r\n");
+            let length = body.len();
+            body.extend(b"GET / HTTP/1.1\r\n");
+            prop_assert_eq!(read(&body), Ok((length, true)));
+        }
+    }
+}

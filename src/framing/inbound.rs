@@ -1,0 +1,363 @@
+//! A client's connection, read strictly: the HTTP library is handed a head only when it is whole and
+//! has one reading, and a body only to its end.
+
+use std::{
+    io,
+    pin::Pin,
+    rc::Rc,
+    task::{Context, Poll, ready},
+};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::{
+    chunked::Chunked,
+    fault::Fault,
+    head::{Length, check_request},
+    held::Held,
+    wire::{Phase, Wire},
+};
+
+/// The request that stands in for a head that was refused: it carries the fault through the HTTP
+/// library to the gateway, which answers and closes. A client that sends the same line is answered
+/// like anyone else, because the fault itself travels beside it.
+const STAND_IN: &[u8] = b"GET / HTTP/1.1\r\nhost: refused\r\nconnection: close\r\n\r\n";
+
+/// The largest head, in bytes and in headers.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadBounds {
+    /// In bytes, from the method to the empty line.
+    pub bytes: usize,
+    /// In headers.
+    pub headers: usize,
+}
+
+/// What the next bytes belong to.
+#[derive(Debug)]
+enum State {
+    Head,
+    /// A body of known length: bytes left.
+    Known(u64),
+    Chunked(Chunked),
+    /// The stand-in was handed over: nothing more is read for the HTTP library.
+    Refused,
+}
+
+/// A client's connection, read strictly.
+#[derive(Debug)]
+pub struct Inbound<S> {
+    io: S,
+    wire: Rc<Wire>,
+    bounds: HeadBounds,
+    held: Held,
+    /// How many held bytes have been checked and may be handed over.
+    checked: usize,
+    state: State,
+}
+
+impl<S> Inbound<S> {
+    /// Wraps a connection that was just accepted.
+    pub fn new(io: S, wire: Rc<Wire>, bounds: HeadBounds) -> Self {
+        Self { io, wire, bounds, held: Held::default(), checked: 0, state: State::Head }
+    }
+
+    /// Gives the connection back.
+    pub fn into_inner(self) -> S {
+        self.io
+    }
+
+    fn refuse(&mut self, fault: Fault) {
+        self.wire.fail(fault);
+        self.held.clear();
+        self.held.push(STAND_IN);
+        self.checked = STAND_IN.len();
+        self.state = State::Refused;
+    }
+
+    /// Looks for a whole head among the held bytes.
+    fn check_head(&mut self) {
+        while let Some(rest) = self.held.bytes().strip_prefix(b"\r\n") {
+            let skipped = self.held.bytes().len() - rest.len();
+            self.held.skip(skipped);
+        }
+        match check_request(self.held.bytes(), self.bounds.headers) {
+            Err(fault) => self.refuse(fault),
+            Ok(Some((length, _))) if length > self.bounds.bytes => self.refuse(Fault::HeadTooLarge),
+            Ok(Some((length, body))) => {
+                self.checked = length;
+                self.state = match body {
+                    Length::Known(0) => State::Head,
+                    Length::Known(length) => State::Known(length),
+                    Length::Chunked => State::Chunked(Chunked::default()),
+                };
+                self.wire.enter(self.phase_after());
+            }
+            Ok(None) if self.held.bytes().len() > self.bounds.bytes => {
+                let whole_line = memchr::memchr(b'\n', self.held.bytes()).is_some();
+                self.refuse(if whole_line { Fault::HeadTooLarge } else { Fault::TargetTooLong });
+            }
+            Ok(None) => {}
+        }
+    }
+
+    fn phase_after(&self) -> Phase {
+        if matches!(self.state, State::Head) { Phase::Idle } else { Phase::Body }
+    }
+
+    /// How many of `bytes` belong to the body; what is left begins the next head.
+    fn follow_body(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
+        let count = match &mut self.state {
+            State::Known(left) => {
+                let count = (*left).min(bytes.len() as u64);
+                *left -= count;
+                if *left == 0 {
+                    self.state = State::Head;
+                }
+                count as usize
+            }
+            State::Chunked(chunked) => {
+                let count = chunked.feed(bytes)?;
+                if chunked.is_done() {
+                    self.state = State::Head;
+                }
+                count
+            }
+            State::Head | State::Refused => 0,
+        };
+        self.wire.enter(self.phase_after());
+        Ok(count)
+    }
+}
+
+impl<S: AsyncRead + Unpin> Inbound<S> {
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Progress>> {
+        if self.wire.expired() == Some(Phase::Head) && !self.held.bytes().is_empty() {
+            self.refuse(Fault::HeadTimeout);
+            return Poll::Ready(Ok(Progress::More));
+        }
+        let count = ready!(self.held.fill(&mut self.io, cx))?;
+        if count == 0 {
+            return Poll::Ready(Ok(Progress::End));
+        }
+        if self.wire.phase() == Phase::Idle {
+            self.wire.enter(Phase::Head);
+        }
+        let fresh = self.held.bytes().len() - count;
+        // Only a line's end, or too many bytes, can change what was found before.
+        let complete = memchr::memchr(b'\n', &self.held.bytes()[fresh..]).is_some();
+        if complete || self.held.bytes().len() > self.bounds.bytes {
+            self.check_head();
+        }
+        Poll::Ready(Ok(Progress::More))
+    }
+
+    fn poll_body(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.wire.expired() == Some(Phase::Body) {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
+        let fresh = &buf.filled()[before..];
+        let count = match self.follow_body(fresh) {
+            Ok(count) => count,
+            Err(fault) => {
+                self.wire.fail(fault);
+                return Poll::Ready(Err(fault.into()));
+            }
+        };
+        if count < fresh.len() {
+            self.held.push(&fresh[count..]);
+            buf.set_filled(before + count);
+            self.check_head();
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Body bytes that came together with their head.
+    fn take_held_body(&mut self) -> io::Result<()> {
+        let held = std::mem::take(&mut self.held);
+        let followed = self.follow_body(held.bytes());
+        self.held = held;
+        match followed {
+            Ok(count) => {
+                self.checked = count;
+                Ok(())
+            }
+            Err(fault) => {
+                self.wire.fail(fault);
+                Err(fault.into())
+            }
+        }
+    }
+}
+
+enum Progress {
+    More,
+    End,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Inbound<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        loop {
+            if this.checked > 0 {
+                this.checked -= this.held.hand_over(this.checked, buf);
+                return Poll::Ready(Ok(()));
+            }
+            match this.state {
+                State::Refused => return Poll::Pending,
+                State::Head if this.held.bytes().is_empty() => {}
+                State::Head => {
+                    this.check_head();
+                    if this.checked > 0 {
+                        continue;
+                    }
+                }
+                State::Known(_) | State::Chunked(_) if this.held.bytes().is_empty() => {
+                    return this.poll_body(cx, buf);
+                }
+                State::Known(_) | State::Chunked(_) => {
+                    this.take_held_body()?;
+                    continue;
+                }
+            }
+            match ready!(this.poll_head(cx))? {
+                Progress::More => {}
+                Progress::End => return Poll::Ready(Ok(())),
+            }
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Inbound<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.io).poll_write(cx, buf);
+        this.wire.write_blocked(written.is_pending());
+        written
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.io).poll_write_vectored(cx, bufs);
+        this.wire.write_blocked(written.is_pending());
+        written
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().io).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+
+    /// What the HTTP library is handed when the client's bytes come in pieces of `step`.
+    async fn handed_over(sent: &[u8], step: usize) -> (Vec<u8>, Option<Fault>) {
+        let wire = Rc::new(Wire::new(Rc::new(Cell::new(0))));
+        let mut builder = tokio_test_io(sent, step);
+        let bounds = HeadBounds { bytes: 200, headers: 10 };
+        let mut inbound = Inbound::new(&mut builder, wire.clone(), bounds);
+        let mut out = Vec::new();
+        let mut buffer = [0; 64];
+        while wire.fault().is_none() || inbound.checked > 0 {
+            match inbound.read(&mut buffer).await {
+                Ok(0) | Err(_) => break,
+                Ok(count) => out.extend_from_slice(&buffer[..count]),
+            }
+        }
+        (out, wire.fault())
+    }
+
+    /// A reader that gives `step` bytes at a time, then the end.
+    fn tokio_test_io(sent: &[u8], step: usize) -> impl AsyncRead + Unpin {
+        struct Steps(Vec<u8>, usize, usize);
+        impl AsyncRead for Steps {
+            fn poll_read(
+                mut self: Pin<&mut Self>,
+                _: &mut Context<'_>,
+                buf: &mut ReadBuf<'_>,
+            ) -> Poll<io::Result<()>> {
+                let end = (self.1 + self.2.min(buf.remaining())).min(self.0.len());
+                buf.put_slice(&self.0[self.1..end]);
+                self.1 = end;
+                Poll::Ready(Ok(()))
+            }
+        }
+        Steps(sent.to_vec(), 0, step)
+    }
+
+    #[tokio::test]
+    async fn well_formed_requests_come_through_unchanged_in_any_pieces() {
+        let sent = b"\r\nPOST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello\
+            POST /b HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n\
+            GET /c HTTP/1.1\r\nHost: a\r\n\r\n";
+        for step in [1, 2, 3, 7, 20, 64, 1000] {
+            let (out, fault) = handed_over(sent, step).await;
+            assert_eq!(fault, None, "step {step}");
+            assert_eq!(String::from_utf8_lossy(&out), String::from_utf8_lossy(&sent[2..]));
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_of_a_refused_head_is_handed_over() {
+        for (sent, fault) in [
+            (&b"GET / HTTP/1.1\r\nHost: a\r\nX: y\nHost: b\r\n\r\n"[..], Fault::BareLf),
+            (b"GET /\n\n", Fault::BareLf),
+            (&[b'G'; 300], Fault::TargetTooLong),
+        ] {
+            for step in [1, 5, 1000] {
+                let (out, seen) = handed_over(sent, step).await;
+                assert_eq!((out.as_slice(), seen), (STAND_IN, Some(fault)), "step {step}");
+            }
+        }
+        let long = [&b"GET / HTTP/1.1\r\nHost: a\r\nX: "[..], &[b'y'; 300]].concat();
+        assert_eq!(handed_over(&long, 64).await.1, Some(Fault::HeadTooLarge));
+    }
+
+    #[tokio::test]
+    async fn a_good_request_before_a_bad_one_is_whole() {
+        let sent = b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhelloGET /\r\n\r\n";
+        for step in [1, 9, 1000] {
+            let (out, fault) = handed_over(sent, step).await;
+            assert_eq!(fault, Some(Fault::RequestLine), "step {step}");
+            let good = out.strip_suffix(STAND_IN).expect("the stand-in comes last");
+            assert!(good.ends_with(b"\r\n\r\nhello"));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_malformed_chunk_ends_the_body_with_an_error() {
+        let sent = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcX";
+        for step in [1, 1000] {
+            let (out, fault) = handed_over(sent, step).await;
+            assert_eq!(fault, Some(Fault::ChunkEnd));
+            assert!(out.ends_with(b"\r\n\r\n") || out.ends_with(b"abc"));
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! The request's path, read top to bottom.
+//!
+//! [`Gateway::handle`] screens a request, plans it (route and keys), charges its limits, forwards it
+//! and answers. Every leaf returns values; only here is it decided what follows from them.
+
+mod account;
+mod rules;
+mod settle;
+mod target;
+mod visit;
+
+use std::{
+    cell::Cell,
+    net::IpAddr,
+    rc::Rc,
+    sync::{Arc, atomic::AtomicU64},
+};
+
+use crossbeam_utils::CachePadded;
+use http::{HeaderValue, Method, Request, Response, header};
+use hyper::body::Incoming;
+use smallvec::SmallVec;
+
+pub use self::account::AnswerBody;
+use self::{
+    account::{Account, LineDraft},
+    rules::{Rules, RulesCache},
+    visit::{Plan, Visit},
+};
+use crate::{
+    clock::Clock,
+    error::GatewayError,
+    framing::Wire,
+    identity::{Secret, Subject},
+    limit::{Charge, Key, Verdict},
+    metrics::{Metrics, RouteCounters, Shard},
+    reload::Live,
+    respond,
+    route::{Lookup, normalize::normalize},
+    snapshot::Route,
+    store::{Store, Stores},
+    telemetry::AccessLog,
+    upstream::{
+        Kind, RequestBody, UpstreamError,
+        headers::{Forwarding, X_REQUEST_ID, add_forwarding, remove_hop_by_hop},
+    },
+};
+
+/// What all workers of a process share.
+pub struct Shared {
+    /// The rules.
+    pub live: Live,
+    /// The counters of the limits.
+    pub stores: Arc<Stores>,
+    /// The counters of what happened.
+    pub metrics: Metrics,
+    /// Where limits' time comes from.
+    pub clock: Clock,
+    /// Where access lines go, if anywhere.
+    pub access_log: Option<AccessLog>,
+    /// Counts the workers that serve.
+    pub serving: AtomicU64,
+}
+
+/// One client connection, as its requests see it.
+pub struct Peer {
+    /// The connection's state.
+    pub wire: Rc<Wire>,
+    /// The address it comes from.
+    pub address: IpAddr,
+    /// What it adds to every request.
+    pub forwarding: Forwarding,
+}
+
+/// One worker's gateway.
+pub struct Gateway {
+    shared: Arc<Shared>,
+    shard: Arc<Shard>,
+    store: Store,
+    cache: RulesCache,
+    ids: visit::RequestIds,
+    /// What is counted of requests that no route was found for.
+    unrouted: Arc<CachePadded<RouteCounters>>,
+    /// The worker's coarse clock, in ms.
+    clock: Rc<Cell<u64>>,
+    warned_at: Cell<u64>,
+}
+
+impl Gateway {
+    /// A worker's own gateway. Call it on the worker's runtime. `clock` holds the worker's coarse
+    /// time, in ms.
+    pub fn new(shared: Arc<Shared>, clock: Rc<Cell<u64>>) -> Self {
+        let shard = shared.metrics.shard();
+        Self {
+            store: shared.stores.worker(),
+            cache: RulesCache::new(&shared.live, &shard, clock.clone()),
+            ids: visit::RequestIds::new(),
+            unrouted: shard.route(""),
+            warned_at: Cell::new(0),
+            shard,
+            shared,
+            clock,
+        }
+    }
+
+    /// The worker's counters.
+    pub fn shard(&self) -> &Shard {
+        &self.shard
+    }
+
+    /// Closes what has been idle too long.
+    pub fn sweep(&self) {
+        self.cache.sweep();
+    }
+
+    /// Answers one request. Every end is an answer; none is an error.
+    pub async fn handle(&self, peer: &Peer, request: Request<Incoming>) -> Response<AnswerBody> {
+        let rules = self.cache.get(&self.shared.live, &self.shard);
+        let account = Account::new(self.unrouted.clone(), peer.wire.clone());
+        let mut visit = Visit::new(request, peer, &self.ids, account);
+        let answer = self.proxy(&rules, peer, &mut visit).await;
+        self.answer(&rules, peer, visit, answer)
+    }
+
+    async fn proxy(
+        &self,
+        rules: &Rules,
+        peer: &Peer,
+        visit: &mut Visit,
+    ) -> Result<Response<respond::Content>, GatewayError> {
+        self.screen(peer, visit)?;
+        let mut plan = self.plan(rules, peer, visit)?;
+        if let Some(target) = plan.target.take() {
+            visit.parts.uri = target;
+        }
+        let route = &rules.snapshot.routes[plan.route];
+        peer.wire.begin(route.request_timeout.as_millis() as u64);
+        visit.check_length(route)?;
+        if !plan.keys.is_empty() {
+            visit.verdict = Some(self.charge(rules, &plan, visit).await?);
+        }
+        self.forward(rules, route, peer, visit).await
+    }
+
+    /// Refuses what is not served, whatever the route.
+    fn screen(&self, peer: &Peer, visit: &mut Visit) -> Result<(), GatewayError> {
+        if let Some(fault) = peer.wire.fault() {
+            self.shard.malformed.add(1);
+            return Err(GatewayError::Framing(fault));
+        }
+        let parts = &mut visit.parts;
+        if matches!(parts.method, Method::CONNECT | Method::TRACE) {
+            return Err(GatewayError::MethodRefused(parts.method.clone()));
+        }
+        let expect = parts.headers.get(header::EXPECT);
+        if expect.is_some_and(|value| !value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
+            return Err(GatewayError::Expectation);
+        }
+        target::to_origin_form(parts)
+    }
+
+    /// Finds the route, the keys that its limits count by, and the target to forward.
+    fn plan(&self, rules: &Rules, peer: &Peer, visit: &mut Visit) -> Result<Plan, GatewayError> {
+        let snapshot = &rules.snapshot;
+        let parts = &visit.parts;
+        let client = snapshot.identity.trusted_proxies.client(peer.address, &parts.headers);
+        let host = target::host(parts);
+        let path =
+            normalize(parts.uri.path(), snapshot.http.merge_slashes).map_err(GatewayError::Path)?;
+        let found = match snapshot.table.find(&host, &path, &parts.method) {
+            Lookup::Found(found) => found,
+            Lookup::OtherMethods(methods) => return Err(GatewayError::OtherMethods(methods)),
+            Lookup::Nothing => return Err(GatewayError::NoRoute),
+        };
+        let index = found.route;
+        let route = &snapshot.routes[index];
+        let line = self.draft_line(visit, client, &host, &path, &route.name);
+        let keys = self.identify(
+            route,
+            &Subject {
+                client,
+                host: &host,
+                method: &parts.method,
+                route: &route.name,
+                path: &path,
+                params: &found.params,
+                query: parts.uri.query(),
+                headers: &parts.headers,
+                token_sources: &snapshot.identity.token,
+                ipv6_prefix: snapshot.identity.ipv6_prefix,
+            },
+        );
+        let forwarded = target::forwarded(parts, &path, route.strip_prefix.as_deref());
+        visit.account.line = line;
+        visit.account.counters = rules.routes[index].counters.clone();
+        visit.route = Some(index);
+        Ok(Plan { route: index, keys: keys?, target: forwarded? })
+    }
+
+    /// The key of each limit of `route`.
+    fn identify(
+        &self,
+        route: &Route,
+        subject: &Subject<'_>,
+    ) -> Result<SmallVec<[Key; 4]>, GatewayError> {
+        let (k0, k1) = self.shared.stores.seed();
+        let keys = route.limits.iter().map(|used| used.key.key(subject, Secret(k0, k1)).map(Key));
+        keys.collect::<Result<_, _>>().map_err(GatewayError::Ambiguous)
+    }
+
+    /// Charges all limits of the route, or none.
+    async fn charge(
+        &self,
+        rules: &Rules,
+        plan: &Plan,
+        visit: &mut Visit,
+    ) -> Result<Verdict, GatewayError> {
+        let route = &rules.snapshot.routes[plan.route];
+        let charges: SmallVec<[Charge<'_>; 4]> = route
+            .limits
+            .iter()
+            .zip(&plan.keys)
+            .map(|(used, key)| Charge { limit: &used.limit, key: *key, cost: used.limit.cost })
+            .collect();
+        let decided = self.store.charge(&charges, self.shared.clock.now()).await;
+        let verdict = decided.map_err(|_| {
+            visit.account.limit = "unknown";
+            GatewayError::StoreUnavailable
+        })?;
+        for (decision, counters) in verdict.decisions.iter().zip(&rules.routes[plan.route].limits) {
+            match (decision.counted, decision.admitted) {
+                (false, _) => counters.unknown.add(1),
+                (true, true) => counters.admitted.add(1),
+                (true, false) => counters.refused.add(1),
+            }
+        }
+        visit.account.limit = if verdict.admitted { "admitted" } else { "refused" };
+        if verdict.admitted { Ok(verdict) } else { Err(GatewayError::Refused(Box::new(verdict))) }
+    }
+
+    /// What the access line will need, where there is an access log.
+    fn draft_line(
+        &self,
+        visit: &Visit,
+        client: IpAddr,
+        host: &str,
+        path: &str,
+        route: &str,
+    ) -> Option<Box<LineDraft>> {
+        let log = self.shared.access_log.as_ref()?;
+        Some(Box::new(LineDraft {
+            log: log.clone(),
+            time: self.shared.clock.now(),
+            client,
+            method: visit.parts.method.clone(),
+            host: host.to_owned(),
+            path: path.to_owned(),
+            route: route.to_owned(),
+            request_id: visit.id().to_owned(),
+        }))
+    }
+
+    /// Asks the upstream.
+    async fn forward(
+        &self,
+        rules: &Rules,
+        route: &Route,
+        peer: &Peer,
+        visit: &mut Visit,
+    ) -> Result<Response<respond::Content>, GatewayError> {
+        let servers = match &route.upstream.kind {
+            Kind::Respond(fixed) => return Ok(respond::fixed(fixed).map(respond::Content::Whole)),
+            Kind::Servers(servers) => servers,
+        };
+        let request = visit.outgoing(peer, route);
+        let balance = &rules.balances[route.upstream.index];
+        match balance.forward(servers, request, &peer.wire).await {
+            Ok(mut answer) => {
+                remove_hop_by_hop(answer.headers_mut(), |_| false);
+                Ok(answer.map(respond::Content::Stream))
+            }
+            Err(error) => Err(self.blame(rules, peer, visit, error)),
+        }
+    }
+
+    /// Whose fault it is that no answer came: the client's, where its body failed.
+    #[cold]
+    fn blame(
+        &self,
+        rules: &Rules,
+        peer: &Peer,
+        visit: &Visit,
+        error: UpstreamError,
+    ) -> GatewayError {
+        if let Some(fault) = settle::body_fault(&peer.wire) {
+            return fault;
+        }
+        if let Some(route) = visit.route {
+            let view = &rules.routes[route];
+            view.upstream.of(error.kind()).add(1);
+            let now = self.clock.get();
+            if now.saturating_sub(self.warned_at.get()) >= 1000 {
+                self.warned_at.set(now);
+                let upstream = &rules.snapshot.routes[route].upstream.name;
+                tracing::warn!(%upstream, %error, "the upstream failed");
+            }
+        }
+        GatewayError::Upstream(error)
+    }
+
+    /// Turns an outcome into the answer, with its headers and its account.
+    fn answer(
+        &self,
+        rules: &Rules,
+        peer: &Peer,
+        mut visit: Visit,
+        outcome: Result<Response<respond::Content>, GatewayError>,
+    ) -> Response<AnswerBody> {
+        let route = visit.route.map(|route| &rules.snapshot.routes[route]);
+        let failed = outcome.is_err();
+        let mut response = match outcome {
+            Ok(response) => response,
+            Err(error) => {
+                let response = respond::error(&error, route, visit.id());
+                if let GatewayError::Refused(verdict) = error {
+                    visit.verdict = Some(*verdict);
+                }
+                response.map(respond::Content::Whole)
+            }
+        };
+        let headers = response.headers_mut();
+        if let (Some(verdict), Some(route)) = (&visit.verdict, route) {
+            let which = rules.snapshot.headers;
+            respond::rate_headers(headers, route, verdict, which, visit.cross_origin);
+        }
+        headers.insert(X_REQUEST_ID, visit.request_id.clone());
+        if settle::settle(&mut visit, peer, failed) {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        if visit.account.line.is_none() {
+            let path = if peer.wire.fault().is_some() { "" } else { visit.parts.uri.path() };
+            let line = self.draft_line(&visit, peer.address, &target::host(&visit.parts), path, "");
+            visit.account.line = line;
+        }
+        visit.account.status = response.status().as_u16();
+        let unread = visit.parts.method == Method::HEAD;
+        response.map(|content| {
+            let body = AnswerBody::new(content, visit.account);
+            if unread { body.unread() } else { body }
+        })
+    }
+}

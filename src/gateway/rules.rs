@@ -1,0 +1,108 @@
+//! One worker's own view of the rules: the snapshot, and beside each of its routes and upstreams what
+//! this worker keeps for them.
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    sync::Arc,
+};
+
+use ahash::RandomState;
+use crossbeam_utils::CachePadded;
+use hashbrown::HashMap;
+use smallvec::SmallVec;
+
+use crate::{
+    metrics::{LimitCounters, RouteCounters, Shard, UpstreamCounters},
+    reload::Live,
+    snapshot::Snapshot,
+    upstream::{Balance, Kind, Pool, Target},
+};
+
+/// The rules as one worker uses them. A request holds one from its first step to its last.
+pub(super) struct Rules {
+    pub(super) snapshot: Arc<Snapshot>,
+    /// One a route, in the snapshot's order.
+    pub(super) routes: Vec<RouteView>,
+    /// One an upstream, in the snapshot's order; empty where the gateway itself answers.
+    pub(super) balances: Vec<Balance>,
+}
+
+/// What a worker counts of one route.
+pub(super) struct RouteView {
+    pub(super) counters: Arc<CachePadded<RouteCounters>>,
+    pub(super) limits: SmallVec<[Arc<CachePadded<LimitCounters>>; 4]>,
+    pub(super) upstream: Arc<CachePadded<UpstreamCounters>>,
+}
+
+/// Makes [`Rules`] when the live ones have been replaced, and keeps connections across that.
+pub(super) struct RulesCache {
+    generation: Cell<u64>,
+    rules: RefCell<Rc<Rules>>,
+    pools: RefCell<HashMap<Target, Rc<Pool>, RandomState>>,
+    clock: Rc<Cell<u64>>,
+}
+
+impl RulesCache {
+    pub(super) fn new(live: &Live, shard: &Shard, clock: Rc<Cell<u64>>) -> Self {
+        let pools = RefCell::default();
+        let generation = live.generation();
+        let rules = Rules::new(live.snapshot(), shard, &pools, &clock);
+        Self {
+            generation: Cell::new(generation),
+            rules: RefCell::new(Rc::new(rules)),
+            pools,
+            clock,
+        }
+    }
+
+    /// The rules now.
+    pub(super) fn get(&self, live: &Live, shard: &Shard) -> Rc<Rules> {
+        let generation = live.generation();
+        if generation != self.generation.get() {
+            let rules = Rules::new(live.snapshot(), shard, &self.pools, &self.clock);
+            self.generation.set(generation);
+            *self.rules.borrow_mut() = Rc::new(rules);
+        }
+        self.rules.borrow().clone()
+    }
+
+    /// Closes connections that were idle too long, and forgets servers that no rule names any more.
+    pub(super) fn sweep(&self) {
+        let rules = self.rules.borrow().clone();
+        for (upstream, balance) in rules.snapshot.upstreams.iter().zip(&rules.balances) {
+            if let Kind::Servers(servers) = &upstream.kind {
+                let limit = servers.idle_timeout.as_millis() as u64;
+                balance.pools().iter().for_each(|pool| pool.sweep(limit));
+            }
+        }
+        self.pools.borrow_mut().retain(|_, pool| Rc::strong_count(pool) > 1);
+    }
+}
+
+impl Rules {
+    fn new(
+        snapshot: Arc<Snapshot>,
+        shard: &Shard,
+        pools: &RefCell<HashMap<Target, Rc<Pool>, RandomState>>,
+        clock: &Rc<Cell<u64>>,
+    ) -> Self {
+        let routes = snapshot.routes.iter().map(|route| RouteView {
+            counters: shard.route(&route.name),
+            limits: route.limits.iter().map(|l| shard.limit(&route.name, &l.limit.name)).collect(),
+            upstream: shard.upstream(&route.upstream.name),
+        });
+        let pool_of = |target: &Target| {
+            let mut pools = pools.borrow_mut();
+            pools
+                .entry(target.clone())
+                .or_insert_with(|| Pool::new(target.clone(), clock.clone()))
+                .clone()
+        };
+        let balances = snapshot.upstreams.iter().map(|upstream| match &upstream.kind {
+            Kind::Servers(servers) => Balance::new(servers.targets.iter().map(pool_of).collect()),
+            Kind::Respond(_) => Balance::new(Vec::new()),
+        });
+        Self { routes: routes.collect(), balances: balances.collect(), snapshot }
+    }
+}

@@ -1,0 +1,333 @@
+//! The key that a limit counts a request by: a keyed hash of its parts.
+//!
+//! Parts are tagged and length-prefixed, so no two callers share a key by moving a separator. The
+//! hash is SipHash-1-3 with 128 bits under a secret, so keys can be stored and shared without telling
+//! whose they are, and nobody outside can aim at another's.
+
+use std::{borrow::Cow, hash::Hasher, net::IpAddr};
+
+use http::{HeaderMap, HeaderName, Method};
+use siphasher::sip128::{Hasher128, SipHasher13};
+
+use super::{
+    client::counted,
+    token::{Token, TokenSource, cookie, single_header, token},
+};
+
+/// The secret of the keyed hash.
+#[derive(Clone, Copy)]
+pub struct Secret(pub u64, pub u64);
+
+/// One part of a key.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Part {
+    /// The client's address, IPv6 by prefix.
+    ClientIp,
+    /// The access token.
+    Token,
+    /// The requested host.
+    Host,
+    /// The method.
+    Method,
+    /// The route's name.
+    Route,
+    /// The path in normal form.
+    Path,
+    /// A parameter of the route's path.
+    PathParam(String),
+    /// A header.
+    Header(HeaderName),
+    /// A cookie.
+    Cookie(String),
+    /// A parameter of the query.
+    Query(String),
+}
+
+/// The parts of one limit's key, in order.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct KeyPlan(pub Vec<Part>);
+
+/// What a key is read from: one request of one client.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'r> {
+    /// The client's address, behind trusted proxies.
+    pub client: IpAddr,
+    /// The requested host: lower case, without port.
+    pub host: &'r str,
+    /// The method.
+    pub method: &'r Method,
+    /// The route's name.
+    pub route: &'r str,
+    /// The path in normal form.
+    pub path: &'r str,
+    /// The values of the path's parameters, by name.
+    pub params: &'r [(&'r str, &'r str)],
+    /// The query, without the question mark.
+    pub query: Option<&'r str>,
+    /// The request's headers.
+    pub headers: &'r HeaderMap,
+    /// Where tokens may stand.
+    pub token_sources: &'r [TokenSource],
+    /// The length of the prefix that IPv6 clients are counted by, in bits.
+    pub ipv6_prefix: u8,
+}
+
+/// A part that was sent twice with different values, so that the gateway and the upstream could
+/// believe different ones.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{0} must be sent at most once: requests are counted by it")]
+pub struct Ambiguous(pub String);
+
+/// The tag of the client's address where it stands in for a key that is wholly empty: told apart
+/// from every part, so it never meets a token of the same spelling.
+const FALLBACK: u8 = 0;
+
+impl KeyPlan {
+    /// Hashes the parts of `subject`. A missing part is the empty string; where all are missing the
+    /// client's address is counted instead, so nobody escapes by leaving a header out.
+    pub fn key(&self, subject: &Subject<'_>, secret: Secret) -> Result<u128, Ambiguous> {
+        let mut hash = KeyHash::new(secret);
+        let mut empty = !self.0.is_empty();
+        for part in &self.0 {
+            empty &= hash.part(part, subject)?;
+        }
+        if empty {
+            hash = KeyHash::new(secret);
+            hash.address(FALLBACK, subject);
+        }
+        Ok(hash.finish())
+    }
+}
+
+struct KeyHash(SipHasher13);
+
+impl KeyHash {
+    fn new(secret: Secret) -> Self {
+        Self(SipHasher13::new_with_keys(secret.0, secret.1))
+    }
+
+    fn finish(self) -> u128 {
+        self.0.finish128().as_u128()
+    }
+
+    /// Adds one part; says whether it was empty.
+    fn part(&mut self, part: &Part, subject: &Subject<'_>) -> Result<bool, Ambiguous> {
+        Ok(match part {
+            Part::ClientIp => self.address(1, subject),
+            Part::Token => {
+                let token = token(subject.token_sources, subject.headers)?.unwrap_or_default();
+                self.token(token)
+            }
+            Part::Host => self.bytes(3, subject.host.as_bytes()),
+            Part::Method => self.bytes(4, subject.method.as_str().as_bytes()),
+            Part::Route => self.bytes(5, subject.route.as_bytes()),
+            Part::Path => self.bytes(6, subject.path.as_bytes()),
+            Part::PathParam(name) => {
+                let found = subject.params.iter().find(|(known, _)| known == name);
+                self.bytes(7, found.map_or(b"", |(_, value)| value.as_bytes()))
+            }
+            Part::Header(name) => {
+                let value = single_header(subject.headers, name)?.unwrap_or_default();
+                self.bytes(8, value.trim_ascii())
+            }
+            Part::Cookie(name) => self.bytes(9, cookie(subject.headers, name)?.unwrap_or_default()),
+            Part::Query(name) => {
+                let value = query(subject.query.unwrap_or_default(), name)?;
+                self.bytes(10, &value.unwrap_or_default())
+            }
+        })
+    }
+
+    fn bytes(&mut self, tag: u8, bytes: &[u8]) -> bool {
+        self.0.write_u64(u64::from(tag) << 56 | bytes.len() as u64);
+        self.0.write(bytes);
+        bytes.is_empty()
+    }
+
+    fn address(&mut self, tag: u8, subject: &Subject<'_>) -> bool {
+        match counted(subject.client, subject.ipv6_prefix) {
+            IpAddr::V4(v4) => self.bytes(tag, &v4.octets()),
+            IpAddr::V6(v6) => self.bytes(tag, &v6.octets()),
+        }
+    }
+
+    fn token(&mut self, token: Token<'_>) -> bool {
+        if !token.scheme.is_empty() {
+            self.bytes(11, &token.scheme.to_ascii_lowercase());
+        }
+        self.bytes(2, token.value)
+    }
+}
+
+/// The only value of a query parameter, decoded.
+fn query<'r>(query: &'r str, name: &str) -> Result<Option<Cow<'r, [u8]>>, Ambiguous> {
+    let mut found: Option<Cow<'_, [u8]>> = None;
+    for pair in query.split('&') {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        if *decode(key) != *name.as_bytes() {
+            continue;
+        }
+        let value = decode(value);
+        if found.as_ref().is_some_and(|other| *other != value) {
+            return Err(Ambiguous(format!("query parameter {name}")));
+        }
+        found = Some(value);
+    }
+    Ok(found)
+}
+
+/// Decodes `%41` and `+`, as forms do.
+fn decode(text: &str) -> Cow<'_, [u8]> {
+    if !text.bytes().any(|byte| matches!(byte, b'%' | b'+')) {
+        return Cow::Borrowed(text.as_bytes());
+    }
+    let spaced = text.replace('+', " ");
+    Cow::Owned(percent_encoding::percent_decode_str(&spaced).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{HeaderValue, header};
+    use proptest::prelude::*;
+
+    const SECRET: Secret = Secret(1, 2);
+
+    struct Request {
+        headers: HeaderMap,
+        client: IpAddr,
+        query: Option<String>,
+        params: Vec<(&'static str, String)>,
+    }
+
+    impl Request {
+        fn new(lines: &[(&str, &str)]) -> Self {
+            let headers = lines.iter().map(|(name, value)| {
+                (name.parse::<HeaderName>().unwrap(), value.parse::<HeaderValue>().unwrap())
+            });
+            let client = "192.0.2.1".parse().unwrap();
+            Self { headers: headers.collect(), client, query: None, params: Vec::new() }
+        }
+
+        fn key(&self, parts: &[Part]) -> Result<u128, Ambiguous> {
+            let params: Vec<_> = self.params.iter().map(|(n, v)| (*n, v.as_str())).collect();
+            let subject = Subject {
+                client: self.client,
+                host: "api.example.com",
+                method: &Method::GET,
+                route: "items",
+                path: "/items/5",
+                params: &params,
+                query: self.query.as_deref(),
+                headers: &self.headers,
+                token_sources: &[TokenSource::Header(header::AUTHORIZATION)],
+                ipv6_prefix: 64,
+            };
+            KeyPlan(parts.to_vec()).key(&subject, SECRET)
+        }
+    }
+
+    #[test]
+    fn a_key_of_nothing_counts_everyone_together() {
+        let mut other = Request::new(&[("authorization", "x")]);
+        other.client = "198.51.100.1".parse().unwrap();
+        assert_eq!(Request::new(&[]).key(&[]), other.key(&[]));
+    }
+
+    #[test]
+    fn a_missing_part_falls_back_to_the_address_and_never_meets_a_token() {
+        let anonymous = Request::new(&[]);
+        let fallback = anonymous.key(&[Part::Token]).unwrap();
+        assert_ne!(fallback, anonymous.key(&[Part::ClientIp]).unwrap());
+        let spelled = Request::new(&[("authorization", "192.0.2.1")]);
+        assert_ne!(fallback, spelled.key(&[Part::Token]).unwrap());
+        let octets = Request::new(&[("authorization", "\u{c0}")]);
+        assert_ne!(fallback, octets.key(&[Part::Token]).unwrap());
+        let mut elsewhere = Request::new(&[]);
+        elsewhere.client = "192.0.2.2".parse().unwrap();
+        assert_ne!(fallback, elsewhere.key(&[Part::Token]).unwrap());
+        assert_eq!(fallback, Request::new(&[("x-other", "1")]).key(&[Part::Token]).unwrap());
+    }
+
+    #[test]
+    fn the_spelling_of_a_scheme_does_not_make_a_new_caller() {
+        let keys: Vec<_> = ["Bearer abc", "bearer abc", "BEARER   abc ", "bearer\tabc"]
+            .iter()
+            .map(|value| Request::new(&[("authorization", value)]).key(&[Part::Token]).unwrap())
+            .collect();
+        assert!(keys.windows(2).all(|pair| pair[0] == pair[1]));
+        let basic = Request::new(&[("authorization", "Basic abc")]);
+        assert_ne!(basic.key(&[Part::Token]).unwrap(), keys[0]);
+    }
+
+    #[test]
+    fn every_part_counts() {
+        let mut request = Request::new(&[("x-team", "a"), ("cookie", "c=1")]);
+        request.query = Some("k=%61b&x=1".into());
+        request.params = vec![("id", "5".into())];
+        let parts = [
+            Part::ClientIp,
+            Part::Host,
+            Part::Method,
+            Part::Route,
+            Part::Path,
+            Part::PathParam("id".into()),
+            Part::Header(HeaderName::from_static("x-team")),
+            Part::Cookie("c".into()),
+            Part::Query("k".into()),
+        ];
+        let mut keys: Vec<_> =
+            parts.iter().map(|part| request.key(std::slice::from_ref(part)).unwrap()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), parts.len());
+        let mut plain = Request::new(&[]);
+        plain.query = Some("x=2&k=ab".into());
+        let part = [Part::Query("k".into())];
+        assert_eq!(request.key(&part), plain.key(&part));
+    }
+
+    #[test]
+    fn a_part_sent_twice_is_refused() {
+        let mut request = Request::new(&[("x-team", "a"), ("x-team", "b"), ("cookie", "c=1; c=2")]);
+        request.query = Some("k=1&%6b=2".into());
+        for part in [
+            Part::Header(HeaderName::from_static("x-team")),
+            Part::Cookie("c".into()),
+            Part::Query("k".into()),
+        ] {
+            assert!(request.key(&[part.clone()]).is_err(), "{part:?}");
+        }
+    }
+
+    #[test]
+    fn ipv6_neighbours_are_one_caller() {
+        let key = |address: &str| {
+            let mut request = Request::new(&[]);
+            request.client = address.parse().unwrap();
+            request.key(&[Part::ClientIp]).unwrap()
+        };
+        assert_eq!(key("2001:db8::1"), key("2001:db8::ffff:1"));
+        assert_ne!(key("2001:db8::1"), key("2001:db8:0:1::1"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_two_callers_share_a_key_by_moving_a_separator(
+            a in "[a-z:|]{0,6}", b in "[a-z:|]{0,6}", c in "[a-z:|]{0,6}", d in "[a-z:|]{0,6}",
+        ) {
+            let plan = [
+                Part::Header(HeaderName::from_static("x-a")),
+                Part::Header(HeaderName::from_static("x-b")),
+            ];
+            let one = Request::new(&[("x-a", &a), ("x-b", &b)]).key(&plan).unwrap();
+            let two = Request::new(&[("x-a", &c), ("x-b", &d)]).key(&plan).unwrap();
+            prop_assert_eq!(one == two, (a, b) == (c, d));
+        }
+
+        #[test]
+        fn no_query_panics(text in "\\PC{0,40}") {
+            let _ = query(&text, "k");
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! What `design/limits` promises of the sliding window, on random histories.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// A history on a clock that only goes forward: quota, start, and steps of (ms since the last, cost).
+type History = (Quota, Millis, Vec<(Millis, u32)>);
+
+fn quotas() -> impl Strategy<Value = Quota> {
+    let resolutions = prop::sample::select(vec![1_u32, 2, 3, 6, 7, 10, 60]);
+    let sub_windows = prop::sample::select(vec![1_u64, 7, 50, 1_000, 10_000]);
+    (1_u32..40, sub_windows, resolutions).prop_map(|(limit, s, resolution)| Quota {
+        limit,
+        window: s * u64::from(resolution),
+        resolution,
+    })
+}
+
+/// Steps that crowd sub-windows and now and then leave them behind.
+fn steps(quota: Quota) -> impl Strategy<Value = Vec<(Millis, u32)>> {
+    let s = quota.sub_window();
+    let step = prop_oneof![
+        4 => 0..=s / 3 + 1,
+        3 => 0..=s * 2,
+        1 => 0..=quota.window * 2 + s,
+    ];
+    let cost = prop_oneof![4 => Just(1_u32), 2 => 1_u32..5, 1 => 1..=quota.limit + 1];
+    prop::collection::vec((step, cost), 1..60)
+}
+
+fn histories() -> impl Strategy<Value = History> {
+    (quotas(), 0_u64..1_000_000).prop_flat_map(|(quota, start)| {
+        let start = 1_700_000_000_000 + start;
+        steps(quota).prop_map(move |steps| (quota, start, steps))
+    })
+}
+
+/// The record after a history, its clock, and what was admitted: (time, cost).
+fn replay((quota, start, steps): &History) -> (State, Millis, Vec<(Millis, u32)>) {
+    let (mut state, mut now, mut admitted) = (State::default(), *start, Vec::new());
+    for &(step, cost) in steps {
+        now += step;
+        if admit(&mut state, quota, now, cost).admitted {
+            admitted.push((now, cost));
+        }
+    }
+    (state, now, admitted)
+}
+
+/// The charges whose time lies in `range`, added up.
+fn within(admitted: &[(Millis, u32)], range: std::ops::Range<Millis>) -> u64 {
+    admitted.iter().filter(|(at, _)| range.contains(at)).map(|&(_, cost)| u64::from(cost)).sum()
+}
+
+/// The model: what is used at `now`, counted from the list of charges and not from a record.
+fn modelled_use(admitted: &[(Millis, u32)], quota: &Quota, now: Millis) -> u64 {
+    let (s, k) = (quota.sub_window(), u64::from(quota.resolution));
+    let start = now / s * s;
+    let full = within(admitted, start - (k - 1) * s..start + s);
+    let old = within(admitted, start - k * s..start - (k - 1) * s);
+    full + ((start + s - now) * old).div_ceil(s)
+}
+
+/// The first whole second at or after `millis`, as a header tells it.
+fn header_seconds(millis: Millis) -> Millis {
+    millis.div_ceil(1_000) * 1_000
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn counts_what_the_model_counts(history in histories()) {
+        let (quota, start, steps) = &history;
+        let (mut state, mut now, mut admitted) = (State::default(), *start, Vec::new());
+        for &(step, cost) in steps {
+            now += step;
+            let before = modelled_use(&admitted, quota, now);
+            let kept = state.clone();
+            let asked = decide(&mut state, quota, now, cost);
+            prop_assert_eq!(&state, &kept, "a decision charges nothing");
+            prop_assert_eq!(asked.used, before);
+            prop_assert_eq!(asked.admitted, before + u64::from(cost) <= u64::from(quota.limit));
+            prop_assert_eq!(asked.remaining, u64::from(quota.limit) - before);
+            let mut twin = state.clone();
+            let decision = admit(&mut state, quota, now, cost);
+            if asked.admitted {
+                prop_assert_eq!(&charge(&mut twin, quota, now, cost), &decision);
+                admitted.push((now, cost));
+            } else {
+                prop_assert_eq!(&decision, &asked);
+                prop_assert_eq!(&state, &kept, "a refusal charges nothing");
+            }
+            prop_assert_eq!(decision.used, modelled_use(&admitted, quota, now));
+            prop_assert_eq!(decision.limit, decision.used + decision.remaining);
+            prop_assert!(decision.reset_at > now || decision.used == 0);
+            prop_assert!(expires_at(&state, quota) >= state.reset_at);
+            if !decision.admitted && cost == 1 {
+                prop_assert_eq!(decision.remaining, 0);
+            }
+            if decision.remaining == 0 {
+                prop_assert!(!decide(&mut state, quota, now, 1).admitted);
+            }
+        }
+    }
+
+    #[test]
+    fn bounds_every_interval(history in histories()) {
+        let (_, _, admitted) = replay(&history);
+        let quota = history.0;
+        let (limit, s) = (u64::from(quota.limit), quota.sub_window());
+        for &(at, _) in &admitted {
+            let aligned = at / s * s;
+            let window = within(&admitted, aligned..aligned + quota.window);
+            prop_assert!(window <= limit, "{window} in k aligned sub-windows from {aligned}");
+            let short = within(&admitted, at..at + quota.window - s);
+            prop_assert!(short <= limit, "{short} in W - s from {at}");
+            let cut = aligned - quota.window;
+            let old = within(&admitted, cut..cut + s);
+            let bound = limit + (at - aligned) * old / s;
+            let any = within(&admitted, at + 1 - quota.window..at + 1);
+            prop_assert!(any <= bound, "{any} in W up to {at}, above {bound}");
+        }
+    }
+
+    #[test]
+    fn retry_at_is_exact(history in histories(), cost in 1_u32..45, later in 0_u64..20_000) {
+        let (mut state, now, _) = replay(&history);
+        let (quota, now) = (&history.0, now + later);
+        let refused = decide(&mut state, quota, now, cost);
+        match refused.retry_at {
+            Some(retry_at) => {
+                prop_assert!(!refused.admitted && retry_at > now);
+                let before = decide(&mut state, quota, retry_at - 1, cost);
+                prop_assert!(!before.admitted, "admitted 1 ms before {retry_at}");
+                prop_assert_eq!(before.retry_at, Some(retry_at), "it stays while nobody charges");
+                prop_assert!(decide(&mut state, quota, retry_at, cost).admitted);
+            }
+            None => prop_assert_eq!(refused.admitted, cost <= quota.limit),
+        }
+    }
+
+    #[test]
+    fn reset_moves_forward_and_only_with_a_charge(history in histories()) {
+        let (quota, start, steps) = &history;
+        let (mut state, mut now, mut shown) = (State::default(), *start, 0);
+        for &(step, cost) in steps {
+            now += step;
+            let looked = decide(&mut state, quota, now, 0);
+            prop_assert!(looked.reset_at >= shown, "moved back by time");
+            prop_assert!(looked.reset_at == shown || shown <= now, "moved without a charge");
+            shown = looked.reset_at;
+            let decision = admit(&mut state, quota, now, cost);
+            prop_assert!(decision.reset_at >= shown, "moved back by a charge");
+            prop_assert!(decision.reset_at == shown || decision.admitted, "moved by a refusal");
+            shown = decision.reset_at;
+        }
+    }
+
+    #[test]
+    fn obedience_is_rewarded(history in histories(), cost in 1_u32..40) {
+        let (mut state, now, _) = replay(&history);
+        let quota = &history.0;
+        let cost = cost.min(quota.limit);
+        let refused = decide(&mut state, quota, now, cost);
+        if let Some(retry_at) = refused.retry_at {
+            let seconds = (retry_at - now).div_ceil(1_000).max(1);
+            prop_assert!(decide(&mut state, quota, now + seconds * 1_000, cost).admitted);
+        }
+        // Whoever keeps charging the same cost and then waits for the reset is admitted.
+        let mut charged = false;
+        loop {
+            let decision = admit(&mut state, quota, now, cost);
+            if !decision.admitted {
+                let told = header_seconds(decision.reset_at);
+                prop_assert!(!charged || decide(&mut state, quota, told, cost).admitted);
+                break;
+            }
+            charged = true;
+        }
+    }
+
+    #[test]
+    fn a_constant_cost_is_admitted_at_the_reset(
+        quota in quotas(), cost in 1_u32..40, gaps in prop::collection::vec(0_u64..3_000, 1..60)
+    ) {
+        let cost = cost.min(quota.limit);
+        let (mut state, mut now) = (State::default(), 1_700_000_000_123);
+        for gap in gaps {
+            now += gap;
+            let told = admit(&mut state, &quota, now, cost).reset_at;
+            let mut alone = state.clone();
+            prop_assert!(decide(&mut alone, &quota, header_seconds(told), cost).admitted);
+        }
+    }
+
+    #[test]
+    fn a_burst_in_one_ms_admits_the_quota_exactly(quota in quotas(), extra in 1_u32..20) {
+        let mut state = State::default();
+        let asked = 0..quota.limit + extra;
+        let passed = asked.filter(|_| admit(&mut state, &quota, 1_700_000_000_000, 1).admitted);
+        prop_assert_eq!(passed.count() as u64, u64::from(quota.limit));
+    }
+
+    #[test]
+    fn a_changed_quota_keeps_what_was_used(history in histories(), limit in 1_u32..60) {
+        let (mut state, now, admitted) = replay(&history);
+        let quota = Quota { limit, ..history.0 };
+        let used = modelled_use(&admitted, &quota, now);
+        let decision = decide(&mut state, &quota, now, 1);
+        prop_assert_eq!(decision.used, used);
+        prop_assert_eq!(decision.remaining, u64::from(limit).saturating_sub(used));
+        if let Some(retry_at) = decision.retry_at {
+            prop_assert!(decision.reset_at >= retry_at);
+            prop_assert!(!decide(&mut state, &quota, retry_at - 1, 1).admitted);
+            prop_assert!(decide(&mut state, &quota, header_seconds(decision.reset_at), 1).admitted);
+        }
+    }
+
+    #[test]
+    fn a_small_step_back_stands_still(history in histories(), back in 1_u64..=MAX_STEP_BACK) {
+        let (mut state, _, _) = replay(&history);
+        prop_assume!(!state.counts.is_empty());
+        let (quota, kept, seen) = (&history.0, state.clone(), state.seen);
+        let at_seen = decide(&mut state, quota, seen, 1);
+        prop_assert_eq!(decide(&mut state, quota, seen - back, 1), at_seen);
+        prop_assert_eq!(state, kept);
+    }
+
+    #[test]
+    fn a_clock_set_back_locks_nobody_out(history in histories(), back in 0_u64..100_000_000) {
+        let (mut state, now, _) = replay(&history);
+        let quota = &history.0;
+        let set = now - MAX_STEP_BACK - 1 - back;
+        let decision = decide(&mut state, quota, set, quota.limit);
+        let longest = quota.window + quota.sub_window();
+        prop_assert!(decision.reset_at <= set + MAX_STEP_BACK + longest);
+        if let Some(retry_at) = decision.retry_at {
+            prop_assert!(retry_at <= set + MAX_STEP_BACK + longest);
+            prop_assert!(decide(&mut state, quota, retry_at, quota.limit).admitted);
+        }
+    }
+}
+
+#[test]
+fn the_largest_quotas_neither_overflow_nor_overcharge() {
+    let quota = Quota { limit: u32::MAX, window: 1 << 40, resolution: 1 };
+    let mut state = State::default();
+    let now = 1_700_000_000_000;
+    assert!(admit(&mut state, &quota, now, u32::MAX).admitted);
+    let refused = admit(&mut state, &quota, now, 1);
+    assert!(!refused.admitted);
+    assert_eq!(state.counts.first(), Some(&u32::MAX));
+    let retry_at = refused.retry_at.unwrap();
+    assert!(!decide(&mut state, &quota, retry_at - 1, 1).admitted);
+    assert!(decide(&mut state, &quota, retry_at, 1).admitted);
+}
+
+#[test]
+fn up_to_seven_sub_windows_live_inside_the_record() {
+    let mut state = State::default();
+    let quota = Quota { limit: 5, window: 7_000, resolution: 7 };
+    admit(&mut state, &quota, 1_700_000_000_000, 1);
+    assert!(!state.counts.spilled());
+}

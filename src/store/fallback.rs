@@ -1,0 +1,47 @@
+//! What happens to a request when the shared store gave no decision: each limit's own policy.
+
+use smallvec::SmallVec;
+
+use super::{StoreError, memory::Memory, stats::WorkerCounts};
+use crate::limit::{Charge, Decision, Limit, Millis, OnFailure, Verdict};
+
+/// Decides a request without the shared store, all or nothing over all of its limits: `closed` refuses
+/// the whole, `local` counts here with this gateway's share of the quota, `open` admits.
+pub(super) fn decide(
+    charges: &[Charge<'_>],
+    now: Millis,
+    memory: &Memory,
+    gateways: u32,
+    counts: &WorkerCounts,
+) -> Result<Verdict, StoreError> {
+    for charge in charges {
+        counts.fell_back(charge.limit.on_failure);
+    }
+    let closed = charges.iter().find(|charge| charge.limit.on_failure == OnFailure::Closed);
+    if let Some(charge) = closed {
+        return Err(StoreError::Unavailable { limit: charge.limit.index });
+    }
+    let is_local = |charge: &&Charge<'_>| charge.limit.on_failure == OnFailure::Local;
+    let local: SmallVec<[Charge<'_>; 4]> = charges.iter().filter(is_local).copied().collect();
+    let counted = memory.charge_share(&local, now, gateways);
+    let mut decisions = counted.decisions.into_iter();
+    let decided = charges.iter().map(|charge| match charge.limit.on_failure {
+        OnFailure::Local => decisions.next().unwrap_or_else(|| uncounted(charge.limit, now)),
+        OnFailure::Open | OnFailure::Closed => uncounted(charge.limit, now),
+    });
+    Ok(Verdict { admitted: counted.admitted, now, decisions: decided.collect() })
+}
+
+/// Admitted, and nothing is known.
+fn uncounted(limit: &Limit, now: Millis) -> Decision {
+    let limit = u64::from(limit.quota.limit);
+    Decision {
+        admitted: true,
+        limit,
+        remaining: limit,
+        used: 0,
+        reset_at: now,
+        retry_at: None,
+        counted: false,
+    }
+}

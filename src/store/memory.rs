@@ -1,0 +1,146 @@
+//! Counters in this process: shared by all workers, exact, bounded, expiring.
+//!
+//! Records are spread over shards, each a table behind a lock. A request takes the locks of all its
+//! records, in the order of their shards, decides all and charges all or none; so no two requests
+//! wait for each other in a ring, and no one ever sees half a charge.
+
+mod shard;
+#[cfg(test)]
+mod tests;
+
+use crossbeam_utils::CachePadded;
+use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
+
+use self::shard::{Ask, Shard};
+use crate::limit::{Charge, Key, Limit, Millis, Verdict};
+
+/// The most shards that records are spread over.
+const MAX_SHARDS: usize = 256;
+
+/// A shard is worth its lock only from so many records on; fewer also would make the bound uneven.
+const MIN_KEYS_PER_SHARD: usize = 1_024;
+
+/// A tick visits one in so many buckets of each shard, so that a round takes so many ticks.
+const TICKS_PER_ROUND: usize = 16;
+
+/// The most buckets visited under one lock.
+const BUCKETS_PER_LOCK: usize = 1_024;
+
+/// The counters of all limits, in this process's memory.
+pub struct Memory {
+    /// A power of two of them.
+    shards: Box<[CachePadded<Mutex<Shard>>]>,
+}
+
+impl Memory {
+    /// An empty store of at most `max_keys` records in all.
+    pub fn new(max_keys: usize) -> Self {
+        let wanted = (max_keys / MIN_KEYS_PER_SHARD).clamp(1, MAX_SHARDS);
+        let count = if wanted.is_power_of_two() { wanted } else { wanted.next_power_of_two() / 2 };
+        let shard = || CachePadded::new(Mutex::new(Shard::new(max_keys / count)));
+        Self { shards: (0..count).map(|_| shard()).collect() }
+    }
+
+    /// Decides all charges of a request at `now`, and charges all or none.
+    pub fn charge(&self, charges: &[Charge<'_>], now: Millis) -> Verdict {
+        self.charge_share(charges, now, 1)
+    }
+
+    /// The same for one of `gateways` that share each quota evenly, none of them losing the odd unit.
+    pub fn charge_share(&self, charges: &[Charge<'_>], now: Millis, gateways: u32) -> Verdict {
+        if let [charge] = charges {
+            let ask = ask(charge, gateways);
+            let decision = self.lock(self.shard_of(ask.id)).admit(&ask, now);
+            let mut decisions = SmallVec::new();
+            let admitted = decision.admitted;
+            decisions.push(decision);
+            return Verdict { admitted, now, decisions };
+        }
+        let asks: SmallVec<[Ask; 4]> = charges.iter().map(|charge| ask(charge, gateways)).collect();
+        self.charge_all(&asks, now)
+    }
+
+    fn charge_all(&self, asks: &[Ask], now: Millis) -> Verdict {
+        let mut shards: SmallVec<[usize; 4]> = asks.iter().map(|a| self.shard_of(a.id)).collect();
+        shards.sort_unstable();
+        shards.dedup();
+        let mut locked: SmallVec<[MutexGuard<'_, Shard>; 4]> =
+            shards.iter().map(|&shard| self.lock(shard)).collect();
+        let place = |id| shards.partition_point(|&shard| shard < self.shard_of(id));
+
+        let mut verdict = Verdict { admitted: true, now, decisions: SmallVec::new() };
+        for (at, ask) in asks.iter().enumerate() {
+            // Two charges on one record: the second is decided on top of the first.
+            let before = asks[..at].iter().filter(|other| other.id == ask.id);
+            let cost = before.fold(ask.cost, |sum, other| sum.saturating_add(other.cost));
+            let decision = locked[place(ask.id)].decide(ask, now, cost);
+            verdict.admitted &= decision.admitted;
+            verdict.decisions.push(decision);
+        }
+        if verdict.admitted {
+            for (ask, decision) in asks.iter().zip(&mut verdict.decisions) {
+                *decision = locked[place(ask.id)].charge(ask, now);
+            }
+        }
+        verdict
+    }
+
+    /// Expires a bounded part of the records; a full round takes some ticks. To be called once a
+    /// second from the control thread.
+    pub fn tick(&self, now: Millis) {
+        for shard in 0..self.shards.len() {
+            let mut left = self.lock(shard).buckets() / TICKS_PER_ROUND + BUCKETS_PER_LOCK / 4;
+            while left > 0 {
+                let part = left.min(BUCKETS_PER_LOCK);
+                if self.lock(shard).sweep(part, now) {
+                    break;
+                }
+                left -= part;
+            }
+        }
+    }
+
+    /// Records held. Takes every lock, one after the other.
+    pub fn len(&self) -> usize {
+        (0..self.shards.len()).map(|shard| self.lock(shard).len()).sum()
+    }
+
+    /// Whether no record is held.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Records that the tables could hold without growing: what memory is taken for.
+    pub fn capacity(&self) -> usize {
+        (0..self.shards.len()).map(|shard| self.lock(shard).capacity()).sum()
+    }
+
+    /// Records removed before their time, because the store was full.
+    pub fn evictions(&self) -> u64 {
+        (0..self.shards.len()).map(|shard| self.lock(shard).evicted()).sum()
+    }
+
+    fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
+        self.shards[shard].lock()
+    }
+
+    /// Which shard holds a record. The table hashes by the other half of the bits.
+    fn shard_of(&self, id: u128) -> usize {
+        (id >> 64) as usize & (self.shards.len() - 1)
+    }
+}
+
+/// The name of the record that a limit keeps of a caller.
+pub(super) fn record(limit: &Limit, key: Key) -> u128 {
+    key.0 ^ limit.identity()
+}
+
+fn ask(charge: &Charge<'_>, gateways: u32) -> Ask {
+    let mut quota = charge.limit.quota;
+    if gateways > 1 {
+        quota.limit = quota.limit.div_ceil(gateways);
+    }
+    let id = record(charge.limit, charge.key);
+    Ask { id, algorithm: charge.limit.algorithm, quota, cost: charge.cost }
+}

@@ -1,0 +1,227 @@
+//! The memory store: exact under concurrency, all or none, bounded, and it gives memory back.
+
+use std::sync::{
+    Barrier,
+    atomic::{AtomicU64, Ordering},
+};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::limit::{Algorithm, OnFailure, Quota};
+
+const NOW: Millis = 1_700_000_000_000;
+
+fn limit(name: &str, quota: u32) -> Limit {
+    Limit {
+        name: name.into(),
+        fingerprint: 7,
+        algorithm: Algorithm::SlidingWindow,
+        quota: Quota { limit: quota, window: 60_000, resolution: 6 },
+        cost: 1,
+        on_failure: OnFailure::Local,
+        index: 0,
+    }
+}
+
+fn charge(limit: &Limit, key: u128) -> Charge<'_> {
+    Charge { limit, key: Key(key), cost: 1 }
+}
+
+/// The `n`-th of a row of keys that are as random as hashed ones.
+fn key(n: u64) -> u128 {
+    let mut words = [0_u64; 2];
+    let mut state = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678;
+    for word in &mut words {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        *word = z ^ (z >> 31);
+    }
+    u128::from(words[0]) << 64 | u128::from(words[1])
+}
+
+#[test]
+fn concurrent_charges_admit_the_quota_exactly() {
+    const QUOTA: u32 = 10_000;
+    let (store, limit) = (Memory::new(1_000), limit("a", QUOTA));
+    let (admitted, start) = (AtomicU64::new(0), Barrier::new(2));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                start.wait();
+                for _ in 0..QUOTA {
+                    let passed = store.charge(&[charge(&limit, 1)], NOW).admitted;
+                    admitted.fetch_add(u64::from(passed), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert_eq!(admitted.into_inner(), u64::from(QUOTA));
+}
+
+#[test]
+fn several_limits_in_any_order_neither_lock_up_nor_over_admit() {
+    let limits: Vec<Limit> = (0..4).map(|n| limit(&format!("limit-{n}"), 3_000)).collect();
+    let store = Memory::new(1 << 20);
+    let admitted = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for reversed in [false, true] {
+            let (limits, store, admitted) = (&limits, &store, &admitted);
+            scope.spawn(move || {
+                let mut charges: Vec<_> = limits.iter().map(|limit| charge(limit, 9)).collect();
+                if reversed {
+                    charges.reverse();
+                }
+                for _ in 0..2_500 {
+                    let passed = store.charge(&charges, NOW).admitted;
+                    admitted.fetch_add(u64::from(passed), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert_eq!(admitted.into_inner(), 3_000);
+}
+
+#[test]
+fn a_refusal_by_one_limit_charges_none() {
+    let (narrow, broad) = (limit("narrow", 1), limit("broad", 1_000));
+    let store = Memory::new(1_000);
+    let both = [charge(&broad, 1), charge(&narrow, 1)];
+    assert!(store.charge(&both, NOW).admitted);
+    for _ in 0..1_000 {
+        let verdict = store.charge(&both, NOW);
+        assert!(!verdict.admitted);
+        assert!(verdict.decisions[0].admitted && !verdict.decisions[1].admitted);
+        assert_eq!(verdict.decisions[0].remaining, 999);
+    }
+}
+
+#[test]
+fn two_limits_that_count_the_same_key_keep_two_records() {
+    let (one, other) = (limit("one", 5), limit("other", 5));
+    let store = Memory::new(1_000);
+    for expected in (0..5).rev() {
+        assert_eq!(store.charge(&[charge(&one, 1)], NOW).decisions[0].remaining, expected);
+    }
+    assert_eq!(store.charge(&[charge(&other, 1)], NOW).decisions[0].remaining, 4);
+}
+
+#[test]
+fn one_record_charged_twice_by_a_request_counts_both_or_none() {
+    let limit = limit("twice", 3);
+    let store = Memory::new(1_000);
+    let twice = [charge(&limit, 1), charge(&limit, 1)];
+    let verdict = store.charge(&twice, NOW);
+    assert_eq!((verdict.decisions[0].remaining, verdict.decisions[1].remaining), (2, 1));
+    let verdict = store.charge(&twice, NOW);
+    assert!(!verdict.admitted && verdict.decisions[0].admitted && !verdict.decisions[1].admitted);
+    assert!(store.charge(&[charge(&limit, 1)], NOW).admitted, "the refusal charged nothing");
+}
+
+#[test]
+fn a_refused_caller_takes_no_memory() {
+    let limit = limit("a", 1);
+    let store = Memory::new(1_000);
+    let dear = Charge { cost: 2, ..charge(&limit, 1) };
+    assert!(!store.charge(&[dear], NOW).admitted);
+    assert!(store.is_empty());
+}
+
+#[test]
+fn memory_is_given_back_when_callers_fall_silent() {
+    let limit = limit("a", 100);
+    let store = Memory::new(1_000_000);
+    for n in 0..10_000 {
+        store.charge(&[charge(&limit, key(n))], NOW);
+    }
+    assert_eq!(store.len(), 10_000);
+    store.tick(NOW + 1_000);
+    assert_eq!(store.len(), 10_000, "nothing expires early");
+    for second in 0..20 {
+        store.tick(NOW + 80_000 + second * 1_000);
+    }
+    assert_eq!((store.len(), store.capacity()), (0, 0));
+}
+
+#[test]
+fn a_large_table_is_swept_in_bounded_ticks() {
+    let limit = limit("a", 100);
+    let store = Memory::new(100_000);
+    for n in 0..50_000 {
+        store.charge(&[charge(&limit, key(n))], NOW);
+    }
+    store.tick(NOW + 80_000);
+    assert!(!store.is_empty(), "one tick does not visit everything");
+    for _ in 0..20 {
+        store.tick(NOW + 80_000);
+    }
+    assert_eq!(store.len(), 0);
+}
+
+#[test]
+fn a_flood_of_made_up_keys_evicts_itself_and_spares_the_caller_near_his_limit() {
+    let limit = limit("a", 100);
+    let store = Memory::new(2_000);
+    for n in 0..20 {
+        for _ in 0..90 {
+            store.charge(&[charge(&limit, key(1_000_000 + n))], NOW);
+        }
+    }
+    for n in 0..100_000 {
+        store.charge(&[charge(&limit, key(n))], NOW);
+        assert!(store.len() <= 2_000);
+    }
+    assert_eq!(store.len(), 2_000);
+    assert_eq!(store.evictions(), 100_000 + 20 - 2_000);
+    for n in 0..20 {
+        let decision = store.charge(&[charge(&limit, key(1_000_000 + n))], NOW).decisions[0];
+        assert_eq!(decision.used, 91);
+    }
+}
+
+#[test]
+fn a_full_store_drops_what_has_expired_before_it_evicts() {
+    let limit = limit("a", 100);
+    let store = Memory::new(1_000);
+    for n in 0..1_000 {
+        store.charge(&[charge(&limit, key(n))], NOW);
+    }
+    for n in 0..1_000 {
+        store.charge(&[charge(&limit, key(10_000 + n))], NOW + 80_000);
+    }
+    assert!(store.evictions() < 100, "{} evicted", store.evictions());
+}
+
+#[test]
+fn a_changed_quota_keeps_what_was_used() {
+    let (before, raised, lowered) = (limit("a", 10), limit("a", 20), limit("a", 5));
+    let store = Memory::new(1_000);
+    for _ in 0..8 {
+        store.charge(&[charge(&before, 1)], NOW);
+    }
+    let verdict = store.charge(&[charge(&lowered, 1)], NOW);
+    assert_eq!((verdict.admitted, verdict.decisions[0].used), (false, 8));
+    let verdict = store.charge(&[charge(&raised, 1)], NOW);
+    assert_eq!((verdict.admitted, verdict.decisions[0].remaining), (true, 11));
+}
+
+#[test]
+fn gateways_that_share_a_quota_lose_no_unit() {
+    let limit = limit("a", 10);
+    let store = Memory::new(1_000);
+    let share = (0..10).filter(|_| store.charge_share(&[charge(&limit, 1)], NOW, 3).admitted);
+    assert_eq!(share.count(), 4);
+}
+
+proptest! {
+    #[test]
+    fn never_holds_more_than_it_may(max in 1_usize..5_000, keys in 1_u64..6_000) {
+        let limit = limit("a", 100);
+        let store = Memory::new(max);
+        for n in 0..keys {
+            store.charge(&[charge(&limit, key(n))], NOW);
+        }
+        prop_assert!(store.len() <= max);
+    }
+}

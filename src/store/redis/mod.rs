@@ -1,0 +1,176 @@
+//! Counters in Redis: one script call a request, and what happens when there is no answer.
+
+mod link;
+mod presence;
+mod script;
+
+use std::{sync::Arc, time::Duration};
+
+pub(super) use self::presence::{Presence, Reporter};
+use self::{
+    link::{Connector, Fleet, Link, Live},
+    script::ChargeScript,
+};
+use crate::{
+    clock::Clock,
+    limit::{Charge, Verdict},
+};
+
+/// Which Redis, and how long it may take.
+#[derive(Clone)]
+pub struct RedisOptions {
+    /// `redis://[user:password@]host[:port][/db]` or `unix:///path`. Holds a secret: never logged.
+    pub url: Box<str>,
+    /// What every key in Redis begins with.
+    pub namespace: Box<str>,
+    /// How long a connection may take.
+    pub connect_timeout: Duration,
+    /// How long a request may wait for its decision.
+    pub response_timeout: Duration,
+}
+
+impl std::fmt::Debug for RedisOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { url: _, namespace, connect_timeout, response_timeout } = self;
+        f.debug_struct("RedisOptions")
+            .field("namespace", namespace)
+            .field("connect_timeout", connect_timeout)
+            .field("response_timeout", response_timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why Redis gave no decision.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Failure {
+    /// The breaker was open: Redis was not asked.
+    Open,
+    /// No answer in time. The charge may have been made, or still be: it is not repeated.
+    Timeout,
+    /// The connection could not be made, or broke.
+    Io,
+    /// Redis answered with an error: read-only, loading, out of memory, not authorized, ...
+    Server,
+    /// The answer was not one of the script's.
+    Reply,
+}
+
+impl Failure {
+    /// All of them, in the order of [`Failure::index`].
+    pub const ALL: [Self; 5] = [Self::Open, Self::Timeout, Self::Io, Self::Server, Self::Reply];
+
+    /// The name that metrics and logs call it by.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Timeout => "timeout",
+            Self::Io => "io",
+            Self::Server => "server",
+            Self::Reply => "reply",
+        }
+    }
+
+    /// Its place in [`Failure::ALL`].
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    fn of(error: &redis::RedisError) -> Self {
+        if error.is_timeout() {
+            Self::Timeout
+        } else if error.is_io_error() || error.is_connection_dropped() {
+            Self::Io
+        } else if matches!(
+            error.kind(),
+            redis::ErrorKind::Parse | redis::ErrorKind::UnexpectedReturnType
+        ) {
+            Self::Reply
+        } else {
+            Self::Server
+        }
+    }
+}
+
+/// What all workers have in common.
+pub(super) struct Shared {
+    options: Arc<RedisOptions>,
+    connector: Connector,
+    script: ChargeScript,
+    fleet: Arc<Fleet>,
+}
+
+impl Shared {
+    /// Reads the options; connects nothing yet.
+    pub(super) fn new(options: RedisOptions) -> Result<Self, redis::RedisError> {
+        let options = Arc::new(options);
+        Ok(Self {
+            connector: Connector::new(Arc::clone(&options))?,
+            script: ChargeScript::new(&options.namespace),
+            fleet: Arc::default(),
+            options,
+        })
+    }
+
+    /// Workers that use this Redis, and those among them that have lost it.
+    pub(super) fn workers(&self) -> (usize, usize) {
+        (self.fleet.workers(), self.fleet.lost())
+    }
+
+    /// The longest that the first report of presence can take.
+    pub(super) fn patience(&self) -> Duration {
+        self.options.connect_timeout + self.options.response_timeout
+    }
+}
+
+/// One worker's way to Redis.
+pub(super) struct Worker {
+    shared: Arc<Shared>,
+    link: Link,
+    clock: Clock,
+}
+
+impl Worker {
+    /// Starts connecting in the background of the current runtime.
+    pub(super) fn new(shared: Arc<Shared>, clock: Clock) -> Self {
+        let link = Link::new(shared.connector.clone(), Arc::clone(&shared.fleet));
+        Self { shared, link, clock }
+    }
+
+    /// One script call for all charges. Waits no longer than the response timeout, whatever happens;
+    /// with an open breaker, not at all.
+    pub(super) async fn charge(&self, charges: &[Charge<'_>]) -> Result<Verdict, Failure> {
+        if self.link.is_open() {
+            return Err(Failure::Open);
+        }
+        let mut asked = None;
+        let asking = self.ask(charges, &mut asked);
+        let limit = self.shared.options.response_timeout;
+        let outcome = tokio::time::timeout(limit, asking).await.unwrap_or(Err(Failure::Timeout));
+        if let (Err(failure), Some(live)) = (&outcome, &asked) {
+            self.link.trip(live, *failure);
+        }
+        outcome
+    }
+
+    async fn ask(
+        &self,
+        charges: &[Charge<'_>],
+        asked: &mut Option<Live>,
+    ) -> Result<Verdict, Failure> {
+        let live = asked.insert(self.link.live().await?);
+        let now = self.clock.manual_now().unwrap_or(0);
+        let script = &self.shared.script;
+        let mut answer: Result<Vec<i64>, _> =
+            script.call(charges, now).query_async(&mut live.connection).await;
+        if answer.as_ref().is_err_and(is_unknown_script) {
+            // Redis forgot the script, so it ran nothing: asking again cannot charge twice.
+            answer = script.load_and_call(charges, now).query_async(&mut live.connection).await;
+        }
+        let reply = answer.map_err(|error| Failure::of(&error))?;
+        script::verdict(charges, &reply).ok_or(Failure::Reply)
+    }
+}
+
+fn is_unknown_script(error: &redis::RedisError) -> bool {
+    error.code() == Some("NOSCRIPT")
+}

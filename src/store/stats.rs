@@ -1,0 +1,112 @@
+//! What a store counts of itself: one shard a worker, added up when somebody asks.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
+
+use super::redis::Failure;
+use crate::limit::OnFailure;
+
+/// A number that one worker alone writes: no locked instruction, and readers on other threads see it
+/// grow.
+#[derive(Debug, Default)]
+struct Count(AtomicU64);
+
+impl Count {
+    fn bump(&self) {
+        self.0.store(self.get() + 1, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// One worker's counts.
+#[derive(Debug, Default)]
+pub(super) struct WorkerCounts {
+    calls: Count,
+    failures: [Count; Failure::ALL.len()],
+    fallbacks: [Count; 3],
+}
+
+impl WorkerCounts {
+    /// One request was brought to the store.
+    pub(super) fn called(&self) {
+        self.calls.bump();
+    }
+
+    /// The shared store gave no decision.
+    pub(super) fn failed(&self, failure: Failure) {
+        self.failures[failure.index()].bump();
+    }
+
+    /// A limit was decided by its failure policy.
+    pub(super) fn fell_back(&self, policy: OnFailure) {
+        self.fallbacks[place(policy)].bump();
+    }
+}
+
+/// Every worker's counts, those of workers that have ended included.
+#[derive(Debug, Default)]
+pub(super) struct Register(Mutex<Vec<Arc<CachePadded<WorkerCounts>>>>);
+
+impl Register {
+    /// A new worker's own shard.
+    pub(super) fn enter(&self) -> Arc<CachePadded<WorkerCounts>> {
+        let counts = Arc::default();
+        self.0.lock().push(Arc::clone(&counts));
+        counts
+    }
+
+    /// All shards added up.
+    pub(super) fn total(&self) -> Stats {
+        let mut total = Stats::default();
+        for worker in self.0.lock().iter() {
+            total.calls += worker.calls.get();
+            for (sum, count) in total.failures.iter_mut().zip(&worker.failures) {
+                *sum += count.get();
+            }
+            for (sum, count) in total.fallbacks.iter_mut().zip(&worker.fallbacks) {
+                *sum += count.get();
+            }
+        }
+        total
+    }
+}
+
+/// What the store has done since the process began.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Stats {
+    /// Requests brought to the store.
+    pub calls: u64,
+    /// Of them, those to which the shared store gave no decision, by [`Failure::index`].
+    pub failures: [u64; Failure::ALL.len()],
+    /// Decisions of single limits by their failure policy; see [`Stats::fallbacks`].
+    fallbacks: [u64; 3],
+    /// Records in memory that were removed before their time, because it was full.
+    pub evictions: u64,
+    /// Records in memory.
+    pub keys: usize,
+    /// Gateways alive on the same Redis, this one included.
+    pub gateways: u32,
+}
+
+impl Stats {
+    /// Decisions of single limits that their failure policy took.
+    pub fn fallbacks(&self, policy: OnFailure) -> u64 {
+        self.fallbacks[place(policy)]
+    }
+}
+
+fn place(policy: OnFailure) -> usize {
+    match policy {
+        OnFailure::Local => 0,
+        OnFailure::Open => 1,
+        OnFailure::Closed => 2,
+    }
+}

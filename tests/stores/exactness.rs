@@ -1,0 +1,126 @@
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+
+use tidegate::{
+    clock::Clock,
+    limit::{Limit, Quota},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    redis_server::RedisServer,
+    support::{charge, eventually, gateway, limit, stores},
+};
+
+/// A limit whose window does not turn while a test runs.
+fn long(name: &str, quota: u32) -> Limit {
+    let day = 86_400_000;
+    Limit { quota: Quota { limit: quota, window: day, resolution: 1 }, ..limit(name, quota) }
+}
+
+#[test]
+fn two_gateways_on_one_redis_admit_the_quota_exactly() {
+    const QUOTA: u32 = 2_000;
+    let redis = RedisServer::start();
+    let limit = long("shared", QUOTA);
+    let admitted = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let runtime =
+                    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                runtime.block_on(async {
+                    let (stores, store) = gateway(&redis);
+                    let charges = [charge(&limit, 1)];
+                    for _ in 0..QUOTA / 2 + 200 {
+                        let passed = store.charge(&charges, 0).await.unwrap().admitted;
+                        admitted.fetch_add(u32::from(passed), Ordering::Relaxed);
+                    }
+                    assert_eq!(stores.stats().failures, [0; 5]);
+                });
+            });
+        }
+    });
+    assert_eq!(admitted.into_inner(), QUOTA);
+}
+
+#[tokio::test]
+async fn a_refusal_by_one_limit_charges_none() {
+    let redis = RedisServer::start();
+    let (_stores, store) = gateway(&redis);
+    let (narrow, broad) = (long("narrow", 1), long("broad", 1_000));
+    let both = [charge(&broad, 1), charge(&narrow, 1)];
+    assert!(store.charge(&both, 0).await.unwrap().admitted);
+    for _ in 0..100 {
+        let verdict = store.charge(&both, 0).await.unwrap();
+        assert!(!verdict.admitted);
+        assert_eq!(verdict.decisions[0].remaining, 999);
+    }
+}
+
+#[tokio::test]
+async fn redis_own_time_decides_and_comes_back() {
+    let redis = RedisServer::start();
+    let (_stores, store) = gateway(&redis);
+    let limit = limit("a", 10);
+    let verdict = store.charge(&[charge(&limit, 1)], 5).await.unwrap();
+    let off = verdict.now.abs_diff(Clock::system().now());
+    assert!(off < 5_000, "{off} ms off");
+    assert!(verdict.decisions[0].reset_at > verdict.now);
+}
+
+#[tokio::test]
+async fn every_key_in_redis_has_an_end_and_one_shape() {
+    let redis = RedisServer::start();
+    let (stores, store) = gateway(&redis);
+    let stop = CancellationToken::new();
+    let control = tokio::spawn(stores.clone().run(stop.clone()));
+    stores.prepared().await;
+    let (one, other) = (limit("one", 3), limit("other", 100));
+    for key in 0..20 {
+        for _ in 0..5 {
+            store.charge(&[charge(&one, key), charge(&other, key)], 0).await.unwrap();
+        }
+    }
+    let keys: Vec<String> = redis.command(&["KEYS", "*"]);
+    assert!(keys.len() >= 42, "{keys:?}");
+    for key in &keys {
+        let ttl: i64 = redis.command(&["PTTL", key]);
+        assert!(ttl > 0, "{key} would stay for ever");
+        assert!(key.starts_with("tidegate:"), "{key}");
+    }
+    let expected = "tidegate:{00000000000000000000000000000007}:one:000000000000feed";
+    assert!(keys.iter().any(|key| key == expected), "{keys:?}");
+    let ttl: i64 = redis.command(&["PTTL", expected]);
+    assert!((60_000..=80_000).contains(&ttl), "{ttl} ms for a window of 60 s and 10 s of slack");
+    stop.cancel();
+    control.await.unwrap();
+}
+
+#[tokio::test]
+async fn gateways_count_each_other_and_agree_on_the_secret() {
+    let redis = RedisServer::start();
+    let (one, other) = (stores(&redis, Clock::system()), stores(&redis, Clock::system()));
+    assert_ne!(one.seed(), other.seed());
+    let (stop_one, stop_other) = (CancellationToken::new(), CancellationToken::new());
+    tokio::spawn(one.clone().run(stop_one.clone()));
+    one.prepared().await;
+    let other_control = tokio::spawn(other.clone().run(stop_other.clone()));
+    other.prepared().await;
+    assert_eq!(one.seed(), other.seed());
+    assert_eq!(other.status().gateways, 2);
+    let seconds = Duration::from_secs(3);
+    eventually("one sees the other", seconds, async || one.status().gateways == 2).await;
+
+    let _: String = redis.command(&["FLUSHALL"]);
+    let published = async || redis.command::<bool>(&["EXISTS", "tidegate:seed"]);
+    eventually("the secret is published again", seconds, published).await;
+    assert_eq!(one.seed(), other.seed());
+
+    stop_other.cancel();
+    other_control.await.unwrap();
+    eventually("the other has left", seconds, async || one.status().gateways == 1).await;
+    stop_one.cancel();
+}

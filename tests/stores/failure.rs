@@ -1,0 +1,218 @@
+use std::time::{Duration, Instant};
+
+use tidegate::{
+    clock::{self, Clock},
+    limit::{Limit, OnFailure, Verdict},
+    store::{Failure, Store, StoreError, Stores},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    redis_server::RedisServer,
+    support::{RESPONSE_TIMEOUT, charge, eventually, gateway, limit, options},
+};
+
+/// Above what a timeout promises, for a machine that is busy with other tests.
+const GRACE: Duration = Duration::from_millis(150);
+
+/// How long recovery may take: an attempt a second, jitter, and a busy machine.
+const RECOVERY: Duration = Duration::from_secs(5);
+
+fn with_policy(name: &str, quota: u32, on_failure: OnFailure, index: usize) -> Limit {
+    Limit { on_failure, index, ..limit(name, quota) }
+}
+
+fn now() -> u64 {
+    Clock::system().now()
+}
+
+/// Charges one unit and tells how long that took.
+async fn timed(store: &Store, limit: &Limit) -> (Result<Verdict, StoreError>, Duration) {
+    let start: Instant = clock::instant();
+    let outcome = store.charge(&[charge(limit, 1)], now()).await;
+    (outcome, start.elapsed())
+}
+
+/// Waits until this store is decided by Redis again.
+async fn recovered(stores: &Stores, store: &Store) {
+    let limit = limit("recovery", 1_000_000);
+    eventually("Redis decides again", RECOVERY, async || {
+        let before = stores.stats().failures;
+        store.charge(&[charge(&limit, 99)], now()).await.unwrap();
+        stores.stats().failures == before
+    })
+    .await;
+    assert!(stores.status().is_healthy());
+}
+
+fn failures(stores: &Stores, kind: Failure) -> u64 {
+    stores.stats().failures[kind.index()]
+}
+
+#[tokio::test]
+async fn absent_at_start_each_policy_applies_and_it_recovers() {
+    let mut redis = RedisServer::absent();
+    let (stores, store) = gateway(&redis);
+    let local = with_policy("local", 2, OnFailure::Local, 0);
+    let open = with_policy("open", 2, OnFailure::Open, 1);
+    let closed = with_policy("closed", 2, OnFailure::Closed, 2);
+
+    let (outcome, took) = timed(&store, &local).await;
+    let decision = outcome.unwrap().decisions[0];
+    assert!(decision.admitted && decision.counted && took < RESPONSE_TIMEOUT + GRACE);
+    assert!(timed(&store, &local).await.0.unwrap().admitted);
+    let refused = timed(&store, &local).await.0.unwrap();
+    assert!(!refused.admitted && refused.decisions[0].retry_at.is_some());
+
+    for _ in 0..5 {
+        let verdict = timed(&store, &open).await.0.unwrap();
+        assert!(verdict.admitted && !verdict.decisions[0].counted);
+    }
+    let outcome = timed(&store, &closed).await.0;
+    assert_eq!(outcome, Err(StoreError::Unavailable { limit: 2 }));
+    assert!(!stores.status().is_healthy());
+    let stats = stores.stats();
+    assert_eq!(stats.fallbacks(OnFailure::Local), 3);
+    assert_eq!(stats.fallbacks(OnFailure::Open), 5);
+    assert_eq!(stats.fallbacks(OnFailure::Closed), 1);
+
+    redis.restart();
+    recovered(&stores, &store).await;
+    assert!(timed(&store, &closed).await.0.unwrap().decisions[0].counted);
+}
+
+#[tokio::test]
+async fn mixed_policies_stay_all_or_none() {
+    let redis = RedisServer::absent();
+    let (_stores, store) = gateway(&redis);
+    let narrow = with_policy("narrow", 1, OnFailure::Local, 0);
+    let broad = with_policy("broad", 10, OnFailure::Local, 1);
+    let open = with_policy("open", 1, OnFailure::Open, 2);
+    let closed = with_policy("closed", 1, OnFailure::Closed, 3);
+
+    let three = [charge(&open, 1), charge(&broad, 1), charge(&narrow, 1)];
+    let all = [three[0], three[1], three[2], charge(&closed, 1)];
+    let outcome = store.charge(&all, now()).await;
+    assert_eq!(outcome, Err(StoreError::Unavailable { limit: 3 }));
+    let verdict = store.charge(&three, now()).await.unwrap();
+    assert!(verdict.admitted, "the refusal by the closed limit charged nothing");
+    let counted: Vec<bool> = verdict.decisions.iter().map(|decision| decision.counted).collect();
+    assert_eq!(counted, [false, true, true]);
+    assert!(!store.charge(&three, now()).await.unwrap().admitted);
+    let verdict = store.charge(&[charge(&broad, 1)], now()).await.unwrap();
+    assert_eq!(verdict.decisions[0].remaining, 8, "the refusal charged nothing");
+}
+
+#[tokio::test]
+async fn killed_under_load_no_request_fails_or_waits_and_it_recovers() {
+    let mut redis = RedisServer::start();
+    let (stores, store) = gateway(&redis);
+    let limit = limit("load", 1_000_000);
+    let mut slowest = Duration::ZERO;
+    for round in 0..3_000 {
+        if round == 1_000 {
+            redis.kill();
+        }
+        let (outcome, took) = timed(&store, &limit).await;
+        assert!(outcome.unwrap().admitted);
+        slowest = slowest.max(took);
+    }
+    assert!(slowest < RESPONSE_TIMEOUT + GRACE, "a request waited {slowest:?}");
+    let stats = stores.stats();
+    assert!(failures(&stores, Failure::Open) >= 1_900, "{stats:?}");
+    assert!(failures(&stores, Failure::Io) >= 1, "{stats:?}");
+    redis.restart();
+    recovered(&stores, &store).await;
+}
+
+#[tokio::test]
+async fn a_hung_redis_delays_the_first_requests_and_no_more() {
+    let redis = RedisServer::start();
+    let (stores, store) = gateway(&redis);
+    let limit = limit("hang", 1_000);
+    assert!(timed(&store, &limit).await.0.unwrap().admitted);
+    redis.suspend();
+    let (first, second) = tokio::join!(timed(&store, &limit), timed(&store, &limit));
+    for (outcome, took) in [first, second] {
+        assert!(outcome.unwrap().admitted);
+        assert!(took < RESPONSE_TIMEOUT + GRACE, "waited {took:?}");
+    }
+    assert_eq!(failures(&stores, Failure::Timeout), 2, "neither was asked a second time");
+    for _ in 0..100 {
+        let (outcome, took) = timed(&store, &limit).await;
+        assert!(outcome.unwrap().admitted && took < GRACE, "waited {took:?}");
+    }
+    // Attempts to reconnect hang too, and hold nobody up.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let (_, took) = timed(&store, &limit).await;
+    assert!(took < GRACE, "waited {took:?}");
+    redis.resume();
+    recovered(&stores, &store).await;
+}
+
+#[tokio::test]
+async fn a_forgotten_script_is_loaded_again_unnoticed() {
+    let redis = RedisServer::start();
+    let (stores, store) = gateway(&redis);
+    let limit = limit("script", 10);
+    assert_eq!(timed(&store, &limit).await.0.unwrap().decisions[0].remaining, 9);
+    let _: String = redis.command(&["SCRIPT", "FLUSH"]);
+    assert_eq!(timed(&store, &limit).await.0.unwrap().decisions[0].remaining, 8);
+    let _: String = redis.command(&["FLUSHALL"]);
+    assert_eq!(timed(&store, &limit).await.0.unwrap().decisions[0].remaining, 9);
+    assert_eq!(stores.stats().failures, [0; 5]);
+}
+
+#[tokio::test]
+async fn a_read_only_or_full_redis_is_a_lost_one() {
+    for (break_it, mend_it) in [
+        (["CONFIG", "SET", "maxmemory", "1"], ["CONFIG", "SET", "maxmemory", "0"]),
+        (
+            ["CONFIG", "SET", "min-replicas-to-write", "1"],
+            ["CONFIG", "SET", "min-replicas-to-write", "0"],
+        ),
+    ] {
+        let redis = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]);
+        let (stores, store) = gateway(&redis);
+        let limit = limit("full", 10);
+        assert!(timed(&store, &limit).await.0.unwrap().admitted);
+        let _: String = redis.command(&break_it);
+        assert!(timed(&store, &limit).await.0.unwrap().admitted);
+        assert_eq!(failures(&stores, Failure::Server), 1, "{break_it:?}");
+        // The probe must not take a Redis that answers for one that writes.
+        tokio::time::sleep(Duration::from_millis(1_600)).await;
+        assert!(!stores.status().is_healthy());
+        let _: String = redis.command(&mend_it);
+        recovered(&stores, &store).await;
+    }
+}
+
+#[tokio::test]
+async fn the_local_share_is_the_quota_over_the_gateways_last_seen() {
+    let mut redis = RedisServer::start();
+    let (stores, store) = gateway(&redis);
+    let other = Stores::redis(options(&redis), Clock::system(), 1_000).unwrap();
+    let stop = CancellationToken::new();
+    tokio::spawn(stores.clone().run(stop.clone()));
+    tokio::spawn(other.clone().run(stop.clone()));
+    let seconds = Duration::from_secs(3);
+    eventually("two gateways", seconds, async || stores.status().gateways == 2).await;
+    redis.kill();
+    let limit = limit("share", 11);
+    let mut admitted = 0;
+    for _ in 0..20 {
+        admitted += u32::from(timed(&store, &limit).await.0.unwrap().admitted);
+    }
+    assert_eq!(admitted, 6);
+    stop.cancel();
+}
+
+#[tokio::test]
+async fn no_password_shows() {
+    let mut options = options(&RedisServer::absent());
+    options.url = "redis://user:hunter2@127.0.0.1:1".into();
+    assert!(!format!("{options:?}").contains("hunter2"));
+    options.url = "http://user:hunter2@127.0.0.1:1".into();
+    let Err(error) = Stores::redis(options, Clock::system(), 10) else { panic!("a wrong scheme") };
+    assert!(!format!("{error} {error:?}").contains("hunter2"));
+}

@@ -1,0 +1,16 @@
+//! The stores against each other and against a real Redis.
+//!
+//! Needs `redis-server` on the path.
+
+#[path = "../support/redis.rs"]
+#[expect(dead_code, reason = "other test binaries use the rest")]
+mod redis_server;
+
+/// Rust and Lua give the same answers to the same random sequences.
+mod differential;
+/// Concurrent charges admit the quota exactly; every key has an end.
+mod exactness;
+/// What happens when Redis is absent, killed, hung, emptied or unwilling.
+mod failure;
+/// Limits, charges, stores and waits that the tests share.
+mod support;

@@ -1,0 +1,63 @@
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tidegate::{
+    clock::{self, Clock},
+    limit::{Algorithm, Charge, Key, Limit, OnFailure, Quota},
+    store::{RedisOptions, Store, Stores},
+};
+
+use crate::redis_server::RedisServer;
+
+/// How long a request may wait for Redis in these tests.
+pub const RESPONSE_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// 2023, on a whole second.
+pub const NOW: u64 = 1_700_000_000_000;
+
+pub fn limit(name: &str, quota: u32) -> Limit {
+    Limit {
+        name: name.into(),
+        fingerprint: 0xfeed,
+        algorithm: Algorithm::SlidingWindow,
+        quota: Quota { limit: quota, window: 60_000, resolution: 6 },
+        cost: 1,
+        on_failure: OnFailure::Local,
+        index: 0,
+    }
+}
+
+pub fn charge(limit: &Limit, key: u128) -> Charge<'_> {
+    Charge { limit, key: Key(key), cost: 1 }
+}
+
+pub fn options(redis: &RedisServer) -> RedisOptions {
+    RedisOptions {
+        url: redis.url().into(),
+        namespace: "tidegate".into(),
+        connect_timeout: Duration::from_millis(500),
+        response_timeout: RESPONSE_TIMEOUT,
+    }
+}
+
+pub fn stores(redis: &RedisServer, clock: Clock) -> Arc<Stores> {
+    Stores::redis(options(redis), clock, 10_000).unwrap()
+}
+
+/// One gateway with one worker, on the system's clock.
+pub fn gateway(redis: &RedisServer) -> (Arc<Stores>, Store) {
+    let stores = stores(redis, Clock::system());
+    let store = stores.worker();
+    (stores, store)
+}
+
+/// Waits until `condition` holds, and fails the test if it does not within `patience`.
+pub async fn eventually(what: &str, patience: Duration, mut condition: impl AsyncFnMut() -> bool) {
+    let start: Instant = clock::instant();
+    while !condition().await {
+        assert!(start.elapsed() < patience, "not within {patience:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

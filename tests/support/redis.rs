@@ -1,0 +1,117 @@
+//! A real Redis for a test: started on a free port, gone when the test is over.
+
+use std::{
+    net::TcpListener,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A `redis-server` of this test's own. Nothing is written to disk.
+pub struct RedisServer {
+    port: u16,
+    process: Option<Child>,
+    arguments: Vec<String>,
+}
+
+impl RedisServer {
+    /// Starts a server and waits until it answers.
+    ///
+    /// # Panics
+    ///
+    /// If `redis-server` is not installed, or does not come up.
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// The same with more arguments on its command line.
+    pub fn start_with(arguments: &[&str]) -> Self {
+        let mut server = Self::absent();
+        server.arguments = arguments.iter().map(ToString::to_string).collect();
+        server.restart();
+        server
+    }
+
+    /// A port on which no server is listening yet; [`Self::restart`] starts it.
+    pub fn absent() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("a bound address").port();
+        Self { port, process: None, arguments: Vec::new() }
+    }
+
+    /// Where it listens.
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Starts it, empty, on the port that it had.
+    pub fn restart(&mut self) {
+        self.kill();
+        let port = self.port.to_string();
+        let child = Command::new("redis-server")
+            .args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args(&self.arguments)
+            .current_dir(std::env::temp_dir())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("redis-server must be installed to run this test (Debian: redis-server)");
+        self.process = Some(child);
+        for _ in 0..500 {
+            if self.try_command(&["PING"]).is_ok() {
+                return;
+            }
+            pause(Duration::from_millis(10));
+        }
+        panic!("redis-server did not answer on port {port} within 5 s");
+    }
+
+    /// Ends it as a crash would.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            // Already dead is as good.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+
+    /// Makes it hang: connections stay open and nothing is answered.
+    pub fn suspend(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Ends [`Self::suspend`].
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let process = self.process.as_ref().expect("a running server");
+        kill_process(Pid::from_child(process), signal).expect("a signal to our own child");
+    }
+
+    /// Runs a command and gives its answer.
+    pub fn command<T: redis::FromRedisValue>(&self, arguments: &[&str]) -> T {
+        let value = self.try_command(arguments).expect("an answer of the test's Redis");
+        redis::from_redis_value(value).expect("an answer of the expected type")
+    }
+
+    fn try_command(&self, arguments: &[&str]) -> redis::RedisResult<redis::Value> {
+        let client = redis::Client::open(self.url())?;
+        let mut connection = client.get_connection_with_timeout(Duration::from_secs(1))?;
+        let (name, rest) = arguments.split_first().expect("a command");
+        redis::cmd(name).arg(rest).query(&mut connection)
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "another process comes up in its own time")]
+fn pause(time: Duration) {
+    std::thread::sleep(time);
+}
