@@ -115,7 +115,7 @@ fn asked_to_measure() -> bool {
     given("--bench") && !given("--test")
 }
 
-/// The contestants that are installed; at least one must be.
+/// Tidegate, and the peers that are installed.
 fn programs(options: &Options) -> Result<Vec<Program>> {
     let mut found = Vec::new();
     for gateway in Gateway::ALL {
@@ -124,6 +124,7 @@ fn programs(options: &Options) -> Result<Vec<Program>> {
         }
         match Program::find(gateway, options.bare_peers) {
             Ok(program) => found.push(program),
+            Err(error) if gateway == Gateway::Tidegate => return Err(error),
             Err(error) => eprintln!("left out: {error:#}"),
         }
     }
