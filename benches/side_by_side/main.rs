@@ -10,9 +10,9 @@
 //! median of the rounds' own ratios, with the least and the greatest behind it. Counts of system
 //! calls and instructions hardly vary and are taken once.
 //!
-//! The peers set the request headers that Tidegate sets. Their request ids are dear (a system call
-//! in nginx, 8k instructions in both): `--bare-peers` takes all added headers away from them, and
-//! is the stricter comparison.
+//! The peers set the request headers that Tidegate sets. That is dear for them: 8k instructions in
+//! both, and in nginx a system call for the request's id. `--bare-peers` takes all added headers
+//! away from them, and is the stricter comparison.
 //!
 //! It prints a markdown table and judges nothing: this is a measurement, never a timed test. The
 //! contestant runs on CPU 0; the load and the upstream run in this process, on CPU 1. Absolute
