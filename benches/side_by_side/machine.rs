@@ -1,0 +1,36 @@
+//! The lines above the table: what ran, and on what.
+
+use std::{fmt::Write as _, fs, thread};
+
+use crate::contestant::Program;
+
+/// Machine, versions and the run's `work`, a line each. To be asked before pinning.
+pub(crate) fn describe(programs: &[Program], work: &str) -> String {
+    let cores = thread::available_parallelism().map_or(0, usize::from);
+    let mut text = format!(
+        "Machine: {}, {cores} cores, Linux {}, load average {} at the start.  ",
+        cpu_model(),
+        line("/proc/sys/kernel/osrelease"),
+        line("/proc/loadavg").split(' ').next().unwrap_or("unknown"),
+    );
+    text.push_str("\nVersions: ");
+    for (place, program) in programs.iter().enumerate() {
+        let comma = if place == 0 { "" } else { ", " };
+        // Writing to a string does not fail.
+        let _ = write!(text, "{comma}{}: {}", program.gateway, program.version);
+    }
+    text.extend([".  \n", work]);
+    text
+}
+
+fn cpu_model() -> String {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find(|line| line.starts_with("model name"));
+    let model = model.and_then(|line| line.split_once(':'));
+    model.map_or_else(|| "unknown CPU".to_owned(), |(_, name)| name.trim().to_owned())
+}
+
+/// A file of one line.
+fn line(path: &str) -> String {
+    fs::read_to_string(path).map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+}
