@@ -147,8 +147,7 @@ impl Stores {
     /// The control task: once a second, expires records in memory and reports to Redis. Returns when
     /// `stop` is cancelled.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        let mut reporter =
-            self.redis.as_ref().map(|shared| Reporter::new(&self.presence, shared));
+        let mut reporter = self.redis.as_ref().map(|shared| Reporter::new(&self.presence, shared));
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {
@@ -165,12 +164,7 @@ impl Stores {
     /// Whether limits are decided where the counters are.
     pub fn status(&self) -> Status {
         let (workers, lost) = self.redis.as_ref().map_or((0, 0), |shared| shared.workers());
-        Status {
-            shared: self.redis.is_some(),
-            workers,
-            lost,
-            gateways: self.presence.gateways(),
-        }
+        Status { shared: self.redis.is_some(), workers, lost, gateways: self.presence.gateways() }
     }
 
     /// What the store has done since the process began. Takes every lock of the memory store, one

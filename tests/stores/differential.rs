@@ -69,7 +69,7 @@ fn rust_and_lua_decide_alike() {
     let redis = RedisServer::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let clock = Clock::manual(NOW);
-    let (_stores, store) = runtime.block_on(async {
+    let (stores, store) = runtime.block_on(async {
         let stores = stores(&redis, clock.clone());
         let store = stores.worker();
         (stores, store)
@@ -101,7 +101,7 @@ fn rust_and_lua_decide_alike() {
             }
         }
     });
-    assert_eq!(_stores.stats().failures, [0; 5], "every sequence was decided by Redis");
+    assert_eq!(stores.stats().failures, [0; 5], "every sequence was decided by Redis");
 }
 
 #[test]
@@ -116,7 +116,9 @@ fn the_largest_quotas_are_exact_in_lua() {
         // Just below MAX_QUOTA_MILLIS: 2^32 - 1 times 2^20 - 1 ms.
         let quota = Quota { limit: u32::MAX, window: (1 << 20) - 1, resolution: 1 };
         let limit = Limit { quota, ..limit("large", 1) };
-        for (step, cost) in [(0, u32::MAX), (0, 1), (1_048_575, 1), (1, 4_097), (7, 9), (524_287, 3)] {
+        for (step, cost) in
+            [(0, u32::MAX), (0, 1), (1_048_575, 1), (1, 4_097), (7, 9), (524_287, 3)]
+        {
             clock.set(clock.now() + step);
             let charges = [Charge { limit: &limit, key: Key(1), cost }];
             let theirs = store.charge(&charges, 0).await.unwrap();

@@ -38,7 +38,7 @@ async fn recovered(stores: &Stores, store: &Store) {
     let limit = limit("recovery", 1_000_000);
     eventually("Redis decides again", RECOVERY, async || {
         let before = stores.stats().failures;
-        store.charge(&[charge(&limit, 99)], now()).await.unwrap();
+        store.charge(&[charge(&limit, 99)], now()).await.expect("a local policy");
         stores.stats().failures == before
     })
     .await;
@@ -167,7 +167,10 @@ async fn a_forgotten_script_is_loaded_again_unnoticed() {
 async fn a_read_only_or_full_redis_is_a_lost_one() {
     for (break_it, mend_it) in [
         (["CONFIG", "SET", "maxmemory", "1"], ["CONFIG", "SET", "maxmemory", "0"]),
-        (["CONFIG", "SET", "min-replicas-to-write", "1"], ["CONFIG", "SET", "min-replicas-to-write", "0"]),
+        (
+            ["CONFIG", "SET", "min-replicas-to-write", "1"],
+            ["CONFIG", "SET", "min-replicas-to-write", "0"],
+        ),
     ] {
         let redis = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]);
         let (stores, store) = gateway(&redis);

@@ -142,7 +142,8 @@ impl Link {
     pub(super) fn new(connector: Connector, fleet: Arc<Fleet>) -> Self {
         fleet.workers.fetch_add(1, Ordering::Relaxed);
         let address = connector.address();
-        let shared = Arc::new(Shared { state: watch::Sender::new(State::Starting), fleet, address });
+        let shared =
+            Arc::new(Shared { state: watch::Sender::new(State::Starting), fleet, address });
         let keeper = tokio::spawn(keep(Arc::clone(&shared), connector)).abort_handle();
         Self { shared, keeper }
     }

@@ -145,8 +145,7 @@ impl Worker {
         let mut asked = None;
         let asking = self.ask(charges, &mut asked);
         let limit = self.shared.options.response_timeout;
-        let outcome =
-            tokio::time::timeout(limit, asking).await.unwrap_or(Err(Failure::Timeout));
+        let outcome = tokio::time::timeout(limit, asking).await.unwrap_or(Err(Failure::Timeout));
         if let (Err(failure), Some(live)) = (&outcome, &asked) {
             self.link.trip(live, *failure);
         }
