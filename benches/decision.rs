@@ -104,6 +104,17 @@ fn ten_million_cold_keys(bencher: Bencher<'_, '_>) {
     });
 }
 
+/// For comparison: one dependent read somewhere in as much memory, which is what no table can avoid.
+#[divan::bench(sample_size = 100_000, sample_count = 40)]
+fn one_cold_read(bencher: Bencher<'_, '_>) {
+    let memory = vec![[1_u64; 10]; 16_777_216];
+    let mut at = 0_u64;
+    bencher.bench_local(|| {
+        at = hashed(at + memory[at as usize & 0xff_ffff][3]).0 as u64;
+        at
+    });
+}
+
 /// A flood of new callers into a full store: each evicts one.
 #[divan::bench(sample_size = 100_000, sample_count = 20)]
 fn flood_into_a_full_store(bencher: Bencher<'_, '_>) {
