@@ -101,7 +101,7 @@ impl Limit {
         let (words, rest) = self.name.as_bytes().as_chunks::<8>();
         let folded = words
             .iter()
-            .fold(self.fingerprint, |hash, word| fold(hash ^ u64::from_le_bytes(*word)));
+            .fold(fold(self.fingerprint), |hash, word| fold(hash ^ u64::from_le_bytes(*word)));
         let rest = rest.iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
         // The length tells names apart whose rests differ by leading zeros alone.
         let low = fold(fold(folded ^ rest) ^ self.name.len() as u64);

@@ -52,11 +52,11 @@ impl Memory {
     pub fn charge_share(&self, charges: &[Charge<'_>], now: Millis, gateways: u32) -> Verdict {
         if let [charge] = charges {
             let ask = ask(charge, gateways);
+            let mut verdict = Verdict { admitted: true, now, decisions: SmallVec::new() };
             let decision = self.lock(self.shard_of(ask.id)).admit(&ask, now);
-            let mut decisions = SmallVec::new();
-            let admitted = decision.admitted;
-            decisions.push(decision);
-            return Verdict { admitted, now, decisions };
+            verdict.admitted = decision.admitted;
+            verdict.decisions.push(decision);
+            return verdict;
         }
         let asks: SmallVec<[Ask; 4]> = charges.iter().map(|charge| ask(charge, gateways)).collect();
         self.charge_all(&asks, now)
