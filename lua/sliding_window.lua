@@ -113,7 +113,7 @@ algorithms.sliding_window = (function()
     -- was charged or moved with its clock is written: both have seen = now.
     local raw = struct.pack('<I6I6', reading.seen, reading.reset_at)
     for age = 0, reading.k do raw = raw .. struct.pack('<I4', reading.counts[age + 1]) end
-    return raw, max(reading.reset_at, (floor(reading.seen / reading.s) + reading.k + 1) * reading.s)
+    return raw, max(reading.reset_at, reading.seen + (reading.k + 1) * reading.s)
   end
 
   return {read = read, decide = decide, tell = tell, charge = charge, write = write}

@@ -98,23 +98,21 @@ impl Limit {
     /// names differ, and so do their records. Names are the operator's, so no secret is needed here:
     /// an attacker knows neither side of the combination.
     pub fn identity(&self) -> u128 {
-        let mut low = self.fingerprint;
-        for chunk in self.name.as_bytes().chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            low = mix(low ^ u64::from_le_bytes(word));
-        }
-        low = mix(low ^ self.name.len() as u64);
-        u128::from(low) | u128::from(mix(low ^ self.fingerprint)) << 64
+        let (words, rest) = self.name.as_bytes().as_chunks::<8>();
+        let folded = words
+            .iter()
+            .fold(fold(self.fingerprint), |hash, word| fold(hash ^ u64::from_le_bytes(*word)));
+        let rest = rest.iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
+        // The length tells names apart whose rests differ by leading zeros alone.
+        let low = fold(fold(folded ^ rest) ^ self.name.len() as u64);
+        u128::from(low) | u128::from(fold(!low)) << 64
     }
 }
 
-/// A bijection of 64 bits in which every bit of the input stirs all of the output (`SplitMix64`'s).
-fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
+/// Stirs 64 bits: both halves of a product with an odd constant, folded.
+fn fold(value: u64) -> u64 {
+    let product = u128::from(value ^ 0x9e37_79b9_7f4a_7c15) * 0xa076_1d64_78bd_642f;
+    (product >> 64) as u64 ^ product as u64
 }
 
 /// One limit, one caller, one request.
@@ -158,4 +156,33 @@ pub struct Verdict {
     pub now: Millis,
     /// One decision a charge, in the charges' order.
     pub decisions: SmallVec<[Decision; 4]>,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_name_and_fingerprint_has_its_own_identity() {
+        let mut seen = BTreeSet::new();
+        let mut names: Vec<String> = (0..5_000).map(|n| format!("limit-{n}")).collect();
+        names.extend((0..20).map(|n| "a".repeat(n)));
+        names.extend((0..20).map(|n| "\0".repeat(n + 1)));
+        for name in &names {
+            for fingerprint in [0, 1, u64::MAX] {
+                let limit = Limit {
+                    name: name.as_str().into(),
+                    fingerprint,
+                    algorithm: Algorithm::SlidingWindow,
+                    quota: Quota { limit: 1, window: 1_000, resolution: 1 },
+                    cost: 1,
+                    on_failure: OnFailure::Local,
+                    index: 0,
+                };
+                assert!(seen.insert(limit.identity()), "{name:?} {fingerprint}");
+            }
+        }
+    }
 }

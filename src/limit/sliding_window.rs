@@ -62,13 +62,11 @@ pub fn admit(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decisi
     }
 }
 
-/// When the record means nothing any more: no count weighs and the reset-at has passed.
+/// When the record means nothing any more, or up to a sub-window later: then no count weighs and the
+/// reset-at has passed.
 pub fn expires_at(state: &State, quota: &Quota) -> Millis {
-    if state.counts.is_empty() {
-        return 0;
-    }
-    let s = quota.sub_window();
-    state.reset_at.max(start_of(state.seen / s + u64::from(quota.resolution) + 1, s))
+    let last_charge_weighs_until = state.seen + quota.window + quota.sub_window();
+    state.reset_at.max(last_charge_weighs_until)
 }
 
 /// The time that counts for this record: it never runs backwards.

@@ -5,6 +5,7 @@
 //! wait for each other in a ring, and no one ever sees half a charge.
 
 mod shard;
+mod table;
 #[cfg(test)]
 mod tests;
 
@@ -21,11 +22,11 @@ const MAX_SHARDS: usize = 256;
 /// A shard is worth its lock only from so many records on; fewer also would make the bound uneven.
 const MIN_KEYS_PER_SHARD: usize = 1_024;
 
-/// A tick visits one in so many buckets of each shard, so that a round takes so many ticks.
+/// A tick visits one in so many slots of each shard, so that a round takes so many ticks.
 const TICKS_PER_ROUND: usize = 16;
 
-/// The most buckets visited under one lock.
-const BUCKETS_PER_LOCK: usize = 1_024;
+/// The most slots visited under one lock.
+const SLOTS_PER_LOCK: usize = 1_024;
 
 /// The counters of all limits, in this process's memory.
 pub struct Memory {
@@ -51,11 +52,11 @@ impl Memory {
     pub fn charge_share(&self, charges: &[Charge<'_>], now: Millis, gateways: u32) -> Verdict {
         if let [charge] = charges {
             let ask = ask(charge, gateways);
+            let mut verdict = Verdict { admitted: true, now, decisions: SmallVec::new() };
             let decision = self.lock(self.shard_of(ask.id)).admit(&ask, now);
-            let mut decisions = SmallVec::new();
-            let admitted = decision.admitted;
-            decisions.push(decision);
-            return Verdict { admitted, now, decisions };
+            verdict.admitted = decision.admitted;
+            verdict.decisions.push(decision);
+            return verdict;
         }
         let asks: SmallVec<[Ask; 4]> = charges.iter().map(|charge| ask(charge, gateways)).collect();
         self.charge_all(&asks, now)
@@ -90,9 +91,9 @@ impl Memory {
     /// second from the control thread.
     pub fn tick(&self, now: Millis) {
         for shard in 0..self.shards.len() {
-            let mut left = self.lock(shard).buckets() / TICKS_PER_ROUND + BUCKETS_PER_LOCK / 4;
+            let mut left = self.lock(shard).slots() / TICKS_PER_ROUND + SLOTS_PER_LOCK / 4;
             while left > 0 {
-                let part = left.min(BUCKETS_PER_LOCK);
+                let part = left.min(SLOTS_PER_LOCK);
                 if self.lock(shard).sweep(part, now) {
                     break;
                 }
@@ -131,9 +132,9 @@ impl Memory {
     }
 }
 
-/// The name of the record that a limit keeps of a caller.
-pub(super) fn record(limit: &Limit, key: Key) -> u128 {
-    key.0 ^ limit.identity()
+/// The name of the record that a limit keeps of a caller; never 0, which is no record's name.
+fn record(limit: &Limit, key: Key) -> u128 {
+    (key.0 ^ limit.identity()).max(1)
 }
 
 fn ask(charge: &Charge<'_>, gateways: u32) -> Ask {

@@ -69,7 +69,7 @@ fn rust_and_lua_decide_alike() {
     let redis = RedisServer::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let clock = Clock::manual(NOW);
-    let (_stores, store) = runtime.block_on(async {
+    let (stores, store) = runtime.block_on(async {
         let stores = stores(&redis, clock.clone());
         let store = stores.worker();
         (stores, store)
@@ -101,7 +101,7 @@ fn rust_and_lua_decide_alike() {
             }
         }
     });
-    assert_eq!(_stores.stats().failures, [0; 5], "every sequence was decided by Redis");
+    assert_eq!(stores.stats().failures, [0; 5], "every sequence was decided by Redis");
 }
 
 #[test]

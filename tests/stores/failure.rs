@@ -38,7 +38,7 @@ async fn recovered(stores: &Stores, store: &Store) {
     let limit = limit("recovery", 1_000_000);
     eventually("Redis decides again", RECOVERY, async || {
         let before = stores.stats().failures;
-        store.charge(&[charge(&limit, 99)], now()).await.unwrap();
+        store.charge(&[charge(&limit, 99)], now()).await.expect("a local policy");
         stores.stats().failures == before
     })
     .await;

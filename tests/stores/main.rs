@@ -3,7 +3,6 @@
 //! Needs `redis-server` on the path.
 
 #[path = "../support/redis.rs"]
-#[expect(dead_code, reason = "other test binaries use the rest")]
 mod redis_server;
 
 /// Rust and Lua give the same answers to the same random sequences.

@@ -12,12 +12,12 @@ use tidegate::{
 use crate::redis_server::RedisServer;
 
 /// How long a request may wait for Redis in these tests.
-pub const RESPONSE_TIMEOUT: Duration = Duration::from_millis(100);
+pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// 2023, on a whole second.
-pub const NOW: u64 = 1_700_000_000_000;
+pub(crate) const NOW: u64 = 1_700_000_000_000;
 
-pub fn limit(name: &str, quota: u32) -> Limit {
+pub(crate) fn limit(name: &str, quota: u32) -> Limit {
     Limit {
         name: name.into(),
         fingerprint: 0xfeed,
@@ -29,11 +29,11 @@ pub fn limit(name: &str, quota: u32) -> Limit {
     }
 }
 
-pub fn charge(limit: &Limit, key: u128) -> Charge<'_> {
+pub(crate) fn charge(limit: &Limit, key: u128) -> Charge<'_> {
     Charge { limit, key: Key(key), cost: 1 }
 }
 
-pub fn options(redis: &RedisServer) -> RedisOptions {
+pub(crate) fn options(redis: &RedisServer) -> RedisOptions {
     RedisOptions {
         url: redis.url().into(),
         namespace: "tidegate".into(),
@@ -42,19 +42,23 @@ pub fn options(redis: &RedisServer) -> RedisOptions {
     }
 }
 
-pub fn stores(redis: &RedisServer, clock: Clock) -> Arc<Stores> {
-    Stores::redis(options(redis), clock, 10_000).unwrap()
+pub(crate) fn stores(redis: &RedisServer, clock: Clock) -> Arc<Stores> {
+    Stores::redis(options(redis), clock, 10_000).expect("usable options")
 }
 
 /// One gateway with one worker, on the system's clock.
-pub fn gateway(redis: &RedisServer) -> (Arc<Stores>, Store) {
+pub(crate) fn gateway(redis: &RedisServer) -> (Arc<Stores>, Store) {
     let stores = stores(redis, Clock::system());
     let store = stores.worker();
     (stores, store)
 }
 
 /// Waits until `condition` holds, and fails the test if it does not within `patience`.
-pub async fn eventually(what: &str, patience: Duration, mut condition: impl AsyncFnMut() -> bool) {
+pub(crate) async fn eventually(
+    what: &str,
+    patience: Duration,
+    mut condition: impl AsyncFnMut() -> bool,
+) {
     let start: Instant = clock::instant();
     while !condition().await {
         assert!(start.elapsed() < patience, "not within {patience:?}: {what}");

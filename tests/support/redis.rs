@@ -9,7 +9,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A `redis-server` of this test's own. Nothing is written to disk.
-pub struct RedisServer {
+pub(crate) struct RedisServer {
     port: u16,
     process: Option<Child>,
     arguments: Vec<String>,
@@ -21,12 +21,12 @@ impl RedisServer {
     /// # Panics
     ///
     /// If `redis-server` is not installed, or does not come up.
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::start_with(&[])
     }
 
     /// The same with more arguments on its command line.
-    pub fn start_with(arguments: &[&str]) -> Self {
+    pub(crate) fn start_with(arguments: &[&str]) -> Self {
         let mut server = Self::absent();
         server.arguments = arguments.iter().map(ToString::to_string).collect();
         server.restart();
@@ -34,19 +34,19 @@ impl RedisServer {
     }
 
     /// A port on which no server is listening yet; [`Self::restart`] starts it.
-    pub fn absent() -> Self {
+    pub(crate) fn absent() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("a bound address").port();
         Self { port, process: None, arguments: Vec::new() }
     }
 
     /// Where it listens.
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
     /// Starts it, empty, on the port that it had.
-    pub fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.kill();
         let port = self.port.to_string();
         let child = Command::new("redis-server")
@@ -68,7 +68,7 @@ impl RedisServer {
     }
 
     /// Ends it as a crash would.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             // Already dead is as good.
             let _ = process.kill();
@@ -77,12 +77,12 @@ impl RedisServer {
     }
 
     /// Makes it hang: connections stay open and nothing is answered.
-    pub fn suspend(&self) {
+    pub(crate) fn suspend(&self) {
         self.signal(Signal::STOP);
     }
 
     /// Ends [`Self::suspend`].
-    pub fn resume(&self) {
+    pub(crate) fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
@@ -92,7 +92,7 @@ impl RedisServer {
     }
 
     /// Runs a command and gives its answer.
-    pub fn command<T: redis::FromRedisValue>(&self, arguments: &[&str]) -> T {
+    pub(crate) fn command<T: redis::FromRedisValue>(&self, arguments: &[&str]) -> T {
         let value = self.try_command(arguments).expect("an answer of the test's Redis");
         redis::from_redis_value(value).expect("an answer of the expected type")
     }

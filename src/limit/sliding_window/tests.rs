@@ -129,16 +129,15 @@ proptest! {
         let (mut state, now, _) = replay(&history);
         let (quota, now) = (&history.0, now + later);
         let refused = decide(&mut state, quota, now, cost);
-        match refused.retry_at {
-            Some(retry_at) => {
-                prop_assert!(!refused.admitted && retry_at > now);
-                let before = decide(&mut state, quota, retry_at - 1, cost);
-                prop_assert!(!before.admitted, "admitted 1 ms before {retry_at}");
-                prop_assert_eq!(before.retry_at, Some(retry_at), "it stays while nobody charges");
-                prop_assert!(decide(&mut state, quota, retry_at, cost).admitted);
-            }
-            None => prop_assert_eq!(refused.admitted, cost <= quota.limit),
-        }
+        let Some(retry_at) = refused.retry_at else {
+            prop_assert_eq!(refused.admitted, cost <= quota.limit);
+            return Ok(());
+        };
+        prop_assert!(!refused.admitted && retry_at > now);
+        let before = decide(&mut state, quota, retry_at - 1, cost);
+        prop_assert!(!before.admitted, "admitted 1 ms before {retry_at}");
+        prop_assert_eq!(before.retry_at, Some(retry_at), "it stays while nobody charges");
+        prop_assert!(decide(&mut state, quota, retry_at, cost).admitted);
     }
 
     #[test]

@@ -1,0 +1,127 @@
+//! What one decision of the memory store costs: `cargo bench --bench decision`.
+
+use std::{
+    hint::black_box,
+    sync::{
+        LazyLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use divan::Bencher;
+use tidegate::{
+    limit::{Algorithm, Charge, Key, Limit, Millis, OnFailure, Quota, sliding_window},
+    store::memory::Memory,
+};
+
+/// Callers in the large table.
+const COLD: u64 = 10_000_000;
+
+const NOW: Millis = 1_700_000_000_000;
+
+/// Ten million callers who were each seen once: about 1.4 GB.
+static CROWD: LazyLock<Memory> = LazyLock::new(|| {
+    let (store, limit) = (Memory::new(2 * COLD as usize), limit("per-caller", 1_000_000));
+    for caller in 0..COLD {
+        store.charge(&[charge(&limit, hashed(caller))], NOW);
+    }
+    store
+});
+
+fn main() {
+    divan::main();
+}
+
+fn limit(name: &str, quota: u32) -> Limit {
+    Limit {
+        name: name.into(),
+        fingerprint: 0x1234_5678_9abc_def0,
+        algorithm: Algorithm::SlidingWindow,
+        quota: Quota { limit: quota, window: 60_000, resolution: 6 },
+        cost: 1,
+        on_failure: OnFailure::Local,
+        index: 0,
+    }
+}
+
+fn charge(limit: &Limit, key: Key) -> Charge<'_> {
+    Charge { limit, key, cost: 1 }
+}
+
+/// A key as random as a hashed one (`SplitMix64`).
+fn hashed(caller: u64) -> Key {
+    let mix = |value: u64| {
+        let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        value ^ (value >> 31)
+    };
+    let first = mix(caller.wrapping_add(0x9e37_79b9_7f4a_7c15));
+    Key(u128::from(first) << 64 | u128::from(mix(first.wrapping_add(0x9e37_79b9_7f4a_7c15))))
+}
+
+/// The pure function alone, on a window with something old in it.
+#[divan::bench]
+fn algorithm_alone(bencher: Bencher<'_, '_>) {
+    let quota = Quota { limit: u32::MAX, window: 60_000, resolution: 6 };
+    let mut state = sliding_window::State::default();
+    sliding_window::admit(&mut state, &quota, NOW - 55_000, 1_000);
+    bencher.bench_local(|| sliding_window::admit(black_box(&mut state), &quota, black_box(NOW), 1));
+}
+
+/// One caller, all of whose requests pass; on two threads they share his record and its lock.
+#[divan::bench(threads = [1, 2])]
+fn hot_key(bencher: Bencher<'_, '_>) {
+    let (store, limit) = (Memory::new(1 << 20), limit("per-caller", u32::MAX));
+    bencher.bench(|| store.charge(black_box(&[charge(&limit, hashed(1))]), black_box(NOW)));
+}
+
+/// One caller who is refused: his retry-at is computed each time.
+#[divan::bench]
+fn hot_key_refused(bencher: Bencher<'_, '_>) {
+    let (store, limit) = (Memory::new(1 << 20), limit("per-caller", 1));
+    bencher.bench(|| store.charge(black_box(&[charge(&limit, hashed(1))]), black_box(NOW)));
+}
+
+/// Two limits on one request: two records, two locks, all or none.
+#[divan::bench]
+fn hot_key_two_limits(bencher: Bencher<'_, '_>) {
+    let (one, other) = (limit("per-caller", u32::MAX), limit("everyone", u32::MAX));
+    let store = Memory::new(1 << 20);
+    bencher.bench(|| {
+        let charges = [charge(&one, hashed(1)), charge(&other, hashed(2))];
+        store.charge(black_box(&charges), black_box(NOW))
+    });
+}
+
+/// Each decision is for another of ten million callers, whose record no cache holds.
+#[divan::bench(threads = [1, 2], sample_size = 100_000, sample_count = 40)]
+fn ten_million_cold_keys(bencher: Bencher<'_, '_>) {
+    let (store, limit) = (&*CROWD, limit("per-caller", 1_000_000));
+    let turn = AtomicU64::new(0);
+    bencher.bench(|| {
+        let caller = hashed(turn.fetch_add(1, Ordering::Relaxed)).0 as u64 % COLD;
+        store.charge(black_box(&[charge(&limit, hashed(caller))]), black_box(NOW + 1))
+    });
+}
+
+/// For comparison: one dependent read somewhere in as much memory, which is what no table can avoid.
+#[divan::bench(sample_size = 100_000, sample_count = 40)]
+fn one_cold_read(bencher: Bencher<'_, '_>) {
+    let memory = vec![[1_u64; 10]; 16_777_216];
+    let mut at = 0_u64;
+    bencher.bench_local(|| {
+        at = hashed(at + memory[at as usize & 0xff_ffff][3]).0 as u64;
+        at
+    });
+}
+
+/// A flood of new callers into a full store: each evicts one.
+#[divan::bench(sample_size = 100_000, sample_count = 20)]
+fn flood_into_a_full_store(bencher: Bencher<'_, '_>) {
+    let (store, limit) = (Memory::new(100_000), limit("per-caller", 100));
+    let turn = AtomicU64::new(0);
+    bencher.bench(|| {
+        let caller = turn.fetch_add(1, Ordering::Relaxed);
+        store.charge(black_box(&[charge(&limit, hashed(caller))]), black_box(NOW))
+    });
+}
