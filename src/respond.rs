@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
-use serde_json::json;
+use serde::Serialize;
 
 use crate::{
     error::GatewayError,
@@ -22,6 +22,7 @@ const DRAFT_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const DRAFT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+const STORE_UNAVAILABLE: &str = "urn:tidegate:problem:store-unavailable";
 const EXPOSED: HeaderValue = HeaderValue::from_static(
     "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Used, X-RateLimit-Reset, \
      X-RateLimit-Resource, RateLimit, RateLimit-Policy, Retry-After, X-Request-Id",
@@ -106,66 +107,86 @@ pub fn retry_after(verdict: &Verdict) -> Option<u64> {
         .map(|retry_at| retry_at.saturating_sub(verdict.now).div_ceil(1000).max(1))
 }
 
+/// A problem document, RFC 9457.
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Problem<'a> {
+    r#type: &'a str,
+    title: &'a str,
+    status: u16,
+    detail: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    violated_policies: Option<Vec<&'a str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after: Option<u64>,
+    request_id: &'a str,
+}
+
 /// The answer to a request that ended early.
 pub fn error(error: &GatewayError, route: Option<&Route>, request_id: &str) -> Response<Bytes> {
     let status = error.status();
-    let mut document = json!({
-        "type": "about:blank",
-        "title": status.canonical_reason().unwrap_or("Error"),
-        "status": status.as_u16(),
-        "detail": error.detail(),
-        "request-id": request_id,
-    });
-    let mut response = Response::new(Bytes::new());
-    *response.status_mut() = status;
+    let mut problem = Problem {
+        r#type: "about:blank",
+        title: status.canonical_reason().unwrap_or("Error"),
+        status: status.as_u16(),
+        detail: String::new(),
+        violated_policies: None,
+        retry_after: None,
+        request_id,
+    };
+    let mut headers = HeaderMap::new();
     match (error, route) {
         (GatewayError::Refused(verdict), Some(route)) => {
-            let retry_after = retry_after(verdict);
-            refusal(&mut document, route, verdict, retry_after);
-            if let Some(seconds) = retry_after {
-                response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+            refusal(&mut problem, route, verdict);
+            if let Some(seconds) = problem.retry_after {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
             }
         }
         (GatewayError::StoreUnavailable, _) => {
-            document["type"] = json!("urn:tidegate:problem:store-unavailable");
-            document["title"] = json!("Store unavailable");
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(1));
+            problem.r#type = STORE_UNAVAILABLE;
+            problem.title = "Store unavailable";
+            problem.detail = error.detail();
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(1));
         }
-        (GatewayError::OtherMethods(methods), _) => {
-            let names: Vec<_> = methods.iter().map(http::Method::as_str).collect();
-            if let Ok(allow) = HeaderValue::try_from(names.join(", ")) {
-                response.headers_mut().insert(header::ALLOW, allow);
-            }
+        _ => {
+            problem.detail = error.detail();
+            headers.extend(allow(error).map(|allow| (header::ALLOW, allow)));
         }
-        (GatewayError::MethodRefused(_), _) => {
-            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(""));
-        }
-        _ => {}
     }
-    response.headers_mut().insert(header::CONTENT_TYPE, PROBLEM);
-    *response.body_mut() = Bytes::from(document.to_string());
+    headers.insert(header::CONTENT_TYPE, PROBLEM);
+    // Strings and numbers always have a JSON form.
+    let mut body = serde_json::to_vec(&problem).unwrap_or_default();
+    body.push(b'\n');
+    let mut response = Response::new(Bytes::from(body));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
     response
 }
 
-fn refusal(
-    document: &mut serde_json::Value,
-    route: &Route,
-    verdict: &Verdict,
-    retry_after: Option<u64>,
-) {
+/// The methods that a path is served for, where the request's is not among them.
+fn allow(error: &GatewayError) -> Option<HeaderValue> {
+    match error {
+        GatewayError::OtherMethods(methods) => {
+            let names: Vec<_> = methods.iter().map(http::Method::as_str).collect();
+            HeaderValue::try_from(names.join(", ")).ok()
+        }
+        GatewayError::MethodRefused(_) => Some(HeaderValue::from_static("")),
+        _ => None,
+    }
+}
+
+fn refusal<'a>(problem: &mut Problem<'a>, route: &'a Route, verdict: &Verdict) {
     let refusing = route.limits.iter().zip(&verdict.decisions).filter(|(_, d)| !d.admitted);
     let names: Vec<&str> = refusing.map(|(used, _)| &*used.limit.name).collect();
-    document["type"] = json!(QUOTA_EXCEEDED);
-    document["title"] = json!("Quota exceeded");
-    document["violated-policies"] = json!(names);
-    let wait = match retry_after {
-        Some(seconds) => {
-            document["retry-after"] = json!(seconds);
-            format!("retry in {seconds} s")
-        }
+    problem.r#type = QUOTA_EXCEEDED;
+    problem.title = "Quota exceeded";
+    problem.retry_after = retry_after(verdict);
+    let wait = match problem.retry_after {
+        Some(seconds) => format!("retry in {seconds} s"),
         None => "the request costs more than the quota, so no wait would help".to_owned(),
     };
-    document["detail"] = json!(format!("{} exceeded; {wait}", names.join(", ")));
+    problem.detail = format!("{} exceeded; {wait}", names.join(", "));
+    problem.violated_policies = Some(names);
 }
 
 /// The answer of an upstream that is the gateway itself.

@@ -71,7 +71,7 @@ impl Reading {
         )?;
         for (route, latency) in metrics.latencies() {
             let (counts, micros) = latency.split_at(LATENCY_BOUNDS.len() + 1);
-            let bounds = LATENCY_BOUNDS.iter().copied().chain([f64::MAX]);
+            let bounds = LATENCY_BOUNDS.iter().copied().chain([f64::INFINITY]);
             let buckets: Vec<(f64, u64)> = bounds.zip(counts.iter().copied()).collect();
             family.encode_family(&[("route", &*route)])?.encode_histogram::<NoLabelSet>(
                 micros[0] as f64 / 1e6,

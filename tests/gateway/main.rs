@@ -1,0 +1,15 @@
+//! The gateway from outside: real sockets, real upstreams, a real Redis.
+#![allow(missing_docs, reason = "a test says in its name what it shows")]
+#![allow(clippy::disallowed_types, reason = "std's mutex serves a test's threads")]
+
+#[path = "../support/client.rs"]
+mod client;
+#[path = "../support/gateway.rs"]
+mod gateway;
+#[path = "../support/redis.rs"]
+mod redis;
+#[path = "../support/upstream.rs"]
+mod upstream;
+
+// What goes through, and comes back, unchanged or changed by rule.
+mod forwarding;

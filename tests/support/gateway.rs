@@ -1,0 +1,72 @@
+//! A gateway of a test's own: the real server on free ports, its configuration in a folder that goes
+//! with it.
+
+use std::{fs, net::SocketAddr, path::PathBuf};
+
+use tempfile::TempDir;
+use tidegate::{clock::Clock, server::Server};
+
+/// A running gateway. Dropping it drains it and waits for its threads.
+pub(crate) struct Gateway {
+    pub(crate) server: Server,
+    file: PathBuf,
+    _folder: TempDir,
+}
+
+impl Gateway {
+    /// Starts `yaml` on the system's clock. What it does not say of `listen`, `admin`, `workers` and
+    /// `access_log` is filled in: free ports, two workers, no log.
+    ///
+    /// # Panics
+    ///
+    /// If it does not start; the message holds every fault.
+    pub(crate) fn start(yaml: &str) -> Self {
+        Self::start_at(yaml, Clock::system())
+    }
+
+    /// The same on a clock that the test moves.
+    pub(crate) fn start_at(yaml: &str, clock: Clock) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("tidegate.yaml");
+        fs::write(&file, complete(yaml)).expect("a file");
+        let server = Server::start(&file, clock).unwrap_or_else(|error| panic!("{error}"));
+        Self { server, file, _folder: folder }
+    }
+
+    /// Where clients connect.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.server.addresses[0]
+    }
+
+    /// Where the operator connects.
+    pub(crate) fn admin(&self) -> SocketAddr {
+        self.server.admin.expect("an admin listener")
+    }
+
+    /// Puts `yaml` in the configuration's place, completed as at the start. The watcher will see it.
+    pub(crate) fn rewrite(&self, yaml: &str) {
+        fs::write(&self.file, complete(yaml)).expect("a file");
+    }
+
+    /// Puts `yaml` in place and reloads at once; `Err` holds the faults.
+    pub(crate) fn reload(&self, yaml: &str) -> Result<u64, String> {
+        self.rewrite(yaml);
+        self.server.reloader.reload().map_err(|faults| faults.to_string())
+    }
+}
+
+fn complete(yaml: &str) -> String {
+    let mut text = String::new();
+    for (key, line) in [
+        ("listen:", "listen: [{address: \"127.0.0.1:0\"}]\n"),
+        ("admin:", "admin: {address: \"127.0.0.1:0\"}\n"),
+        ("workers:", "workers: 2\n"),
+        ("access_log:", "access_log: off\n"),
+        ("drain_timeout:", "drain_timeout: 2s\n"),
+    ] {
+        if !yaml.lines().any(|own| own.starts_with(key)) {
+            text.push_str(line);
+        }
+    }
+    text + yaml
+}
