@@ -67,8 +67,15 @@ impl Seen {
     }
 }
 
+/// A line and what follows it; `None` while the line has no end.
+type Cut<'a> = Option<(&'a [u8], &'a [u8])>;
+
 /// Cuts the first line off, without its end; `None` while it has none.
-fn split_line(bytes: &[u8]) -> Result<Option<(&[u8], &[u8])>, Fault> {
+#[expect(
+    clippy::needless_bitwise_bool,
+    reason = "an early exit would keep vectors out of the loop"
+)]
+fn split_line(bytes: &[u8]) -> Result<Cut<'_>, Fault> {
     let Some(lf) = memchr::memchr(b'\n', bytes) else { return Ok(None) };
     let line = bytes[..lf].strip_suffix(b"\r").ok_or(Fault::BareLf)?;
     // No early exit: a plain fold over the line is what the compiler makes vectors of.
@@ -126,7 +133,8 @@ fn check_fields(mut rest: &[u8], max_headers: usize) -> Result<Option<(Seen, &[u
                 check_host(value)?;
             }
             14 if name.eq_ignore_ascii_case(b"content-length") => {
-                if seen.length.replace(decimal(value)?).is_some() {
+                let earlier = seen.length.replace(decimal(value)?);
+                if earlier.is_some() {
                     return Err(Fault::LengthRepeated);
                 }
             }
