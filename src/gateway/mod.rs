@@ -330,9 +330,10 @@ impl Gateway {
             }
         };
         let headers = response.headers_mut();
-        if let (Some(verdict), Some(route)) = (&visit.verdict, route) {
-            let which = rules.snapshot.headers;
-            respond::rate_headers(headers, route, verdict, which, visit.cross_origin);
+        if let (Some(verdict), Some(index)) = (&visit.verdict, visit.route) {
+            let (which, names) = (rules.snapshot.headers, &rules.routes[index].names);
+            let route = &rules.snapshot.routes[index];
+            respond::rate_headers(headers, route, names, verdict, which, visit.cross_origin);
         }
         headers.insert(X_REQUEST_ID, visit.request_id.clone());
         if settle::settle(&mut visit, peer, failed) {
