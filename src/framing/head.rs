@@ -5,6 +5,10 @@
 
 use super::fault::Fault;
 
+/// The HTTP library reads targets and names up to so many bytes.
+const MAX_TARGET: usize = 65_534;
+const MAX_NAME: usize = 65_535;
+
 /// How a request's body is delimited.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Length {
@@ -82,7 +86,10 @@ fn check_request_line(line: &[u8]) -> Result<Version, Fault> {
     let (target, version) = line[method + 1..]
         .split_at_checked(memchr::memchr(b' ', &line[method + 1..]).ok_or(Fault::RequestLine)?)
         .ok_or(Fault::RequestLine)?;
-    if !is_token(&line[..method]) || target.is_empty() || memchr::memchr(b'\t', line).is_some() {
+    if target.len() > MAX_TARGET {
+        return Err(Fault::TargetTooLong);
+    }
+    if !is_token(&line[..method]) || !is_target(target) {
         return Err(Fault::RequestLine);
     }
     match &version[1..] {
@@ -148,11 +155,14 @@ pub(super) fn check_field(line: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
     }
     let colon = memchr::memchr(b':', line).ok_or(Fault::HeaderName)?;
     let (name, value) = (&line[..colon], &line[colon + 1..]);
+    if name.len() > MAX_NAME {
+        return Err(Fault::HeadTooLarge);
+    }
     if is_token(name) { Ok((name, value.trim_ascii())) } else { Err(Fault::HeaderName) }
 }
 
 /// RFC 9110, 7.2, for what a gateway serves: a name, an address or `[v6]`, and a port.
-fn check_host(value: &[u8]) -> Result<(), Fault> {
+pub(crate) fn check_host(value: &[u8]) -> Result<(), Fault> {
     if value.is_empty() {
         return Err(Fault::HostMissing);
     }
@@ -180,6 +190,18 @@ fn decimal(value: &[u8]) -> Result<u64, Fault> {
 
 fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|&byte| TOKEN[usize::from(byte)])
+}
+
+/// Whether the HTTP library will read `target` as it stands. RFC 9112, 3.2; browsers send some more
+/// characters than RFC 3986 has, and those without another meaning pass.
+fn is_target(target: &[u8]) -> bool {
+    let (mut refused, mut odd) = (false, !target.starts_with(b"/"));
+    // No early exit, as above.
+    for &b in target {
+        refused |= (b <= b' ') | (b >= 0x7f) | matches!(b, b'#' | b'<' | b'>' | b'\\');
+        odd |= matches!(b, b'"' | b'^' | b'`' | b'{' | b'|' | b'}');
+    }
+    !refused && (!odd || http::Uri::try_from(target).is_ok())
 }
 
 /// RFC 9110, 5.6.2.
@@ -283,6 +305,24 @@ mod tests {
         ] {
             assert_eq!(request(&head), Err(fault), "{head:?}");
         }
+    }
+
+    #[test]
+    fn every_target_that_passes_is_one_to_the_library_too() {
+        for byte in 0..=255 {
+            for target in [[b'/', byte, b'a'].as_slice(), &[b'/', b'?', byte], &[byte, b'/']] {
+                let passes = is_target(target);
+                assert!(!passes || http::Uri::try_from(target).is_ok(), "{target:?}");
+            }
+        }
+        for target in ["/a?b=c|d", "/a?x=[1]&y={z}", "http://a:80/x?y", "*", "/%7e'(a);b@c,$!"] {
+            assert!(is_target(target.as_bytes()), "{target}");
+        }
+        for target in ["/a#b", "/\u{e9}", "/a\\b", "a/b", "//\t", "http://[::1/"] {
+            assert!(!is_target(target.as_bytes()), "{target}");
+        }
+        let long = [b"GET /".to_vec(), vec![b'a'; MAX_TARGET], b" HTTP/1.1\r\n".to_vec()].concat();
+        assert_eq!(check_request(&long, 100), Err(Fault::TargetTooLong));
     }
 
     #[test]

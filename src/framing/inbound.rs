@@ -23,6 +23,9 @@ use super::{
 /// like anyone else, because the fault itself travels beside it.
 const STAND_IN: &[u8] = b"GET / HTTP/1.1\r\nhost: refused\r\nconnection: close\r\n\r\n";
 
+/// So many bytes that follow a request are taken in before it is answered.
+const AHEAD: usize = 16 * 1024;
+
 /// The largest head, in bytes and in headers.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadBounds {
@@ -52,13 +55,23 @@ pub struct Inbound<S> {
     held: Held,
     /// How many held bytes have been checked and may be handed over.
     checked: usize,
+    /// How many held bytes were found to be no whole head yet.
+    incomplete: usize,
     state: State,
 }
 
 impl<S> Inbound<S> {
     /// Wraps a connection that was just accepted.
     pub fn new(io: S, wire: Rc<Wire>, bounds: HeadBounds) -> Self {
-        Self { io, wire, bounds, held: Held::default(), checked: 0, state: State::Head }
+        Self {
+            io,
+            wire,
+            bounds,
+            held: Held::default(),
+            checked: 0,
+            incomplete: 0,
+            state: State::Head,
+        }
     }
 
     /// Gives the connection back.
@@ -72,6 +85,7 @@ impl<S> Inbound<S> {
         self.held.push(STAND_IN);
         self.checked = STAND_IN.len();
         self.state = State::Refused;
+        self.wire.begin();
     }
 
     /// Looks for a whole head among the held bytes.
@@ -85,23 +99,20 @@ impl<S> Inbound<S> {
             Ok(Some((length, _))) if length > self.bounds.bytes => self.refuse(Fault::HeadTooLarge),
             Ok(Some((length, body))) => {
                 self.checked = length;
+                self.incomplete = 0;
                 self.state = match body {
                     Length::Known(0) => State::Head,
                     Length::Known(length) => State::Known(length),
                     Length::Chunked => State::Chunked(Chunked::default()),
                 };
-                self.wire.enter(self.phase_after());
+                self.wire.begin();
             }
             Ok(None) if self.held.bytes().len() > self.bounds.bytes => {
                 let whole_line = memchr::memchr(b'\n', self.held.bytes()).is_some();
                 self.refuse(if whole_line { Fault::HeadTooLarge } else { Fault::TargetTooLong });
             }
-            Ok(None) => {}
+            Ok(None) => self.incomplete = self.held.bytes().len(),
         }
-    }
-
-    fn phase_after(&self) -> Phase {
-        if matches!(self.state, State::Head) { Phase::Idle } else { Phase::Body }
     }
 
     /// How many of `bytes` belong to the body; what is left begins the next head.
@@ -124,7 +135,8 @@ impl<S> Inbound<S> {
             }
             State::Head | State::Refused => 0,
         };
-        self.wire.enter(self.phase_after());
+        let over = matches!(self.state, State::Head) && !self.wire.is_busy();
+        self.wire.enter(if over { Phase::Idle } else { Phase::Busy });
         Ok(count)
     }
 }
@@ -159,7 +171,11 @@ impl<S: AsyncRead + Unpin> Inbound<S> {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         let before = buf.filled().len();
-        ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
+        let read = Pin::new(&mut self.io).poll_read(cx, buf);
+        if read.is_pending() && self.wire.phase() != Phase::Body {
+            self.wire.enter(Phase::Body);
+        }
+        ready!(read)?;
         let fresh = &buf.filled()[before..];
         let count = match self.follow_body(fresh) {
             Ok(count) => count,
@@ -171,9 +187,25 @@ impl<S: AsyncRead + Unpin> Inbound<S> {
         if count < fresh.len() {
             self.held.push(&fresh[count..]);
             buf.set_filled(before + count);
-            self.check_head();
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// While a request is being answered: takes in a little of what follows it, so that a client that
+    /// has gone is noticed. None of it is looked at before the answer is over, because what is wrong
+    /// with it is not this request's fault.
+    fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            if !self.held.bytes().is_empty() {
+                self.wire.hold_ahead();
+            }
+            if self.held.bytes().len() >= AHEAD {
+                return Poll::Pending;
+            }
+            if ready!(self.held.fill(&mut self.io, cx))? == 0 {
+                return Poll::Ready(Ok(()));
+            }
+        }
     }
 
     /// Body bytes that came together with their head.
@@ -213,9 +245,15 @@ impl<S: AsyncRead + Unpin> AsyncRead for Inbound<S> {
             }
             match this.state {
                 State::Refused => return Poll::Pending,
+                State::Head if this.wire.is_busy() => return this.poll_ahead(cx),
                 State::Head if this.held.bytes().is_empty() => {}
                 State::Head => {
-                    this.check_head();
+                    if this.wire.phase() == Phase::Idle {
+                        this.wire.enter(Phase::Head);
+                    }
+                    if this.held.bytes().len() != this.incomplete {
+                        this.check_head();
+                    }
                     if this.checked > 0 {
                         continue;
                     }
@@ -293,6 +331,7 @@ mod tests {
                 Ok(0) | Err(_) => break,
                 Ok(count) => out.extend_from_slice(&buffer[..count]),
             }
+            wire.finish();
         }
         (out, wire.fault())
     }

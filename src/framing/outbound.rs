@@ -16,8 +16,20 @@ use super::{head::check_answer, held::Held};
 /// The largest head of an answer, in bytes.
 const MAX_HEAD: usize = 64 * 1024;
 
-/// Whether the next bytes begin an answer. Set when a request is sent.
-pub type Armed = Rc<Cell<bool>>;
+/// What a connection to an upstream is about to do.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Turn {
+    /// What comes is a body, or nothing should come at all.
+    #[default]
+    Rest,
+    /// A request is about to be written. What comes before its first byte belongs to no answer.
+    Request,
+    /// What comes begins an answer.
+    Answer,
+}
+
+/// Whose turn it is: [`Turn::Request`] is set by whoever sends one.
+pub type Armed = Rc<Cell<Turn>>;
 
 /// A connection to an upstream, read strictly.
 #[derive(Debug)]
@@ -29,9 +41,15 @@ pub struct Outbound<S> {
 }
 
 impl<S> Outbound<S> {
-    /// Wraps a new connection; `armed` is set by whoever sends a request.
+    /// Wraps a new connection; `armed` is shared with whoever sends requests.
     pub fn new(io: S, armed: Armed) -> Self {
         Self { io, armed, held: Held::default(), checked: 0 }
+    }
+
+    fn write_begins(&self) {
+        if self.armed.get() == Turn::Request {
+            self.armed.set(Turn::Answer);
+        }
     }
 
     /// Looks for whole heads among the held bytes: any number of interim ones, then the final one.
@@ -39,7 +57,7 @@ impl<S> Outbound<S> {
         while let Some((length, status)) = check_answer(&self.held.bytes()[self.checked..])? {
             self.checked += length;
             if status >= 200 {
-                self.armed.set(false);
+                self.armed.set(Turn::Rest);
                 // The body is the HTTP library's to follow.
                 self.checked = self.held.bytes().len();
                 break;
@@ -67,7 +85,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Outbound<S> {
                 this.checked -= this.held.hand_over(this.checked, buf);
                 return Poll::Ready(Ok(()));
             }
-            if !this.armed.get() {
+            if this.armed.get() != Turn::Answer {
                 return Pin::new(&mut this.io).poll_read(cx, buf);
             }
             let count = ready!(this.held.fill(&mut this.io, cx))?;
@@ -85,7 +103,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Outbound<S> {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().io).poll_write(cx, buf)
+        let this = self.get_mut();
+        this.write_begins();
+        Pin::new(&mut this.io).poll_write(cx, buf)
     }
 
     fn poll_write_vectored(
@@ -93,7 +113,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Outbound<S> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().io).poll_write_vectored(cx, bufs)
+        let this = self.get_mut();
+        this.write_begins();
+        Pin::new(&mut this.io).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {

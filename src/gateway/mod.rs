@@ -134,7 +134,7 @@ impl Gateway {
             visit.parts.uri = target;
         }
         let route = &rules.snapshot.routes[plan.route];
-        peer.wire.begin(route.request_timeout.as_millis() as u64);
+        peer.wire.allow(route.request_timeout.as_millis() as u64);
         visit.check_length(route)?;
         if !plan.keys.is_empty() {
             visit.verdict = Some(self.charge(rules, &plan, visit).await?);
@@ -152,8 +152,8 @@ impl Gateway {
         if matches!(parts.method, Method::CONNECT | Method::TRACE) {
             return Err(GatewayError::MethodRefused(parts.method.clone()));
         }
-        let expect = parts.headers.get(header::EXPECT);
-        if expect.is_some_and(|value| !value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
+        let mut expected = parts.headers.get_all(header::EXPECT).iter();
+        if expected.any(|value| !value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
             return Err(GatewayError::Expectation);
         }
         target::to_origin_form(parts)

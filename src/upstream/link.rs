@@ -22,7 +22,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 use super::{body::RequestBody, pool::Pool, waker::LinkWaker};
-use crate::framing::{Armed, Outbound};
+use crate::framing::{Armed, Outbound, Turn};
 
 type Driver = http1::Connection<TokioIo<Outbound<TcpStream>>, RequestBody>;
 
@@ -45,7 +45,7 @@ pub struct Link {
 impl Link {
     /// Makes a link of a connected socket.
     pub(super) async fn new(socket: TcpStream) -> hyper::Result<Self> {
-        let armed = Rc::new(Cell::new(false));
+        let armed = Rc::new(Cell::new(Turn::Rest));
         let io = TokioIo::new(Outbound::new(socket, armed.clone()));
         let (sender, driver) = http1::Builder::new().writev(false).handshake(io).await?;
         let signal = Arc::new(LinkWaker::default());
@@ -72,7 +72,7 @@ impl Link {
         request: Request<RequestBody>,
         expired: impl Fn() -> bool,
     ) -> Result<(Response<Incoming>, Self), ExchangeError> {
-        self.armed.set(true);
+        self.armed.set(Turn::Request);
         let mut answer = std::pin::pin!(self.sender.try_send_request(request));
         let result = std::future::poll_fn(|cx| {
             if expired() {
