@@ -88,6 +88,13 @@ impl<S> Inbound<S> {
         self.wire.begin();
     }
 
+    /// What is too large about a head: its first line alone, or all of it.
+    fn too_large(&self) -> Fault {
+        let line = memchr::memchr(b'\n', self.held.bytes());
+        let fits = line.is_some_and(|end| end < self.bounds.bytes);
+        if fits { Fault::HeadTooLarge } else { Fault::TargetTooLong }
+    }
+
     /// Looks for a whole head among the held bytes.
     fn check_head(&mut self) {
         while let Some(rest) = self.held.bytes().strip_prefix(b"\r\n") {
@@ -96,7 +103,7 @@ impl<S> Inbound<S> {
         }
         match check_request(self.held.bytes(), self.bounds.headers) {
             Err(fault) => self.refuse(fault),
-            Ok(Some((length, _))) if length > self.bounds.bytes => self.refuse(Fault::HeadTooLarge),
+            Ok(Some((length, _))) if length > self.bounds.bytes => self.refuse(self.too_large()),
             Ok(Some((length, body))) => {
                 self.checked = length;
                 self.incomplete = 0;
@@ -108,8 +115,7 @@ impl<S> Inbound<S> {
                 self.wire.begin();
             }
             Ok(None) if self.held.bytes().len() > self.bounds.bytes => {
-                let whole_line = memchr::memchr(b'\n', self.held.bytes()).is_some();
-                self.refuse(if whole_line { Fault::HeadTooLarge } else { Fault::TargetTooLong });
+                self.refuse(self.too_large());
             }
             Ok(None) => self.incomplete = self.held.bytes().len(),
         }

@@ -55,6 +55,8 @@ pub struct Wire {
     expired: Cell<Option<Phase>>,
     linger: Cell<bool>,
     ahead: Cell<bool>,
+    last: Cell<bool>,
+    broken: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -75,6 +77,8 @@ impl Wire {
             expired: Cell::new(None),
             linger: Cell::new(false),
             ahead: Cell::new(false),
+            last: Cell::new(false),
+            broken: Cell::new(false),
             waker: RefCell::new(None),
         }
     }
@@ -181,6 +185,26 @@ impl Wire {
     /// Whether [`Self::linger`] was asked for.
     pub fn lingers(&self) -> bool {
         self.linger.get()
+    }
+
+    /// Asks that the request in flight, or the next one, is the connection's last.
+    pub fn end_soon(&self) {
+        self.last.set(true);
+    }
+
+    /// Whether [`Self::end_soon`] was asked for.
+    pub fn is_last(&self) -> bool {
+        self.last.get()
+    }
+
+    /// Asks that the connection is reset, not closed: its close would look like an answer's end.
+    pub fn break_off(&self) {
+        self.broken.set(true);
+    }
+
+    /// Whether [`Self::break_off`] was asked for.
+    pub fn is_broken(&self) -> bool {
+        self.broken.get()
     }
 
     /// Which deadline has passed at `now`, if one has.

@@ -17,7 +17,7 @@ use std::{
 };
 
 use crossbeam_utils::CachePadded;
-use http::{HeaderValue, Method, Request, Response, header};
+use http::{HeaderValue, Method, Request, Response, Version, header};
 use hyper::body::Incoming;
 use smallvec::SmallVec;
 
@@ -272,7 +272,7 @@ impl Gateway {
             Kind::Respond(fixed) => return Ok(respond::fixed(fixed).map(respond::Content::Whole)),
             Kind::Servers(servers) => servers,
         };
-        let request = visit.outgoing(peer, route);
+        let request = visit.outgoing(peer, route, &rules.snapshot.identity.token);
         let balance = &rules.balances[route.upstream.index];
         match balance.forward(servers, request, &peer.wire).await {
             Ok(mut answer) => {
@@ -338,12 +338,15 @@ impl Gateway {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         if visit.account.line.is_none() {
-            let path = if peer.wire.fault().is_some() { "" } else { visit.parts.uri.path() };
-            let line = self.draft_line(&visit, peer.address, &target::host(&visit.parts), path, "");
-            visit.account.line = line;
+            let host = target::host(&visit.parts);
+            // What stands in for a malformed head says nothing of it.
+            let known = peer.wire.fault().is_none();
+            let (host, path) = if known { (&*host, visit.parts.uri.path()) } else { ("", "") };
+            visit.account.line = self.draft_line(&visit, peer.address, host, path, "");
         }
         visit.account.status = response.status().as_u16();
         let unread = visit.parts.method == Method::HEAD;
+        visit.account.until_close = visit.parts.version == Version::HTTP_10;
         response.map(|content| {
             let body = AnswerBody::new(content, visit.account);
             if unread { body.unread() } else { body }

@@ -19,6 +19,10 @@ const DRAINED: u64 = 64 * 1024;
 
 /// Sees to the unread body of `visit`. Returns whether the connection must close after the answer.
 pub(super) fn settle(visit: &mut Visit, peer: &Peer, failed: bool) -> bool {
+    leaves_unread(visit, peer, failed) || peer.wire.is_last()
+}
+
+fn leaves_unread(visit: &mut Visit, peer: &Peer, failed: bool) -> bool {
     if peer.wire.fault().is_some() {
         return true;
     }
@@ -29,6 +33,7 @@ pub(super) fn settle(visit: &mut Visit, peer: &Peer, failed: bool) -> bool {
     if body.is_end_stream() {
         return false;
     }
+    peer.wire.linger();
     if visit.expects {
         // Reading would tell the client to send it.
         return true;
@@ -37,7 +42,6 @@ pub(super) fn settle(visit: &mut Visit, peer: &Peer, failed: bool) -> bool {
         tokio::task::spawn_local(drain(body));
         return false;
     }
-    peer.wire.linger();
     true
 }
 

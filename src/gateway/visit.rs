@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::{Peer, RequestBody, account::Account, add_forwarding, remove_hop_by_hop};
 use crate::{
     error::GatewayError,
-    identity::Part,
+    identity::{Part, TokenSource},
     limit::{Key, Verdict},
     snapshot::Route,
     upstream::headers::X_REQUEST_ID,
@@ -77,7 +77,12 @@ impl Visit {
     }
 
     /// The request as the upstream gets it. Its body goes with it.
-    pub(super) fn outgoing(&mut self, peer: &Peer, route: &Route) -> Request<RequestBody> {
+    pub(super) fn outgoing(
+        &mut self,
+        peer: &Peer,
+        route: &Route,
+        tokens: &[TokenSource],
+    ) -> Request<RequestBody> {
         let body = match self.body.take() {
             Some(body) if !body.is_end_stream() => {
                 RequestBody::new(body, route.max_body, peer.wire.clone())
@@ -88,7 +93,7 @@ impl Visit {
         *request.method_mut() = self.parts.method.clone();
         *request.uri_mut() = std::mem::take(&mut self.parts.uri);
         let mut headers = std::mem::take(&mut self.parts.headers);
-        remove_hop_by_hop(&mut headers, |name| counts_by(route, name));
+        remove_hop_by_hop(&mut headers, |name| counts_by(route, tokens, name));
         if self.expects {
             // The gateway itself says when to go on.
             headers.remove(header::EXPECT);
@@ -99,10 +104,11 @@ impl Visit {
     }
 }
 
-/// Whether a limit of `route` counts by the header `name`.
-fn counts_by(route: &Route, name: &http::HeaderName) -> bool {
-    let parts = route.limits.iter().flat_map(|used| &used.key.0);
-    parts.into_iter().any(|part| matches!(part, Part::Header(header) if header == name))
+/// Whether a limit of `route` counts by the header `name`, or tokens stand in it.
+fn counts_by(route: &Route, tokens: &[TokenSource], name: &http::HeaderName) -> bool {
+    let mut parts = route.limits.iter().flat_map(|used| &used.key.0);
+    parts.any(|part| matches!(part, Part::Header(header) if header == name))
+        || tokens.iter().any(|from| matches!(from, TokenSource::Header(header) if header == name))
 }
 
 /// The id that a trusted proxy gave, where it is short and plain.

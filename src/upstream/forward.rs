@@ -2,11 +2,11 @@
 
 use std::{cell::Cell, io, rc::Rc};
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, header};
 use http_body::Body;
 
 use super::{
-    Servers,
+    Servers, Target,
     body::RequestBody,
     link::{AnswerStream, ExchangeError, Link},
     pool::Pool,
@@ -89,6 +89,7 @@ impl Balance {
         wire: &Wire,
     ) -> Result<Response<AnswerStream>, UpstreamError> {
         self.earn();
+        name_host(&mut request, servers);
         wire.await_answer(servers.response_timeout.as_millis() as u64);
         let harmless = request.method().is_idempotent() && request.body().is_end_stream();
         let mut retries = if harmless { servers.retries } else { 0 };
@@ -134,6 +135,19 @@ impl Balance {
         }
         let error = failed.unwrap_or_else(|| io::ErrorKind::NotFound.into());
         Err(UpstreamError::Connect(error))
+    }
+}
+
+/// HTTP/1.0 knows requests without `Host`; what goes on is HTTP/1.1 and must have one.
+fn name_host(request: &mut Request<RequestBody>, servers: &Servers) {
+    if request.headers().contains_key(header::HOST) {
+        return;
+    }
+    let Some(Target { host, port }) = servers.targets.first() else { return };
+    let named =
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    if let Ok(value) = HeaderValue::try_from(named) {
+        request.headers_mut().insert(header::HOST, value);
     }
 }
 

@@ -13,3 +13,5 @@ mod upstream;
 
 // What goes through, and comes back, unchanged or changed by rule.
 mod forwarding;
+// What is refused before it is believed, and that nothing of it reaches an upstream.
+mod framing;

@@ -43,6 +43,13 @@ impl Gateway {
         self.server.admin.expect("an admin listener")
     }
 
+    /// The sum of the metrics whose lines start with `prefix`, such as `name{label="x"`.
+    pub(crate) fn metric(&self, prefix: &str) -> u64 {
+        let text = crate::client::get(self.admin(), "/metrics", "Connection: close\r\n").text();
+        let lines = text.lines().filter(|line| line.starts_with(prefix));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+    }
+
     /// Puts `yaml` in the configuration's place, completed as at the start. The watcher will see it.
     pub(crate) fn rewrite(&self, yaml: &str) {
         fs::write(&self.file, complete(yaml)).expect("a file");
