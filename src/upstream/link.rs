@@ -161,7 +161,9 @@ impl Body for AnswerStream {
             first = link.turn(cx, |cx| Pin::new(&mut *body).poll_frame(cx));
         }
         let frame = std::task::ready!(first);
-        this.ended = frame.is_none() || this.body.is_end_stream();
+        // Trailers are the last frame; nobody may ask for one more.
+        let last = matches!(&frame, Some(Ok(frame)) if frame.is_trailers());
+        this.ended = frame.is_none() || last || this.body.is_end_stream();
         if let Some(Ok(frame)) = frame {
             return Poll::Ready(Some(Ok(super::headers::clean_trailers(frame))));
         }

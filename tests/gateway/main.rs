@@ -15,3 +15,7 @@ mod upstream;
 mod forwarding;
 // What is refused before it is believed, and that nothing of it reaches an upstream.
 mod framing;
+// What upstreams may answer, and what becomes of answers that are wrong.
+mod answers;
+// Answers that come before the request's body was read, and the connection after them.
+mod early;

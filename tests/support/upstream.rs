@@ -41,41 +41,29 @@ impl Upstream {
     pub(crate) fn with(
         answer: impl Fn(&[u8], &mut TcpStream) -> bool + Send + Sync + 'static,
     ) -> Self {
+        Self::on_each(move |socket, seen, raw| converse(socket, &answer, seen, raw))
+    }
+
+    fn on_each(serve: impl Fn(TcpStream, &Seen, &Mutex<Vec<u8>>) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("a bound address");
         let (seen, raw, connections) = (Seen::default(), Arc::default(), Arc::default());
-        let answer: Arc<Answer> = Arc::new(answer);
+        let serve = Arc::new(serve);
         let own = Self { address, seen, raw, connections };
         let (seen, raw, connections) = (own.seen.clone(), own.raw.clone(), own.connections.clone());
         thread::spawn(move || {
             for socket in listener.incoming().flatten() {
                 connections.fetch_add(1, Ordering::SeqCst);
-                let (answer, seen, raw) = (answer.clone(), seen.clone(), raw.clone());
-                thread::spawn(move || converse(socket, &*answer, &seen, &raw));
+                let (serve, seen, raw) = (serve.clone(), seen.clone(), raw.clone());
+                thread::spawn(move || serve(socket, &seen, &raw));
             }
         });
         own
     }
 
-    /// Answers the requests of its first, second, … connection from `scripts`, one answer a request;
-    /// the connection is closed after its last. Further connections get the last script.
-    pub(crate) fn scripted(scripts: &'static [&'static [&'static str]]) -> Self {
-        let turns: Mutex<Vec<(SocketAddr, usize, usize)>> = Mutex::default();
-        Self::with(move |_, socket| {
-            let Ok(peer) = socket.peer_addr() else { return false };
-            let mut turns = turns.lock().expect("no test panics with it");
-            let known = turns.iter().position(|(address, ..)| *address == peer);
-            let place = known.unwrap_or_else(|| {
-                let script = turns.len().min(scripts.len() - 1);
-                turns.push((peer, script, 0));
-                turns.len() - 1
-            });
-            let (_, script, turn) = &mut turns[place];
-            let answers = scripts[*script];
-            let answer = answers.get(*turn).copied().unwrap_or_default();
-            *turn += 1;
-            socket.write_all(answer.as_bytes()).is_ok() && *turn < answers.len()
-        })
+    /// Hands each connection to `converse`, which says and reads what it likes.
+    pub(crate) fn raw_with(converse: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> Self {
+        Self::on_each(move |mut socket, _, _| converse(&mut socket))
     }
 
     /// Every byte that has been received so far, whole requests or not.
@@ -165,6 +153,16 @@ fn read_request(
         read_more(held)?;
     }
     Some(held.drain(..length).collect())
+}
+
+/// Reads and forgets until the other side closes; says how many bytes came.
+pub(crate) fn read_until_closed(socket: &mut TcpStream) -> usize {
+    let mut buffer = [0; 16 * 1024];
+    let mut sum = 0;
+    while let Some(count) = socket.read(&mut buffer).ok().filter(|count| *count > 0) {
+        sum += count;
+    }
+    sum
 }
 
 fn read_more(socket: &mut TcpStream, held: &mut Vec<u8>) -> Option<()> {
