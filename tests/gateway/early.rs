@@ -9,7 +9,7 @@ fn start(upstream: &Upstream) -> Gateway {
 limits: {{once: {{algorithm: sliding_window, quota: 1, window: 1h, key: []}}}}
 routes:
   - {{name: limited, match: {{path: /limited}}, upstream: origin, limits: [once]}}
-  - {{name: short, match: {{path: /short}}, upstream: origin, max_body: 10}}
+  - {{name: short, match: {{path: /short}}, upstream: origin, max_body: 10B}}
   - {{name: open, match: {{path: /open}}, upstream: origin}}",
         upstream.target()
     ))
