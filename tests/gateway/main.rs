@@ -19,3 +19,7 @@ mod framing;
 mod answers;
 // Answers that come before the request's body was read, and the connection after them.
 mod early;
+// Which route, which path, which headers.
+mod routing;
+// Who is counted, and by what.
+mod identity;
