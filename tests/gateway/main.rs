@@ -23,3 +23,5 @@ mod early;
 mod routing;
 // Who is counted, and by what.
 mod identity;
+// How long anything may take.
+mod deadlines;
