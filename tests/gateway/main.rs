@@ -25,3 +25,9 @@ mod routing;
 mod identity;
 // How long anything may take.
 mod deadlines;
+// Connections to upstreams: reused, replaced, never mixed up; and back-pressure.
+mod pooling;
+// The stop, under load.
+mod drain;
+// Health, metrics, the access log, request ids.
+mod seen;

@@ -64,7 +64,11 @@ impl Reply {
 impl Client {
     /// Connects; no read waits longer than 10 s.
     pub(crate) fn connect(address: SocketAddr) -> Self {
-        let socket = TcpStream::connect(address).expect("a connection");
+        Self::adopt(TcpStream::connect(address).expect("a connection"))
+    }
+
+    /// Takes over a connection that was made elsewhere.
+    pub(crate) fn adopt(socket: TcpStream) -> Self {
         socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
         socket.set_nodelay(true).expect("no delay");
         Self { socket, held: Vec::new() }
@@ -169,6 +173,15 @@ impl Client {
     pub(crate) fn read_to_end(&mut self) -> std::io::Result<Vec<u8>> {
         let mut all = std::mem::take(&mut self.held);
         self.socket.read_to_end(&mut all).map(|_| all)
+    }
+
+    /// Takes nothing from the connection for so long.
+    pub(crate) fn wait_silently(&mut self, time: Duration) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let silent = TcpStream::connect(listener.local_addr().expect("an address"));
+        let mut silent = silent.expect("a connection");
+        silent.set_read_timeout(Some(time)).expect("a timeout");
+        let _ = silent.read(&mut [0]);
     }
 
     /// Whether the gateway has ended the connection, in order or by a reset; waits for it.
