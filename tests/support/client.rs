@@ -175,15 +175,6 @@ impl Client {
         self.socket.read_to_end(&mut all).map(|_| all)
     }
 
-    /// Takes nothing from the connection for so long.
-    pub(crate) fn wait_silently(&mut self, time: Duration) {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let silent = TcpStream::connect(listener.local_addr().expect("an address"));
-        let mut silent = silent.expect("a connection");
-        silent.set_read_timeout(Some(time)).expect("a timeout");
-        let _ = silent.read(&mut [0]);
-    }
-
     /// Whether the gateway has ended the connection, in order or by a reset; waits for it.
     pub(crate) fn is_ended(&mut self) -> bool {
         use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
