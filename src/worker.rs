@@ -30,6 +30,7 @@ use crate::{
     clock,
     framing::{Inbound, Phase, Wire},
     gateway::{Gateway, Peer, Shared},
+    metrics::Shard,
     snapshot::HttpRules,
     upstream::headers::Forwarding,
 };
@@ -203,11 +204,9 @@ impl Worker {
         let peer = Rc::new(Peer { wire: wire.clone(), address: ip, forwarding });
         let rules = snapshot.http;
         drop(snapshot);
-        let shard = self.gateway.shard();
-        shard.accepted.add(1);
-        shard.connections.add(1);
+        let open = Open::new(self.gateway.shard());
         let left = self.converse(socket, &wire, &peer, &rules).await;
-        shard.connections.take();
+        drop(open);
         if let Some(socket) = left.filter(|_| wire.lingers()) {
             let _ = timeout(LINGER, take_in(socket)).await;
         }
@@ -275,6 +274,23 @@ impl Worker {
                 self.gateway.sweep();
             }
         }
+    }
+}
+
+/// One open connection, counted; however it ends, also in a panic.
+struct Open<'a>(&'a Shard);
+
+impl<'a> Open<'a> {
+    fn new(shard: &'a Shard) -> Self {
+        shard.accepted.add(1);
+        shard.connections.add(1);
+        Self(shard)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.connections.take();
     }
 }
 

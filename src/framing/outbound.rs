@@ -55,6 +55,9 @@ impl<S> Outbound<S> {
     /// Looks for whole heads among the held bytes: any number of interim ones, then the final one.
     fn check_heads(&mut self) -> io::Result<()> {
         while let Some((length, status)) = check_answer(&self.held.bytes()[self.checked..])? {
+            if length > MAX_HEAD {
+                return Err(too_large());
+            }
             self.checked += length;
             if status >= 200 {
                 self.armed.set(Turn::Rest);
@@ -64,13 +67,14 @@ impl<S> Outbound<S> {
             }
         }
         if self.held.bytes().len() - self.checked > MAX_HEAD {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "the answer's head is too large",
-            ));
+            return Err(too_large());
         }
         Ok(())
     }
+}
+
+fn too_large() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the answer's head is too large")
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Outbound<S> {

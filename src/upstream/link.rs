@@ -26,6 +26,8 @@ use crate::framing::{Armed, Outbound, Turn};
 
 type Driver = http1::Connection<TokioIo<Outbound<TcpStream>>, RequestBody>;
 
+/// The HTTP library's own buffers grow to this: a whole head, and what one client may lag behind.
+const BUFFER: usize = 128 * 1024;
 /// In one turn, the parts of a connection may answer one another so often.
 const TURNS: usize = 8;
 
@@ -47,7 +49,9 @@ impl Link {
     pub(super) async fn new(socket: TcpStream) -> hyper::Result<Self> {
         let armed = Rc::new(Cell::new(Turn::Rest));
         let io = TokioIo::new(Outbound::new(socket, armed.clone()));
-        let (sender, driver) = http1::Builder::new().writev(false).handshake(io).await?;
+        let mut builder = http1::Builder::new();
+        builder.writev(false).max_buf_size(BUFFER);
+        let (sender, driver) = builder.handshake(io).await?;
         let signal = Arc::new(LinkWaker::default());
         let waker = Waker::from(signal.clone());
         Ok(Self { sender, driver: Some(driver), armed, signal, waker, idle_since: 0, used: false })

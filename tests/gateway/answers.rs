@@ -1,4 +1,4 @@
-use std::io::Write;
+use std::io::{Read, Write};
 
 use crate::{
     client::{Client, get},
@@ -8,7 +8,8 @@ use crate::{
 
 fn start(upstream: &Upstream) -> Gateway {
     Gateway::start(&format!(
-        "upstreams: {{origin: {{targets: [{}], retries: 0}}}}
+        "workers: 1
+upstreams: {{origin: {{targets: [{}], retries: 0}}}}
 routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]",
         upstream.target()
     ))
@@ -215,6 +216,7 @@ fn what_comes_after_an_answer_is_nobodys_answer() {
 #[test]
 fn an_answer_before_the_body_was_read_reaches_the_client() {
     let upstream = Upstream::raw_with(|socket| {
+        let _ = socket.read(&mut [0; 100]);
         let _ = socket.write_all(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno");
         crate::upstream::read_until_closed(socket);
     });
@@ -229,4 +231,48 @@ fn an_answer_before_the_body_was_read_reaches_the_client() {
     // The upstream's connection, with half a request on it, is not used again.
     assert_eq!(get(gateway.address(), "/", "").status, 403);
     assert_eq!(upstream.connections(), 2);
+}
+
+#[test]
+fn an_http_1_0_client_is_spoken_to_in_its_own_tongue() {
+    let upstream = Upstream::with(|request, socket| {
+        let answer = if request.starts_with(b"GET /chunked") {
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+        } else {
+            "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+        };
+        socket.write_all(answer.as_bytes()).is_ok()
+    });
+    let gateway = start(&upstream);
+    let mut client = Client::connect(gateway.address());
+    for _ in 0..2 {
+        client.send("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+        let reply = client.reply();
+        assert_eq!((reply.status, reply.text().as_str()), (200, "hello"));
+        assert_eq!(reply.header("connection"), Some("keep-alive"));
+    }
+    client.send("GET /chunked HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+    let reply = client.reply();
+    assert_eq!((reply.text().as_str(), reply.header("transfer-encoding")), ("hello", None));
+    assert!(client.is_closed(), "the close is the end");
+    let mut client = Client::connect(gateway.address());
+    client.send("GET / HTTP/1.0\r\nHost: a\r\n\r\nGET /next HTTP/1.0\r\nHost: a\r\n\r\n");
+    assert_eq!(client.reply().text(), "hello");
+    assert!(client.is_closed(), "HTTP/1.0 closes unless asked not to");
+    assert_eq!(upstream.count(), 4);
+    assert_eq!(upstream.connections(), 1);
+}
+
+#[test]
+fn heads_as_large_as_is_allowed_come_through_and_larger_ones_do_not() {
+    for (length, status) in [(60_000, 200), (70_000, 502)] {
+        let upstream = Upstream::with(move |_, socket| {
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX: {}\r\n\r\nok",
+                "y".repeat(length)
+            );
+            socket.write_all(head.as_bytes()).is_ok()
+        });
+        assert_eq!(get(start(&upstream).address(), "/", "").status, status, "{length}");
+    }
 }
