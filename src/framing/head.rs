@@ -71,14 +71,37 @@ impl Seen {
     }
 }
 
+/// A line and what follows it; `None` while the line has no end.
+type Cut<'a> = Option<(&'a [u8], &'a [u8])>;
+
 /// Cuts the first line off, without its end; `None` while it has none.
-fn split_line(bytes: &[u8]) -> Result<Option<(&[u8], &[u8])>, Fault> {
+fn split_line(bytes: &[u8]) -> Result<Cut<'_>, Fault> {
     let Some(lf) = memchr::memchr(b'\n', bytes) else { return Ok(None) };
     let line = bytes[..lf].strip_suffix(b"\r").ok_or(Fault::BareLf)?;
-    // No early exit: a plain fold over the line is what the compiler makes vectors of.
-    let control =
-        line.iter().fold(false, |bad, &b| bad | ((b < 0x20) & (b != b'\t')) | (b == 0x7f));
-    if control { Err(Fault::Control) } else { Ok(Some((line, &bytes[lf + 1..]))) }
+    if has_control(line) { Err(Fault::Control) } else { Ok(Some((line, &bytes[lf + 1..]))) }
+}
+
+/// Whether a control character other than a tab stands in `line`. Eight bytes at a time; the last
+/// eight are looked at as one word, whatever has been seen of them.
+fn has_control(line: &[u8]) -> bool {
+    let (words, rest) = line.as_chunks::<8>();
+    let last = line.last_chunk::<8>().filter(|_| !rest.is_empty());
+    let suspect = match last {
+        None if words.is_empty() => true,
+        _ => words.iter().chain(last).any(|word| word_has_control(u64::from_le_bytes(*word))),
+    };
+    suspect && line.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t')
+}
+
+/// Whether one of eight bytes is below 0x20, or 0x7f. The bit tricks are exact: no byte borrows from
+/// another as long as each is compared with less than 0x80.
+fn word_has_control(word: u64) -> bool {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    const TOPS: u64 = ONES * 0x80;
+    let below = word.wrapping_sub(ONES * 0x20) & !word;
+    let delete = word ^ (ONES * 0x7f);
+    let is_delete = delete.wrapping_sub(ONES) & !delete;
+    (below | is_delete) & TOPS != 0
 }
 
 fn check_request_line(line: &[u8]) -> Result<Version, Fault> {
@@ -133,7 +156,8 @@ fn check_fields(mut rest: &[u8], max_headers: usize) -> Result<Option<(Seen, &[u
                 check_host(value)?;
             }
             14 if name.eq_ignore_ascii_case(b"content-length") => {
-                if seen.length.replace(decimal(value)?).is_some() {
+                let earlier = seen.length.replace(decimal(value)?);
+                if earlier.is_some() {
                     return Err(Fault::LengthRepeated);
                 }
             }
@@ -150,15 +174,13 @@ fn check_fields(mut rest: &[u8], max_headers: usize) -> Result<Option<(Seen, &[u
 
 /// Cuts one field line into its name and its trimmed value.
 pub(super) fn check_field(line: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
-    if matches!(line[0], b' ' | b'\t') {
-        return Err(Fault::Folded);
+    let end = line.iter().position(|&byte| !TOKEN[usize::from(byte)]);
+    match end.map(|end| (end, line[end])) {
+        Some((0, b' ' | b'\t')) => Err(Fault::Folded),
+        Some((end, _)) if end > MAX_NAME => Err(Fault::HeadTooLarge),
+        Some((end, b':')) if end > 0 => Ok((&line[..end], line[end + 1..].trim_ascii())),
+        _ => Err(Fault::HeaderName),
     }
-    let colon = memchr::memchr(b':', line).ok_or(Fault::HeaderName)?;
-    let (name, value) = (&line[..colon], &line[colon + 1..]);
-    if name.len() > MAX_NAME {
-        return Err(Fault::HeadTooLarge);
-    }
-    if is_token(name) { Ok((name, value.trim_ascii())) } else { Err(Fault::HeaderName) }
 }
 
 /// RFC 9110, 7.2, for what a gateway serves: a name, an address or `[v6]`, and a port.
@@ -195,14 +217,32 @@ fn is_token(bytes: &[u8]) -> bool {
 /// Whether the HTTP library will read `target` as it stands. RFC 9112, 3.2; browsers send some more
 /// characters than RFC 3986 has, and those without another meaning pass.
 fn is_target(target: &[u8]) -> bool {
-    let (mut refused, mut odd) = (false, !target.starts_with(b"/"));
-    // No early exit, as above.
-    for &b in target {
-        refused |= (b <= b' ') | (b >= 0x7f) | matches!(b, b'#' | b'<' | b'>' | b'\\');
-        odd |= matches!(b, b'"' | b'^' | b'`' | b'{' | b'|' | b'}');
+    let first = if target.starts_with(b"/") { PLAIN } else { ODD };
+    match target.iter().fold(first, |worst, &byte| worst.max(TARGET[usize::from(byte)])) {
+        PLAIN => true,
+        ODD => http::Uri::try_from(target).is_ok(),
+        _ => false,
     }
-    !refused && (!odd || http::Uri::try_from(target).is_ok())
 }
+
+/// What the library certainly reads, what it has to be asked about, and what is refused.
+const PLAIN: u8 = 0;
+const ODD: u8 = 1;
+const REFUSED: u8 = 2;
+
+static TARGET: [u8; 256] = {
+    let mut table = [PLAIN; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = match byte as u8 {
+            0..=b' ' | 0x7f.. | b'#' | b'<' | b'>' | b'\\' => REFUSED,
+            b'"' | b'^' | b'`' | b'{' | b'|' | b'}' => ODD,
+            _ => PLAIN,
+        };
+        byte += 1;
+    }
+    table
+};
 
 /// RFC 9110, 5.6.2.
 static TOKEN: [bool; 256] = {
@@ -360,6 +400,15 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn control_characters_are_found_wherever_they_stand(
+            mut line in prop::collection::vec(b' '..=b'~', 1..40), at: prop::sample::Index, byte: u8,
+        ) {
+            let at = at.index(line.len());
+            line[at] = byte;
+            prop_assert_eq!(has_control(&line), byte.is_ascii_control() && byte != b'\t');
+        }
+
         #[test]
         fn no_bytes_panic(bytes: Vec<u8>) {
             let _ = check_request(&bytes, 100);

@@ -2,7 +2,7 @@
 //! has one reading.
 
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
     io,
     pin::Pin,
     rc::Rc,
@@ -18,7 +18,7 @@ const MAX_HEAD: usize = 64 * 1024;
 
 /// What a connection to an upstream is about to do.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Turn {
+enum Turn {
     /// What comes is a body, or nothing should come at all.
     #[default]
     Rest,
@@ -28,28 +28,55 @@ pub enum Turn {
     Answer,
 }
 
-/// Whose turn it is: [`Turn::Request`] is set by whoever sends one.
-pub type Armed = Rc<Cell<Turn>>;
+/// What a connection to an upstream and its user tell one another about the exchange under way.
+#[derive(Debug, Default)]
+pub struct Exchange {
+    turn: Cell<Turn>,
+    /// Whether what is sent is kept.
+    recording: Cell<bool>,
+    sent: RefCell<Vec<u8>>,
+}
+
+impl Exchange {
+    /// A request is about to be sent. `recording`: its bytes are kept until an answer comes, so that
+    /// it can be sent again.
+    pub fn begin(&self, recording: bool) {
+        self.turn.set(Turn::Request);
+        self.recording.set(recording);
+        self.sent.borrow_mut().clear();
+    }
+
+    /// What was sent of the request, where it was to be kept and no answer came.
+    pub fn take_sent(&self) -> Option<Vec<u8>> {
+        (self.recording.get() && self.turn.get() == Turn::Answer).then(|| self.sent.take())
+    }
+
+    fn write_begins(&self) {
+        if self.turn.get() == Turn::Request {
+            self.turn.set(Turn::Answer);
+        }
+    }
+
+    fn record(&self, bytes: &[u8]) {
+        if self.recording.get() && self.turn.get() == Turn::Answer {
+            self.sent.borrow_mut().extend_from_slice(bytes);
+        }
+    }
+}
 
 /// A connection to an upstream, read strictly.
 #[derive(Debug)]
 pub struct Outbound<S> {
     io: S,
-    armed: Armed,
+    exchange: Rc<Exchange>,
     held: Held,
     checked: usize,
 }
 
 impl<S> Outbound<S> {
-    /// Wraps a new connection; `armed` is shared with whoever sends requests.
-    pub fn new(io: S, armed: Armed) -> Self {
-        Self { io, armed, held: Held::default(), checked: 0 }
-    }
-
-    fn write_begins(&self) {
-        if self.armed.get() == Turn::Request {
-            self.armed.set(Turn::Answer);
-        }
+    /// Wraps a new connection; whoever sends a request says so to `exchange`.
+    pub fn new(io: S, exchange: Rc<Exchange>) -> Self {
+        Self { io, exchange, held: Held::default(), checked: 0 }
     }
 
     /// Looks for whole heads among the held bytes: any number of interim ones, then the final one.
@@ -60,7 +87,7 @@ impl<S> Outbound<S> {
             }
             self.checked += length;
             if status >= 200 {
-                self.armed.set(Turn::Rest);
+                self.exchange.turn.set(Turn::Rest);
                 // The body is the HTTP library's to follow.
                 self.checked = self.held.bytes().len();
                 break;
@@ -89,7 +116,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Outbound<S> {
                 this.checked -= this.held.hand_over(this.checked, buf);
                 return Poll::Ready(Ok(()));
             }
-            if this.armed.get() != Turn::Answer {
+            if this.exchange.turn.get() != Turn::Answer {
                 return Pin::new(&mut this.io).poll_read(cx, buf);
             }
             let count = ready!(this.held.fill(&mut this.io, cx))?;
@@ -108,22 +135,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Outbound<S> {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        this.write_begins();
-        Pin::new(&mut this.io).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        this.write_begins();
-        Pin::new(&mut this.io).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
+        this.exchange.write_begins();
+        let written = ready!(Pin::new(&mut this.io).poll_write(cx, buf));
+        // What could not be sent at all would have been; the request is as whole as it was.
+        this.exchange.record(&buf[..*written.as_ref().unwrap_or(&buf.len())]);
+        Poll::Ready(written)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -2,7 +2,7 @@
 //!
 //! [`Stores`] is the process's one store; it outlives every reload. Each worker has its own [`Store`],
 //! a door to it. Next come, behind the same door: a cache of refusals and reservations (in front of
-//! [`redis`]'s worker) and several shards (each one such worker).
+//! `redis`'s worker) and several shards (each one such worker).
 
 mod fallback;
 pub mod memory;

@@ -199,10 +199,12 @@ fn a_reader_that_stands_still_is_cut() {
 fn an_upstream_that_never_answers_is_a_504() {
     let silent = Upstream::raw_with(|socket| drop(read_until_closed(socket)));
     let half = Upstream::raw_with(|socket| {
+        let _ = socket.read(&mut [0; 4096]);
         let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-");
         read_until_closed(socket);
     });
     let interim = Upstream::raw_with(|socket| {
+        let _ = socket.read(&mut [0; 4096]);
         let _ = socket.write_all(b"HTTP/1.1 103 Early Hints\r\n\r\n");
         read_until_closed(socket);
     });
@@ -270,6 +272,7 @@ fn a_request_has_one_deadline_as_a_whole() {
     assert_eq!(assert_took(150, || client.reply()).status, 504);
     // Once the answer runs there is no status left to send: it breaks off.
     let endless = Upstream::raw_with(|socket| {
+        let _ = socket.read(&mut [0; 4096]);
         let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
         while socket.write_all(b"1\r\nx\r\n").is_ok() {
             let listener = TcpListener::bind("127.0.0.1:0").expect("a port");

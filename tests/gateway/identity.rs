@@ -85,7 +85,7 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]",
                 "x-forwarded-for: 127.0.0.1",
                 "x-forwarded-proto: http",
                 "x-forwarded-host: gateway.test",
-                "forwarded: for=127.0.0.1;proto=http",
+                "via: 1.1 tidegate",
             ],
         ),
         (
@@ -102,6 +102,7 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]",
             assert!(text.contains(&format!("\r\n{line}\r\n")), "{line} in {text}");
         }
     }
+    assert!(!seen[0].contains("\r\nforwarded:"), "nor what it claimed: {}", seen[0]);
 }
 
 #[test]
