@@ -226,7 +226,7 @@ fn an_answer_before_the_body_was_read_reaches_the_client() {
     client.send([b'x'; 1000]);
     let reply = client.reply();
     assert_eq!((reply.status, reply.text().as_str()), (403, "no"));
-    let _ = client.socket.write_all(&[b'x'; 100_000]);
+    let _ = client.socket.write_all(&vec![b'x'; 100_000]);
     assert!(client.is_ended(), "a half-sent body leaves nothing to go on with");
     // The upstream's connection, with half a request on it, is not used again.
     assert_eq!(get(gateway.address(), "/", "").status, 403);

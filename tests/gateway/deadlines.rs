@@ -197,7 +197,7 @@ fn a_reader_that_stands_still_is_cut() {
 
 #[test]
 fn an_upstream_that_never_answers_is_a_504() {
-    let silent = Upstream::raw_with(|socket| drop(read_until_closed(socket)));
+    let silent = Upstream::silent();
     let half = Upstream::raw_with(|socket| {
         let _ = socket.read(&mut [0; 4096]);
         let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-");
@@ -264,7 +264,7 @@ fn an_upstream_that_cannot_be_reached_is_a_502() {
 
 #[test]
 fn a_request_has_one_deadline_as_a_whole() {
-    let silent = Upstream::raw_with(|socket| drop(read_until_closed(socket)));
+    let silent = Upstream::silent();
     let target = format!("targets: [{}], response_timeout: 30s", silent.target());
     let gateway = start("", &target, ", request_timeout: 300ms");
     let mut client = Client::connect(gateway.address());

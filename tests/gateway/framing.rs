@@ -327,8 +327,9 @@ fn pipelined_requests_are_answered_in_their_order() {
     });
     let gateway = start(&upstream);
     let mut client = Client::connect(gateway.address());
-    let all: String = (0..50).map(|n| format!("GET /{n} HTTP/1.1\r\nHost: a\r\n\r\n")).collect();
-    client.send(all);
+    let all: Vec<String> =
+        (0..50).map(|n| format!("GET /{n} HTTP/1.1\r\nHost: a\r\n\r\n")).collect();
+    client.send(all.concat());
     for n in 0..50 {
         assert_eq!(client.reply().text(), format!("/{n}"));
     }

@@ -6,15 +6,15 @@ use crate::{
 
 /// Routes that answer with their own name.
 fn named(routes: &[(&str, &str)]) -> Gateway {
-    let mut yaml = String::from("upstreams:\n");
-    for (name, _) in routes {
-        yaml += &format!("  {name}: {{respond: {{body: {name}}}}}\n");
-    }
-    yaml += "routes:\n";
-    for (name, rule) in routes {
-        yaml += &format!("  - {{name: {name}, match: {{{rule}}}, upstream: {name}}}\n");
-    }
-    Gateway::start(&yaml)
+    let upstreams: Vec<String> = routes
+        .iter()
+        .map(|(name, _)| format!("  {name}: {{respond: {{body: {name}}}}}\n"))
+        .collect();
+    let rules: Vec<String> = routes
+        .iter()
+        .map(|(name, rule)| format!("  - {{name: {name}, match: {{{rule}}}, upstream: {name}}}\n"))
+        .collect();
+    Gateway::start(&format!("upstreams:\n{}routes:\n{}", upstreams.concat(), rules.concat()))
 }
 
 fn ask(gateway: &Gateway, method: &str, host: &str, path: &str) -> Reply {

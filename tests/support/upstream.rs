@@ -66,6 +66,13 @@ impl Upstream {
         Self::on_each(move |mut socket, _, _| converse(&mut socket))
     }
 
+    /// Reads all and answers nothing.
+    pub(crate) fn silent() -> Self {
+        Self::raw_with(|socket| {
+            read_until_closed(socket);
+        })
+    }
+
     /// Every byte that has been received so far, whole requests or not.
     pub(crate) fn raw(&self) -> Vec<u8> {
         self.raw.lock().expect("no test panics with it").clone()
