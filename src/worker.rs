@@ -17,7 +17,7 @@ use std::{
 
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::{
     io::AsyncReadExt,
     net::{TcpListener, TcpStream},
@@ -30,6 +30,7 @@ use crate::{
     clock,
     framing::{Inbound, Phase, Wire},
     gateway::{Gateway, Peer, Shared},
+    metrics::Shard,
     snapshot::HttpRules,
     upstream::headers::Forwarding,
 };
@@ -42,6 +43,8 @@ const POOL_SWEEP: u32 = 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// A connection that is closed with bytes still coming takes them in for so long at the most.
 const LINGER: Duration = Duration::from_secs(1);
+/// After the stop, requests that were on their way are still taken for so long.
+const GRACE: Duration = Duration::from_millis(100);
 const BACKLOG: i32 = 4096;
 /// The HTTP library's own buffer, where a head may not be larger than this anyway.
 const BUFFER: usize = 64 * 1024;
@@ -91,9 +94,8 @@ pub fn run(
             let _ = task.await;
         }
         worker.shared.serving.fetch_sub(1, Ordering::AcqRel);
-        worker.drain();
         worker.connections.close();
-        if timeout(worker.stop.within, worker.connections.wait()).await.is_err() {
+        if timeout(worker.stop.within, worker.drain()).await.is_err() {
             let left = worker.connections.len();
             tracing::warn!(left, "connections were cut off: drain_timeout has passed");
         }
@@ -111,6 +113,8 @@ struct Worker {
     wires: RefCell<Vec<Weak<Wire>>>,
     connections: TaskTracker,
     draining: Cell<bool>,
+    /// Set a little later than `draining`: connections that wait for a request are closed.
+    closing: Cell<bool>,
 }
 
 impl Worker {
@@ -124,13 +128,23 @@ impl Worker {
             wires: RefCell::default(),
             connections: TaskTracker::new(),
             draining: Cell::new(false),
+            closing: Cell::new(false),
         }
     }
 
-    /// Lets every connection end after the request that it is in.
-    fn drain(&self) {
+    /// Lets every connection end after the request that it is in. A request that was on its way when
+    /// the stop came is still taken, so idle connections are closed a little later.
+    async fn drain(&self) {
         self.draining.set(true);
-        self.wires.borrow().iter().filter_map(Weak::upgrade).for_each(|wire| wire.wake());
+        self.each_wire(|wire| wire.end_soon());
+        let _ = timeout(GRACE, self.connections.wait()).await;
+        self.closing.set(true);
+        self.each_wire(|wire| wire.wake());
+        self.connections.wait().await;
+    }
+
+    fn each_wire(&self, tell: impl FnMut(Rc<Wire>)) {
+        self.wires.borrow().iter().filter_map(Weak::upgrade).for_each(tell);
     }
 
     async fn accept(self: Rc<Self>, listener: TcpListener) {
@@ -138,8 +152,15 @@ impl Worker {
         while let Some(accepted) = drain.run_until_cancelled(self.accept_one(&listener)).await {
             self.admit(accepted).await;
         }
-        // Who was accepted by the kernel before the stop is served, not reset.
-        while let Some(Poll::Ready(accepted)) = now(listener.accept()).await {
+        // Who was accepted by the kernel before the stop is served, not reset. The system is asked
+        // itself: the runtime may not have heard of the last ones yet.
+        let Ok(listener) = listener.into_std() else { return };
+        loop {
+            let accepted = match listener.accept() {
+                Ok((socket, address)) => adopt(socket).map(|socket| (socket, address)),
+                Err(error) if is_of_one_connection(&error) => continue,
+                Err(_) => return,
+            };
             self.admit(accepted).await;
         }
     }
@@ -174,17 +195,18 @@ impl Worker {
         let snapshot = self.shared.live.snapshot();
         let wire = Rc::new(Wire::new(self.clock.clone()));
         self.wires.borrow_mut().push(Rc::downgrade(&wire));
+        if self.draining.get() {
+            wire.end_soon();
+        }
         let ip = crate::identity::client::canonical(address.ip());
         let trusted = snapshot.identity.trusted_proxies.contains(ip);
         let forwarding = Forwarding::new(ip, trusted);
         let peer = Rc::new(Peer { wire: wire.clone(), address: ip, forwarding });
         let rules = snapshot.http;
         drop(snapshot);
-        let shard = self.gateway.shard();
-        shard.accepted.add(1);
-        shard.connections.add(1);
+        let open = Open::new(self.gateway.shard());
         let left = self.converse(socket, &wire, &peer, &rules).await;
-        shard.connections.take();
+        drop(open);
         if let Some(socket) = left.filter(|_| wire.lingers()) {
             let _ = timeout(LINGER, take_in(socket)).await;
         }
@@ -217,13 +239,18 @@ impl Worker {
             if matches!(wire.expired(), Some(Phase::Busy | Phase::Write | Phase::Idle)) {
                 return Poll::Ready(false);
             }
-            if self.draining.get() && !std::mem::replace(&mut told, true) {
+            if self.closing.get() && !std::mem::replace(&mut told, true) {
                 Pin::new(&mut connection).graceful_shutdown();
             }
             Pin::new(&mut connection).poll(cx).map(|_| true)
         })
         .await;
-        ended.then(|| connection.into_parts().io.into_inner().into_inner())
+        // What is left of the request ends here, and says whether a close would tell a lie.
+        let socket = connection.into_parts().io.into_inner().into_inner();
+        if wire.is_broken() {
+            let _ = SockRef::from(&socket).set_linger(Some(Duration::ZERO));
+        }
+        ended.then_some(socket)
     }
 
     /// Sets the coarse clock and ends what has waited too long.
@@ -250,11 +277,27 @@ impl Worker {
     }
 }
 
-/// Polls `future` once.
-async fn now<F: Future>(future: F) -> Option<Poll<F::Output>> {
-    let mut future = std::pin::pin!(future);
-    let polled = std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await;
-    polled.is_ready().then_some(polled)
+/// One open connection, counted; however it ends, also in a panic.
+struct Open<'a>(&'a Shard);
+
+impl<'a> Open<'a> {
+    fn new(shard: &'a Shard) -> Self {
+        shard.accepted.add(1);
+        shard.connections.add(1);
+        Self(shard)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.connections.take();
+    }
+}
+
+/// Brings a socket that was accepted without the runtime into it.
+fn adopt(socket: std::net::TcpStream) -> io::Result<TcpStream> {
+    socket.set_nonblocking(true)?;
+    TcpStream::from_std(socket)
 }
 
 /// Whether an accept failed because of the connection that was to be accepted.

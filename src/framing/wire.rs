@@ -18,7 +18,7 @@ pub enum Phase {
     Idle,
     /// The rest of a head; also the first byte after the accept.
     Head,
-    /// More of a request's body.
+    /// More of a request's body, wanted here and not come yet.
     Body,
     /// The client to take what is written.
     Write,
@@ -54,6 +54,9 @@ pub struct Wire {
     fault: Cell<Option<Fault>>,
     expired: Cell<Option<Phase>>,
     linger: Cell<bool>,
+    ahead: Cell<bool>,
+    last: Cell<bool>,
+    broken: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -73,6 +76,9 @@ impl Wire {
             fault: Cell::new(None),
             expired: Cell::new(None),
             linger: Cell::new(false),
+            ahead: Cell::new(false),
+            last: Cell::new(false),
+            broken: Cell::new(false),
             waker: RefCell::new(None),
         }
     }
@@ -95,11 +101,16 @@ impl Wire {
         }
     }
 
-    /// A request begins; its answer must be written before `timeout` ms have passed.
-    pub fn begin(&self, timeout: u64) {
+    /// A request's head is whole; nothing of the next request counts before [`Self::finish`].
+    pub(super) fn begin(&self) {
         self.busy.set(true);
         self.body_fault.set(None);
         self.expired.set(None);
+        self.enter(Phase::Busy);
+    }
+
+    /// The request's answer must be written before `timeout` ms have passed.
+    pub fn allow(&self, timeout: u64) {
         self.request_until.set(self.clock.get().saturating_add(timeout));
     }
 
@@ -107,7 +118,7 @@ impl Wire {
     /// last progress of the request's body.
     pub fn await_answer(&self, timeout: u64) {
         self.answer_within.set(timeout);
-        self.body_moved();
+        self.answer_until.set(self.clock.get().saturating_add(timeout));
     }
 
     /// The answer's head has come, or is no longer waited for.
@@ -117,7 +128,9 @@ impl Wire {
 
     /// Another part of the request's body went on to the upstream.
     pub fn body_moved(&self) {
-        self.answer_until.set(self.clock.get().saturating_add(self.answer_within.get()));
+        if self.answer_until.get() != u64::MAX {
+            self.await_answer(self.answer_within.get());
+        }
     }
 
     /// The request's body was too long, or else could not be read.
@@ -135,7 +148,17 @@ impl Wire {
     pub fn finish(&self) {
         self.busy.set(false);
         self.request_until.set(u64::MAX);
-        self.since.set(self.clock.get());
+        self.answer_until.set(u64::MAX);
+        let phase = self.phase.get();
+        self.enter(if phase == Phase::Busy { Phase::Idle } else { phase });
+        if self.ahead.take() {
+            self.wake();
+        }
+    }
+
+    /// Bytes of a further request wait for the end of this one.
+    pub(super) fn hold_ahead(&self) {
+        self.ahead.set(true);
     }
 
     /// Whether a request is being answered.
@@ -162,6 +185,26 @@ impl Wire {
     /// Whether [`Self::linger`] was asked for.
     pub fn lingers(&self) -> bool {
         self.linger.get()
+    }
+
+    /// Asks that the request in flight, or the next one, is the connection's last.
+    pub fn end_soon(&self) {
+        self.last.set(true);
+    }
+
+    /// Whether [`Self::end_soon`] was asked for.
+    pub fn is_last(&self) -> bool {
+        self.last.get()
+    }
+
+    /// Asks that the connection is reset, not closed: its close would look like an answer's end.
+    pub fn break_off(&self) {
+        self.broken.set(true);
+    }
+
+    /// Whether [`Self::break_off`] was asked for.
+    pub fn is_broken(&self) -> bool {
+        self.broken.get()
     }
 
     /// Which deadline has passed at `now`, if one has.
@@ -239,7 +282,8 @@ mod tests {
     fn a_request_in_flight_is_held_to_its_own_deadline_only() {
         let (wire, clock) = wire();
         wire.enter(Phase::Idle);
-        wire.begin(1000);
+        wire.begin();
+        wire.allow(1000);
         assert_eq!(wire.overdue(2000, &DEADLINES), None);
         assert_eq!(wire.overdue(2001, &DEADLINES), Some(Phase::Busy));
         clock.set(1900);
@@ -251,7 +295,8 @@ mod tests {
     #[test]
     fn a_stalled_body_and_a_stalled_reader_are_overdue() {
         let (wire, clock) = wire();
-        wire.begin(10_000);
+        wire.begin();
+        wire.allow(10_000);
         wire.enter(Phase::Body);
         assert_eq!(wire.overdue(1051, &DEADLINES), Some(Phase::Body));
         wire.enter(Phase::Busy);
@@ -261,5 +306,29 @@ mod tests {
         assert_eq!(wire.overdue(1051, &DEADLINES), Some(Phase::Write));
         wire.write_blocked(false);
         assert_eq!(wire.overdue(1051, &DEADLINES), None);
+    }
+
+    #[test]
+    fn what_an_upstream_failed_at_does_not_outlast_its_request() {
+        let (wire, clock) = wire();
+        wire.begin();
+        wire.allow(10_000);
+        wire.await_answer(30);
+        assert_eq!(wire.overdue(1031, &DEADLINES), Some(Phase::Answer));
+        clock.set(1031);
+        wire.finish();
+        assert_eq!(wire.overdue(1231, &DEADLINES), None);
+        assert_eq!(wire.overdue(1232, &DEADLINES), Some(Phase::Idle));
+    }
+
+    #[test]
+    fn a_body_that_moves_after_the_answer_awaits_none() {
+        let (wire, _) = wire();
+        wire.begin();
+        wire.allow(10_000);
+        wire.await_answer(30);
+        wire.answered();
+        wire.body_moved();
+        assert_eq!(wire.overdue(2000, &DEADLINES), None);
     }
 }

@@ -32,6 +32,8 @@ pub(super) struct Account {
     pub(super) limit: &'static str,
     pub(super) wire: Rc<Wire>,
     pub(super) line: Option<Box<LineDraft>>,
+    /// Whether the answer may end with the connection, so that a cut could pass for its end.
+    pub(super) until_close: bool,
     bytes: u64,
     complete: bool,
 }
@@ -57,6 +59,7 @@ impl Account {
             limit: "none",
             wire,
             line: None,
+            until_close: false,
             bytes: 0,
             complete: false,
         }
@@ -70,6 +73,9 @@ impl Drop for Account {
         self.counters.answers[class].add(1);
         self.counters.latency.observe(took);
         self.wire.finish();
+        if self.until_close && !self.complete {
+            self.wire.break_off();
+        }
         if let Some(line) = &self.line {
             line.log.write(&AccessLine {
                 time: line.time,

@@ -17,7 +17,7 @@ use std::{
 };
 
 use crossbeam_utils::CachePadded;
-use http::{HeaderValue, Method, Request, Response, header};
+use http::{HeaderValue, Method, Request, Response, Version, header};
 use hyper::body::Incoming;
 use smallvec::SmallVec;
 
@@ -134,7 +134,7 @@ impl Gateway {
             visit.parts.uri = target;
         }
         let route = &rules.snapshot.routes[plan.route];
-        peer.wire.begin(route.request_timeout.as_millis() as u64);
+        peer.wire.allow(route.request_timeout.as_millis() as u64);
         visit.check_length(route)?;
         if !plan.keys.is_empty() {
             visit.verdict = Some(self.charge(rules, &plan, visit).await?);
@@ -340,12 +340,15 @@ impl Gateway {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         if visit.account.line.is_none() {
-            let path = if peer.wire.fault().is_some() { "" } else { visit.parts.uri.path() };
-            let line = self.draft_line(&visit, peer.address, &target::host(&visit.parts), path, "");
-            visit.account.line = line;
+            let host = target::host(&visit.parts);
+            // What stands in for a malformed head says nothing of it.
+            let known = peer.wire.fault().is_none();
+            let (host, path) = if known { (&*host, visit.parts.uri.path()) } else { ("", "") };
+            visit.account.line = self.draft_line(&visit, peer.address, host, path, "");
         }
         visit.account.status = response.status().as_u16();
         let unread = visit.parts.method == Method::HEAD;
+        visit.account.until_close = visit.parts.version == Version::HTTP_10;
         response.map(|content| {
             let body = AnswerBody::new(content, visit.account);
             if unread { body.unread() } else { body }

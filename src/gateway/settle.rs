@@ -4,9 +4,12 @@
 //! short, and the connection goes on; otherwise the connection is closed after the answer, once the
 //! client has had time to read it. It is never reused out of step.
 
+use std::time::Duration;
+
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use tokio::time::timeout;
 
 use super::{Peer, visit::Visit};
 use crate::{
@@ -16,9 +19,15 @@ use crate::{
 
 /// A body of up to so many bytes is read to its end, so that the connection can go on.
 const DRAINED: u64 = 64 * 1024;
+/// And for so long: no route's deadline holds any more. Then the connection closes.
+const DRAIN_TIME: Duration = Duration::from_secs(10);
 
 /// Sees to the unread body of `visit`. Returns whether the connection must close after the answer.
 pub(super) fn settle(visit: &mut Visit, peer: &Peer, failed: bool) -> bool {
+    leaves_unread(visit, peer, failed) || peer.wire.is_last()
+}
+
+fn leaves_unread(visit: &mut Visit, peer: &Peer, failed: bool) -> bool {
     if peer.wire.fault().is_some() {
         return true;
     }
@@ -29,15 +38,15 @@ pub(super) fn settle(visit: &mut Visit, peer: &Peer, failed: bool) -> bool {
     if body.is_end_stream() {
         return false;
     }
+    peer.wire.linger();
     if visit.expects {
         // Reading would tell the client to send it.
         return true;
     }
     if body.size_hint().exact().is_some_and(|length| length <= DRAINED) {
-        tokio::task::spawn_local(drain(body));
+        tokio::task::spawn_local(timeout(DRAIN_TIME, drain(body)));
         return false;
     }
-    peer.wire.linger();
     true
 }
 

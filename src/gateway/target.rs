@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use http::{HeaderValue, Uri, header, request::Parts, uri::PathAndQuery};
+use http::{HeaderValue, Uri, header, request::Parts};
 
-use crate::error::GatewayError;
+use crate::{error::GatewayError, framing::head::check_host};
 
 /// Brings the target into origin form. An absolute target's host replaces the `Host` header.
 pub(super) fn to_origin_form(parts: &mut Parts) -> Result<(), GatewayError> {
@@ -13,10 +13,15 @@ pub(super) fn to_origin_form(parts: &mut Parts) -> Result<(), GatewayError> {
     if !http || authority.as_str().contains('@') || authority.host().is_empty() {
         return Err(GatewayError::Target);
     }
+    check_host(authority.as_str().as_bytes()).map_err(|_| GatewayError::Target)?;
     let host = HeaderValue::from_str(authority.as_str()).map_err(|_| GatewayError::Target)?;
     parts.headers.insert(header::HOST, host);
-    let path = parts.uri.path_and_query().cloned();
-    parts.uri = Uri::from(path.unwrap_or_else(|| PathAndQuery::from_static("/")));
+    // `http://host?query` leaves the path out; it is `/`.
+    parts.uri = match (parts.uri.path_and_query(), parts.uri.query()) {
+        (Some(path), _) if path.as_str().starts_with('/') => Uri::from(path.clone()),
+        (_, Some(query)) => format!("/?{query}").parse().map_err(|_| GatewayError::Target)?,
+        _ => Uri::from_static("/"),
+    };
     Ok(())
 }
 
@@ -87,7 +92,7 @@ mod tests {
         to_origin_form(&mut request).unwrap();
         assert_eq!(request.headers["host"], "b.example.com:81");
         assert_eq!(request.uri, "/x?y");
-        for wrong in ["ftp://a/x", "http://user@a/x"] {
+        for wrong in ["ftp://a/x", "http://user@a/x", "http://a!b/x"] {
             assert!(to_origin_form(&mut parts(wrong, "a")).is_err(), "{wrong}");
         }
     }

@@ -85,6 +85,9 @@ impl Link {
     fn take_head(&mut self) -> io::Result<Option<(AnswerHead, Bytes)>> {
         while let Some(head) = AnswerHead::check(self.held.bytes())? {
             let bytes = head.bytes;
+            if bytes > MAX_HEAD {
+                return Err(Fault::HeadTooLarge.into());
+            }
             if head.status >= 200 {
                 let taken = Bytes::copy_from_slice(&self.held.bytes()[..bytes]);
                 self.held.skip(bytes);

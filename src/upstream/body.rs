@@ -70,7 +70,10 @@ impl Body for RequestBody {
         let this = self.get_mut();
         let Some(body) = &mut this.body else { return Poll::Ready(None) };
         let frame = match ready!(Pin::new(body).poll_frame(cx)) {
-            None => return Poll::Ready(None),
+            None => {
+                this.body = None;
+                return Poll::Ready(None);
+            }
             Some(Err(_)) => return Poll::Ready(Some(Err(this.fail(BodyFault::Unreadable)))),
             Some(Ok(frame)) => frame,
         };

@@ -13,3 +13,21 @@ mod upstream;
 
 // What goes through, and comes back, unchanged or changed by rule.
 mod forwarding;
+// What is refused before it is believed, and that nothing of it reaches an upstream.
+mod framing;
+// What upstreams may answer, and what becomes of answers that are wrong.
+mod answers;
+// Answers that come before the request's body was read, and the connection after them.
+mod early;
+// Which route, which path, which headers.
+mod routing;
+// Who is counted, and by what.
+mod identity;
+// How long anything may take.
+mod deadlines;
+// Connections to upstreams: reused, replaced, never mixed up; and back-pressure.
+mod pooling;
+// The stop, under load.
+mod drain;
+// Health, metrics, the access log, request ids.
+mod seen;

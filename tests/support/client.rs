@@ -64,7 +64,11 @@ impl Reply {
 impl Client {
     /// Connects; no read waits longer than 10 s.
     pub(crate) fn connect(address: SocketAddr) -> Self {
-        let socket = TcpStream::connect(address).expect("a connection");
+        Self::adopt(TcpStream::connect(address).expect("a connection"))
+    }
+
+    /// Takes over a connection that was made elsewhere.
+    pub(crate) fn adopt(socket: TcpStream) -> Self {
         socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
         socket.set_nodelay(true).expect("no delay");
         Self { socket, held: Vec::new() }
@@ -100,21 +104,17 @@ impl Client {
             return Some(reply(Vec::new()));
         }
         if lower.contains("transfer-encoding: chunked") {
-            return Some(reply(self.chunks()?));
+            return Some(reply(self.chunks()?.0));
         }
-        match reply(Vec::new()).header("content-length") {
-            Some(length) => {
-                let length = length.parse().expect("a length");
-                while self.held.len() < length {
-                    self.more()?;
-                }
-                Some(reply(self.held.drain(..length).collect()))
+        if let Some(length) = reply(Vec::new()).header("content-length") {
+            let length = length.parse().expect("a length");
+            while self.held.len() < length {
+                self.more()?;
             }
-            None => {
-                while self.more().is_some() {}
-                Some(reply(std::mem::take(&mut self.held)))
-            }
+            return Some(reply(self.held.drain(..length).collect()));
         }
+        while self.more().is_some() {}
+        Some(reply(std::mem::take(&mut self.held)))
     }
 
     /// Reads one head alone: its status and its text.
@@ -130,25 +130,53 @@ impl Client {
         Some((status, head))
     }
 
-    fn chunks(&mut self) -> Option<Vec<u8>> {
+    /// Reads one chunked body and its trailers.
+    pub(crate) fn chunks(&mut self) -> Option<(Vec<u8>, String)> {
         let mut body = Vec::new();
         loop {
-            let line = loop {
-                match self.held.windows(2).position(|two| two == b"\r\n") {
-                    Some(at) => break at,
-                    None => self.more()?,
-                }
-            };
-            let size = String::from_utf8_lossy(&self.held[..line]).into_owned();
+            let size = self.line()?;
             let size = usize::from_str_radix(size.trim(), 16).expect("a chunk's size");
-            self.held.drain(..line + 2);
+            if size == 0 {
+                break;
+            }
             while self.held.len() < size + 2 {
                 self.more()?;
             }
             body.extend(self.held.drain(..size + 2).take(size));
-            if size == 0 {
-                return Some(body);
+        }
+        let mut trailers = String::new();
+        loop {
+            let line = self.line()?;
+            if line == "\r\n" {
+                return Some((body, trailers));
             }
+            trailers.push_str(&line);
+        }
+    }
+
+    /// Reads one line, with its end.
+    fn line(&mut self) -> Option<String> {
+        let end = loop {
+            match self.held.windows(2).position(|two| two == b"\r\n") {
+                Some(at) => break at + 2,
+                None => self.more()?,
+            }
+        };
+        Some(String::from_utf8_lossy(&self.held.drain(..end).collect::<Vec<_>>()).into_owned())
+    }
+
+    /// Reads all until the connection ends; an error if it does not end in order.
+    pub(crate) fn read_to_end(&mut self) -> std::io::Result<Vec<u8>> {
+        let mut all = std::mem::take(&mut self.held);
+        self.socket.read_to_end(&mut all).map(|_| all)
+    }
+
+    /// Whether the gateway has ended the connection, in order or by a reset; waits for it.
+    pub(crate) fn is_ended(&mut self) -> bool {
+        use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
+        match self.socket.read(&mut [0]) {
+            Ok(count) => count == 0,
+            Err(error) => matches!(error.kind(), BrokenPipe | ConnectionReset),
         }
     }
 

@@ -43,6 +43,30 @@ impl Gateway {
         self.server.admin.expect("an admin listener")
     }
 
+    /// The sum of the metrics whose lines start with `prefix`, such as `name{label="x"`.
+    pub(crate) fn metric(&self, prefix: &str) -> u64 {
+        let text = crate::client::get(self.admin(), "/metrics", "Connection: close\r\n").text();
+        let lines = text.lines().filter(|line| line.starts_with(prefix));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+    }
+
+    /// Waits until the sum of the metrics that start with `prefix` is `wanted`.
+    ///
+    /// # Panics
+    ///
+    /// If it has not become so after many scrapes.
+    pub(crate) fn wait_for(&self, prefix: &str, wanted: u64) {
+        let mut seen = 0;
+        for _ in 0..20_000 {
+            seen = self.metric(prefix);
+            if seen == wanted {
+                return;
+            }
+            std::thread::yield_now();
+        }
+        panic!("{prefix} is {seen}, not {wanted}");
+    }
+
     /// Puts `yaml` in the configuration's place, completed as at the start. The watcher will see it.
     pub(crate) fn rewrite(&self, yaml: &str) {
         fs::write(&self.file, complete(yaml)).expect("a file");

@@ -3,7 +3,10 @@
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -15,6 +18,8 @@ pub(crate) type Seen = Arc<Mutex<Vec<Vec<u8>>>>;
 pub(crate) struct Upstream {
     pub(crate) address: SocketAddr,
     seen: Seen,
+    raw: Arc<Mutex<Vec<u8>>>,
+    connections: Arc<AtomicUsize>,
 }
 
 /// What it does with one request: read more from the socket if it wants, and answer. Returning false
@@ -36,17 +41,46 @@ impl Upstream {
     pub(crate) fn with(
         answer: impl Fn(&[u8], &mut TcpStream) -> bool + Send + Sync + 'static,
     ) -> Self {
+        Self::on_each(move |socket, seen, raw| converse(socket, &answer, seen, raw))
+    }
+
+    fn on_each(serve: impl Fn(TcpStream, &Seen, &Mutex<Vec<u8>>) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("a bound address");
-        let seen = Seen::default();
-        let (answer, kept): (Arc<Answer>, _) = (Arc::new(answer), seen.clone());
+        let (seen, raw, connections) = (Seen::default(), Arc::default(), Arc::default());
+        let serve = Arc::new(serve);
+        let own = Self { address, seen, raw, connections };
+        let (seen, raw, connections) = (own.seen.clone(), own.raw.clone(), own.connections.clone());
         thread::spawn(move || {
             for socket in listener.incoming().flatten() {
-                let (answer, seen) = (answer.clone(), kept.clone());
-                thread::spawn(move || converse(socket, &*answer, &seen));
+                connections.fetch_add(1, Ordering::SeqCst);
+                let (serve, seen, raw) = (serve.clone(), seen.clone(), raw.clone());
+                thread::spawn(move || serve(socket, &seen, &raw));
             }
         });
-        Self { address, seen }
+        own
+    }
+
+    /// Hands each connection to `converse`, which says and reads what it likes.
+    pub(crate) fn raw_with(converse: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> Self {
+        Self::on_each(move |mut socket, _, _| converse(&mut socket))
+    }
+
+    /// Reads all and answers nothing.
+    pub(crate) fn silent() -> Self {
+        Self::raw_with(|socket| {
+            read_until_closed(socket);
+        })
+    }
+
+    /// Every byte that has been received so far, whole requests or not.
+    pub(crate) fn raw(&self) -> Vec<u8> {
+        self.raw.lock().expect("no test panics with it").clone()
+    }
+
+    /// How many connections have been accepted.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
     }
 
     /// What has been received so far.
@@ -70,11 +104,11 @@ impl Upstream {
     }
 }
 
-fn converse(mut socket: TcpStream, answer: &Answer, seen: &Seen) {
+fn converse(mut socket: TcpStream, answer: &Answer, seen: &Seen, raw: &Mutex<Vec<u8>>) {
     let _ = socket.set_read_timeout(Some(Duration::from_secs(20)));
     let _ = socket.set_nodelay(true);
     let mut held = Vec::new();
-    while let Some(request) = read_request(&mut socket, &mut held) {
+    while let Some(request) = read_request(&mut socket, &mut held, raw) {
         seen.lock().expect("no test panics with it").push(request.clone());
         if !answer(&request, &mut socket) {
             return;
@@ -83,12 +117,22 @@ fn converse(mut socket: TcpStream, answer: &Answer, seen: &Seen) {
 }
 
 /// Reads one request: its head, and the body that `Content-Length` or `chunked` announce.
-fn read_request(socket: &mut TcpStream, held: &mut Vec<u8>) -> Option<Vec<u8>> {
+fn read_request(
+    socket: &mut TcpStream,
+    held: &mut Vec<u8>,
+    raw: &Mutex<Vec<u8>>,
+) -> Option<Vec<u8>> {
+    let mut read_more = |held: &mut Vec<u8>| {
+        let before = held.len();
+        let more = read_more(socket, held);
+        raw.lock().expect("no test panics with it").extend_from_slice(&held[before..]);
+        more
+    };
     let end = loop {
         if let Some(at) = held.windows(4).position(|four| four == b"\r\n\r\n") {
             break at + 4;
         }
-        read_more(socket, held)?;
+        read_more(held)?;
     };
     let head = String::from_utf8_lossy(&held[..end]).to_ascii_lowercase();
     let field = |name: &str| {
@@ -107,15 +151,25 @@ fn read_request(socket: &mut TcpStream, held: &mut Vec<u8>) -> Option<Vec<u8>> {
             {
                 break held.len();
             }
-            read_more(socket, held)?;
+            read_more(held)?;
         }
     } else {
         end
     };
     while held.len() < length {
-        read_more(socket, held)?;
+        read_more(held)?;
     }
     Some(held.drain(..length).collect())
+}
+
+/// Reads and forgets until the other side closes; says how many bytes came.
+pub(crate) fn read_until_closed(socket: &mut TcpStream) -> usize {
+    let mut buffer = [0; 16 * 1024];
+    let mut sum = 0;
+    while let Some(count) = socket.read(&mut buffer).ok().filter(|count| *count > 0) {
+        sum += count;
+    }
+    sum
 }
 
 fn read_more(socket: &mut TcpStream, held: &mut Vec<u8>) -> Option<()> {

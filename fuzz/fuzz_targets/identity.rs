@@ -1,0 +1,42 @@
+//! No header, cookie or query breaks the keys, and an untrusted peer never changes its own.
+#![no_main]
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use libfuzzer_sys::fuzz_target;
+use tidegate::identity::{KeyPlan, Part, Secret, Subject, TokenSource, TrustedProxies, token};
+
+fuzz_target!(|input: (Vec<(u8, Vec<u8>)>, Option<String>)| {
+    let (lines, query) = input;
+    let names = [header::AUTHORIZATION, header::COOKIE, HeaderName::from_static("x-forwarded-for")];
+    let mut headers = HeaderMap::new();
+    for (name, value) in lines.iter().take(20) {
+        if let Ok(value) = HeaderValue::from_bytes(value) {
+            headers.append(&names[usize::from(*name) % names.len()], value);
+        }
+    }
+    let peer = "192.0.2.1".parse().expect("an address");
+    let trusting = TrustedProxies::new(vec!["192.0.2.0/24".parse().expect("a network")]);
+    let _ = trusting.client(peer, &headers);
+    let client = TrustedProxies::default().client(peer, &headers);
+    assert_eq!(client, peer);
+    let sources =
+        [TokenSource::Header(header::AUTHORIZATION), TokenSource::Cookie("session".to_owned())];
+    let _ = token(&sources, &headers);
+    let subject = Subject {
+        client,
+        host: "a.test",
+        method: &Method::GET,
+        route: "all",
+        path: "/",
+        params: &[],
+        query: query.as_deref(),
+        headers: &headers,
+        token_sources: &sources,
+        ipv6_prefix: 64,
+    };
+    let parts = [Part::Token, Part::Cookie("session".to_owned()), Part::Query("k".to_owned())];
+    let plan = KeyPlan(parts.to_vec());
+    assert_eq!(plan.key(&subject, Secret(1, 2)), plan.key(&subject, Secret(1, 2)));
+    let by_address = KeyPlan(vec![Part::ClientIp]);
+    assert!(by_address.key(&subject, Secret(1, 2)).is_ok());
+});

@@ -1,0 +1,15 @@
+//! The normal form of a path is its own normal form, and leads nowhere else.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tidegate::route::normalize::normalize;
+
+fuzz_target!(|input: (bool, &str)| {
+    let (merge_slashes, path) = input;
+    let Ok(normal) = normalize(path, merge_slashes) else { return };
+    assert!(normal.starts_with('/'));
+    assert!(normal.split('/').all(|segment| segment != "." && segment != ".."));
+    assert!(!merge_slashes || !normal.contains("//"));
+    assert!(!normal.contains("%00"));
+    assert_eq!(normalize(&normal, merge_slashes).as_deref(), Ok(&*normal));
+});

@@ -1,0 +1,278 @@
+use std::io::{Read, Write};
+
+use crate::{
+    client::{Client, get},
+    gateway::Gateway,
+    upstream::Upstream,
+};
+
+fn start(upstream: &Upstream) -> Gateway {
+    Gateway::start(&format!(
+        "workers: 1
+upstreams: {{origin: {{targets: [{}], retries: 0}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]",
+        upstream.target()
+    ))
+}
+
+#[test]
+fn an_answer_with_two_readings_is_a_502() {
+    for answer in [
+        "HTTP/1.1 200 OK\r\nX: y\nSet-Cookie: evil\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
+        "HTTP/1.1 200 OK\r\nContent-Length: 5, 5\r\n\r\nhello",
+        "HTTP/1.1 200 OK\r\nContent-Length: +5\r\n\r\nhello",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX: y\r\n folded\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX : y\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX: y\0\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n",
+        "HTTP/1.1 2000 OK\r\n\r\n",
+        "HTTP/2 200 OK\r\n\r\n",
+        "SSH-2.0-OpenSSH_9.9\r\n\r\n",
+        "\0\0\0\0\n",
+    ] {
+        let upstream = Upstream::answering(answer);
+        let gateway = start(&upstream);
+        let mut client = Client::connect(gateway.address());
+        let reply = client.get("/", "");
+        assert_eq!(reply.status, 502, "{answer:?}");
+        assert_eq!(reply.header("content-type"), Some("application/problem+json"));
+        assert_eq!(reply.header("set-cookie"), None);
+        assert!(!reply.text().contains("127.0.0.1"), "a client is not told who failed");
+        assert_eq!(
+            gateway.metric("tidegate_upstream_failures_total{upstream=\"origin\",kind=\"broken\"}"),
+            1
+        );
+        assert_eq!(client.get("/", "").status, 502, "the client's connection goes on");
+        assert_eq!(upstream.connections(), 2, "the upstream's does not");
+    }
+}
+
+#[test]
+fn an_answer_that_breaks_off_in_its_head_is_a_502() {
+    for answer in ["", "HTTP/1.1 200 OK\r\nContent-Le", "HTTP/1.1 200 OK\r\nA: b\r\n"] {
+        let upstream =
+            Upstream::with(move |_, socket| socket.write_all(answer.as_bytes()).is_err());
+        let gateway = start(&upstream);
+        assert_eq!(get(gateway.address(), "/", "").status, 502, "{answer:?}");
+    }
+}
+
+#[test]
+fn an_answer_that_breaks_off_in_its_body_never_looks_complete() {
+    for answer in [
+        "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhello",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nxyz\r\n",
+    ] {
+        let upstream =
+            Upstream::with(move |_, socket| socket.write_all(answer.as_bytes()).is_err());
+        let gateway = start(&upstream);
+        let mut client = Client::connect(gateway.address());
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert!(client.try_reply().is_none(), "{answer:?}");
+        // An HTTP/1.0 client knows an end only by the close, so it must not be an orderly one.
+        let mut client = Client::connect(gateway.address());
+        client.send("GET / HTTP/1.0\r\nHost: a\r\n\r\n");
+        let end = client.read_to_end();
+        let length = answer.contains("Content-Length");
+        assert!(end.is_err() || length, "{answer:?}: {end:?}");
+    }
+}
+
+#[test]
+fn interim_answers_are_not_the_answer() {
+    let upstream = Upstream::answering(
+        "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n\
+         HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+    );
+    let gateway = start(&upstream);
+    let mut client = Client::connect(gateway.address());
+    for _ in 0..3 {
+        let reply = client.get("/", "");
+        assert_eq!((reply.status, reply.text().as_str()), (200, "hello"));
+        assert_eq!(reply.header("link"), None);
+    }
+    assert_eq!(upstream.connections(), 1);
+}
+
+#[test]
+fn answers_without_a_body_leave_both_connections_in_step() {
+    let upstream = Upstream::with(|request, socket| {
+        let answer = match request {
+            [b'H', ..] => "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-Kind: head\r\n\r\n",
+            text if text.starts_with(b"GET /204") => "HTTP/1.1 204 No Content\r\nX: y\r\n\r\n",
+            text if text.starts_with(b"GET /304") => {
+                "HTTP/1.1 304 Not Modified\r\nETag: \"1\"\r\nContent-Length: 5\r\n\r\n"
+            }
+            _ => "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        };
+        socket.write_all(answer.as_bytes()).is_ok()
+    });
+    let gateway = start(&upstream);
+    let mut client = Client::connect(gateway.address());
+    for _ in 0..2 {
+        client.send("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
+        let (status, head) = client.head().expect("an answer");
+        assert_eq!(status, 200);
+        assert!(head.to_ascii_lowercase().contains("content-length: 5\r\n"), "{head}");
+        let reply = client.get("/204", "");
+        assert_eq!((reply.status, reply.header("content-length")), (204, None));
+        let reply = client.get("/304", "");
+        assert_eq!((reply.status, reply.header("etag")), (304, Some("\"1\"")));
+        assert_eq!(client.get("/", "").text(), "hello");
+    }
+    assert_eq!(upstream.connections(), 1);
+}
+
+#[test]
+fn a_204_that_carries_a_body_does_not_pass_it_on() {
+    let upstream = Upstream::answering("HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\nHTTP/");
+    let gateway = start(&upstream);
+    let mut client = Client::connect(gateway.address());
+    for _ in 0..3 {
+        let reply = client.get("/", "");
+        assert_eq!((reply.status, reply.header("content-length")), (204, None));
+    }
+}
+
+#[test]
+fn an_answer_that_ends_with_its_connection_is_whole() {
+    let upstream = Upstream::with(|_, socket| {
+        socket.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhello").is_err()
+    });
+    let gateway = start(&upstream);
+    let mut client = Client::connect(gateway.address());
+    for _ in 0..2 {
+        let reply = client.get("/", "");
+        assert_eq!((reply.status, reply.text().as_str()), (200, "hello"));
+        assert_eq!(reply.header("connection"), None, "it was the upstream's connection");
+    }
+    let mut client = Client::connect(gateway.address());
+    client.send("GET / HTTP/1.0\r\n\r\n");
+    let whole = client.read_to_end().expect("an orderly end");
+    assert!(whole.ends_with(b"\r\n\r\nhello"));
+    let host = format!("host: {}\r\n", upstream.address);
+    assert!(upstream.texts()[2].contains(&host), "HTTP/1.1 without Host is no request");
+}
+
+#[test]
+fn trailers_come_through() {
+    let upstream = Upstream::answering(
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum, Set-Cookie\r\n\r\n\
+         5;x=y\r\nhello\r\n0\r\nX-Sum: 1\r\nSet-Cookie: a=b\r\n\r\n",
+    );
+    let gateway = start(&upstream);
+    let mut client = Client::connect(gateway.address());
+    for _ in 0..2 {
+        client.send("GET / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nConnection: TE\r\n\r\n");
+        let (status, head) = client.head().expect("an answer");
+        assert_eq!(status, 200, "{head}");
+        let (body, trailers) = client.chunks().expect("a body");
+        assert_eq!(body, b"hello");
+        assert_eq!(trailers.to_ascii_lowercase(), "x-sum: 1\r\n", "and no cookie after the head");
+    }
+    assert_eq!(upstream.connections(), 1);
+}
+
+#[test]
+fn what_comes_after_an_answer_is_nobodys_answer() {
+    for (name, more) in [
+        ("whole", "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"),
+        ("half a head", "HTTP/1.1 200 OK\r\nX-Evil: "),
+        ("one byte", "H"),
+        ("a line's end", "\r\n"),
+    ] {
+        for apart in [false, true] {
+            let more = more.as_bytes();
+            let upstream = Upstream::with(move |_, socket| {
+                let mut bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello".to_vec();
+                if !apart {
+                    bytes.extend(more);
+                }
+                let sent = socket.write_all(&bytes).is_ok();
+                !apart || (sent && socket.write_all(more).is_ok())
+            });
+            let gateway = start(&upstream);
+            let mut client = Client::connect(gateway.address());
+            assert_eq!(client.get("/1", "").text(), "hello");
+            for _ in 0..5 {
+                let reply = client.get("/2", "");
+                // Bytes that come while the request is under way make it fail; nothing makes it lie.
+                assert!(matches!(reply.status, 200 | 502), "{name}: {}", reply.head);
+                assert!(reply.status == 502 || reply.text() == "hello", "{name}: {}", reply.text());
+                assert_eq!(reply.header("x-evil"), None, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_answer_before_the_body_was_read_reaches_the_client() {
+    let upstream = Upstream::raw_with(|socket| {
+        let _ = socket.read(&mut [0; 100]);
+        let _ = socket.write_all(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno");
+        crate::upstream::read_until_closed(socket);
+    });
+    let gateway = start(&upstream);
+    let mut client = Client::connect(gateway.address());
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
+    client.send([b'x'; 1000]);
+    let reply = client.reply();
+    assert_eq!((reply.status, reply.text().as_str()), (403, "no"));
+    let _ = client.socket.write_all(&vec![b'x'; 100_000]);
+    assert!(client.is_ended(), "a half-sent body leaves nothing to go on with");
+    // The upstream's connection, with half a request on it, is not used again.
+    assert_eq!(get(gateway.address(), "/", "").status, 403);
+    assert_eq!(upstream.connections(), 2);
+}
+
+#[test]
+fn an_http_1_0_client_is_spoken_to_in_its_own_tongue() {
+    let upstream = Upstream::with(|request, socket| {
+        let answer = if request.starts_with(b"GET /chunked") {
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+        } else {
+            "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+        };
+        socket.write_all(answer.as_bytes()).is_ok()
+    });
+    let gateway = start(&upstream);
+    let mut client = Client::connect(gateway.address());
+    for _ in 0..2 {
+        client.send("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+        let reply = client.reply();
+        assert_eq!((reply.status, reply.text().as_str()), (200, "hello"));
+        assert_eq!(reply.header("connection"), Some("keep-alive"));
+    }
+    client.send("GET /chunked HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+    let reply = client.reply();
+    assert_eq!((reply.text().as_str(), reply.header("transfer-encoding")), ("hello", None));
+    assert!(client.is_closed(), "the close is the end");
+    let mut client = Client::connect(gateway.address());
+    client.send("GET / HTTP/1.0\r\nHost: a\r\n\r\nGET /next HTTP/1.0\r\nHost: a\r\n\r\n");
+    assert_eq!(client.reply().text(), "hello");
+    assert!(client.is_closed(), "HTTP/1.0 closes unless asked not to");
+    assert_eq!(upstream.count(), 4);
+    assert_eq!(upstream.connections(), 1);
+}
+
+#[test]
+fn heads_as_large_as_is_allowed_come_through_and_larger_ones_do_not() {
+    for (length, status) in [(60_000, 200), (70_000, 502)] {
+        let upstream = Upstream::with(move |_, socket| {
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX: {}\r\n\r\nok",
+                "y".repeat(length)
+            );
+            socket.write_all(head.as_bytes()).is_ok()
+        });
+        assert_eq!(get(start(&upstream).address(), "/", "").status, status, "{length}");
+    }
+}

@@ -1,0 +1,203 @@
+use crate::{
+    client::{Client, Reply, get},
+    gateway::Gateway,
+    upstream::Upstream,
+};
+
+/// A gateway that counts by `key`; `client` is the configuration's section of that name.
+fn counting(key: &str, client: &str) -> Gateway {
+    Gateway::start(&format!(
+        "client: {{{client}}}
+upstreams: {{hello: {{respond: {{body: hi}}}}}}
+limits: {{caller: {{algorithm: sliding_window, quota: 100, window: 1h, key: [{key}]}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: hello, limits: [caller]}}]"
+    ))
+}
+
+fn used(gateway: &Gateway, headers: &str) -> u64 {
+    let reply = get(gateway.address(), "/a?k=1", headers);
+    assert_eq!(reply.status, 200, "{headers}: {}", reply.text());
+    reply.number("x-ratelimit-used")
+}
+
+const TRUSTING: &str = "trusted_proxies: [127.0.0.0/8, 10.0.0.0/8]";
+
+#[test]
+fn an_untrusted_peer_is_counted_whatever_it_claims() {
+    let gateway = counting("client_ip", "");
+    for (index, claim) in [
+        "",
+        "X-Forwarded-For: 192.0.2.1\r\n",
+        "X-Forwarded-For: 127.0.0.1, 192.0.2.2\r\n",
+        "Forwarded: for=192.0.2.3\r\n",
+        "X-Real-IP: 192.0.2.4\r\n",
+        "X-Forwarded-For: 192.0.2.5\r\nX-Forwarded-For: 192.0.2.6\r\n",
+        "Connection: X-Forwarded-For\r\nX-Forwarded-For: 192.0.2.7\r\n",
+    ]
+    .iter()
+    .enumerate()
+    {
+        assert_eq!(used(&gateway, claim), index as u64 + 1, "{claim}");
+    }
+}
+
+#[test]
+fn behind_a_trusted_proxy_the_real_client_is_counted() {
+    let gateway = counting("client_ip", TRUSTING);
+    for (claim, wanted) in [
+        ("X-Forwarded-For: 192.0.2.1\r\n", 1),
+        ("X-Forwarded-For: 6.6.6.6, 192.0.2.1\r\n", 2),
+        ("X-Forwarded-For: 192.0.2.1, 10.1.2.3\r\n", 3),
+        ("X-Forwarded-For: 6.6.6.6\r\nX-Forwarded-For: 192.0.2.1:4711\r\n", 4),
+        ("X-Forwarded-For: ::ffff:192.0.2.1\r\n", 5),
+        ("X-Forwarded-For: 192.0.2.2\r\n", 1),
+        ("X-Forwarded-For: 2001:db8::1\r\n", 1),
+        ("X-Forwarded-For: [2001:db8::2]:80\r\n", 2),
+        ("X-Forwarded-For: 2001:db8:0:1::1\r\n", 1),
+        ("", 1),
+        ("X-Forwarded-For: nonsense\r\n", 2),
+        ("X-Forwarded-For: 6.6.6.6, nonsense\r\n", 3),
+    ] {
+        assert_eq!(used(&gateway, claim), wanted, "{claim}");
+    }
+}
+
+#[test]
+fn the_upstream_reads_who_asked() {
+    let upstream = Upstream::hello();
+    let sent = "X-Forwarded-For: 192.0.2.1\r\nX-Forwarded-Proto: https\r\n\
+                X-Forwarded-Host: evil.test\r\nForwarded: for=192.0.2.1\r\n";
+    let start = |client: &str| {
+        Gateway::start(&format!(
+            "client: {{{client}}}
+upstreams: {{origin: {{targets: [{}]}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]",
+            upstream.target()
+        ))
+    };
+    get(start("").address(), "/", sent);
+    get(start(TRUSTING).address(), "/", sent);
+    let seen = upstream.texts();
+    for (text, lines) in [
+        (
+            &seen[0],
+            [
+                "x-forwarded-for: 127.0.0.1",
+                "x-forwarded-proto: http",
+                "x-forwarded-host: gateway.test",
+                "via: 1.1 tidegate",
+            ],
+        ),
+        (
+            &seen[1],
+            [
+                "x-forwarded-for: 192.0.2.1, 127.0.0.1",
+                "x-forwarded-proto: https",
+                "x-forwarded-host: evil.test",
+                "forwarded: for=192.0.2.1, for=127.0.0.1;proto=http",
+            ],
+        ),
+    ] {
+        for line in lines {
+            assert!(text.contains(&format!("\r\n{line}\r\n")), "{line} in {text}");
+        }
+    }
+    assert!(!seen[0].contains("\r\nforwarded:"), "nor what it claimed: {}", seen[0]);
+}
+
+#[test]
+fn what_counts_a_client_cannot_be_stripped() {
+    let upstream = Upstream::hello();
+    let gateway = Gateway::start(&format!(
+        "client: {{token: [header:x-api-key, header:authorization]}}
+upstreams: {{origin: {{targets: [{}]}}}}
+limits:
+  by-team: {{algorithm: sliding_window, quota: 100, window: 1h, key: [header:x-team]}}
+  by-token: {{algorithm: sliding_window, quota: 100, window: 1h, key: [token]}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin, limits: [by-team, by-token]}}]",
+        upstream.target()
+    ));
+    let sent = "Connection: Authorization, X-Team, X-Api-Key, Cookie, X-Forwarded-For, X-Other\r\n\
+                Authorization: Bearer t\r\nX-Team: a\r\nX-Api-Key: k\r\nCookie: c=1\r\nX-Other: 1\r\n";
+    assert_eq!(used(&gateway, sent), 1);
+    assert_eq!(used(&gateway, sent), 2);
+    let seen = upstream.texts().remove(0);
+    for line in ["authorization: Bearer t", "x-team: a", "x-api-key: k", "cookie: c=1"] {
+        assert!(seen.contains(&format!("\r\n{line}\r\n")), "{line} in {seen}");
+    }
+    assert!(!seen.contains("x-other"), "{seen}");
+}
+
+#[test]
+fn what_two_readers_could_read_differently_is_refused() {
+    let refused = |key: &str, path: &str, headers: &str| -> Reply {
+        let gateway = counting(key, "token: [header:authorization, cookie:session]");
+        let reply = get(gateway.address(), path, headers);
+        assert_eq!(reply.status, 400, "{key} {path} {headers}");
+        assert!(!reply.text().contains("secret"), "{}", reply.text());
+        reply
+    };
+    refused("token", "/", "Authorization: secret1\r\nAuthorization: secret2\r\n");
+    refused("token", "/", "Cookie: session=secret1; session=secret2\r\n");
+    refused("token", "/", "Cookie: session=secret1\r\nCookie: session=secret2\r\n");
+    refused("'header:X-Team'", "/", "X-Team: secret1\r\nx-team: secret2\r\n");
+    refused("'cookie:c'", "/", "Cookie: c=secret1; c=secret2\r\n");
+    refused("'query:k'", "/?k=secret1&k=secret2", "");
+    refused("'query:k'", "/?k=secret1&%6b=secret2", "");
+    // Where nothing is counted by it, it is nobody's business.
+    let gateway = counting("client_ip", "");
+    assert_eq!(
+        used(&gateway, "Authorization: a\r\nAuthorization: b\r\nX-Team: a\r\nX-Team: b\r\n"),
+        1
+    );
+}
+
+#[test]
+fn a_missing_key_falls_back_to_the_address() {
+    for (key, present) in [
+        ("token", "Authorization: Bearer t\r\n"),
+        ("'header:X-Team'", "X-Team: a\r\n"),
+        ("'cookie:c'", "Cookie: c=1\r\n"),
+    ] {
+        let gateway = counting(key, TRUSTING);
+        let from = |address: &str, more: &str| {
+            used(&gateway, &format!("X-Forwarded-For: {address}\r\n{more}"))
+        };
+        assert_eq!(from("192.0.2.1", ""), 1, "{key}");
+        assert_eq!(from("192.0.2.1", ""), 2, "{key}");
+        assert_eq!(from("192.0.2.2", ""), 1, "{key}: another address is another caller");
+        assert_eq!(from("192.0.2.1", present), 1, "{key}");
+        assert_eq!(from("192.0.2.2", present), 2, "{key}: one key, wherever it is");
+    }
+}
+
+#[test]
+fn a_token_has_one_spelling() {
+    let gateway = counting("token", "token: [header:authorization, cookie:session]");
+    for (index, headers) in [
+        "Authorization: Bearer abc\r\n",
+        "authorization:bearer   abc  \r\n",
+        "AUTHORIZATION:\tBEARER\tabc\r\n",
+        "Authorization: Bearer abc\r\nCookie: session=other\r\n",
+    ]
+    .iter()
+    .enumerate()
+    {
+        assert_eq!(used(&gateway, headers), index as u64 + 1, "{headers}");
+    }
+    assert_eq!(used(&gateway, "Authorization: Basic abc\r\n"), 1);
+    assert_eq!(used(&gateway, "Authorization:\r\nCookie: session=abc\r\n"), 1);
+    assert_eq!(used(&gateway, "Cookie: a=b; session=\"abc\"\r\n"), 2);
+}
+
+#[test]
+fn one_connection_may_carry_many_callers() {
+    let gateway = counting("token", "");
+    let mut client = Client::connect(gateway.address());
+    for round in 1..=3 {
+        for token in ["a", "b", "c"] {
+            let reply = client.get("/", &format!("Authorization: {token}\r\n"));
+            assert_eq!(reply.number("x-ratelimit-used"), round, "{token}");
+        }
+    }
+}

@@ -1,0 +1,284 @@
+use std::{
+    io::{Read, Write},
+    net::Shutdown,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
+    time::Duration,
+};
+
+use crate::{
+    client::{Client, get},
+    gateway::Gateway,
+    upstream::{Upstream, read_until_closed},
+};
+
+/// One worker, so that one pool is looked at.
+fn start(upstream: &Upstream, more: &str) -> Gateway {
+    Gateway::start(&format!(
+        "workers: 1
+upstreams: {{origin: {{targets: [{}]{more}}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin, max_body: 1GiB}}]",
+        upstream.target()
+    ))
+}
+
+const HELLO: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+
+#[test]
+fn a_connection_is_used_again_by_any_client() {
+    let upstream = Upstream::hello();
+    let gateway = start(&upstream, "");
+    for _ in 0..10 {
+        assert_eq!(get(gateway.address(), "/", "").status, 200);
+    }
+    let mut client = Client::connect(gateway.address());
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
+    assert_eq!(client.reply().status, 200);
+    assert_eq!(client.get("/", "").status, 200);
+    assert_eq!(upstream.connections(), 1);
+}
+
+#[test]
+fn a_connection_left_in_the_middle_of_an_answer_is_not_used_again() {
+    let upstream = Upstream::with(|request, socket| {
+        if request.starts_with(b"GET /long") {
+            let head = "HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n";
+            return socket.write_all(head.as_bytes()).is_ok()
+                && socket.write_all(&vec![b'x'; 1_000_000]).is_ok();
+        }
+        socket.write_all(HELLO).is_ok()
+    });
+    let gateway = start(&upstream, "");
+    for _ in 0..5 {
+        let mut client = Client::connect(gateway.address());
+        client.send("GET /long HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(client.head().expect("an answer").0, 200);
+        drop(client);
+        assert_eq!(get(gateway.address(), "/", "").text(), "hello");
+    }
+}
+
+#[test]
+fn a_stale_connection_is_replaced_unnoticed() {
+    // Answers once on each connection, and closes it a moment later.
+    let (closed, wait) = mpsc::channel();
+    let upstream = Upstream::with(move |_, socket| {
+        let _ = socket.write_all(HELLO);
+        let _ = socket.shutdown(Shutdown::Both);
+        let _ = closed.send(());
+        false
+    });
+    for more in ["", ", retries: 0"] {
+        let gateway = start(&upstream, more);
+        let mut client = Client::connect(gateway.address());
+        for round in 0..10 {
+            let reply = if round % 2 == 0 {
+                client.get("/", "")
+            } else {
+                client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n12345").reply()
+            };
+            assert_eq!((reply.status, reply.text().as_str()), (200, "hello"), "{more} {round}");
+            wait.recv_timeout(Duration::from_secs(5)).expect("the upstream has closed");
+            // The close has to travel, too: this connection's own turn brings it to the gateway.
+            assert_eq!(client.get("/nowhere/../../", "").status, 400);
+            client = Client::connect(gateway.address());
+        }
+    }
+}
+
+/// An upstream that answers the first request of a connection and closes at the second, once it
+/// has read it.
+fn closes_at_the_second() -> (Upstream, Arc<AtomicUsize>) {
+    let sum = Arc::new(AtomicUsize::new(0));
+    let requests = sum.clone();
+    let upstream = Upstream::raw_with(move |socket| {
+        let mut buffer = [0; 4096];
+        for turn in 0..2 {
+            if !matches!(socket.read(&mut buffer), Ok(count) if count > 0) {
+                return;
+            }
+            requests.fetch_add(1, Ordering::SeqCst);
+            if turn == 1 {
+                return;
+            }
+            let _ = socket.write_all(HELLO);
+        }
+    });
+    (upstream, sum)
+}
+
+#[test]
+fn a_get_that_an_upstream_closed_on_is_sent_again() {
+    for method in ["GET", "HEAD", "OPTIONS", "DELETE"] {
+        let (upstream, requests) = closes_at_the_second();
+        let gateway = start(&upstream, ", retries: 1");
+        let mut client = Client::connect(gateway.address());
+        assert_eq!(client.get("/", "").status, 200);
+        client.send(format!("{method} / HTTP/1.1\r\nHost: a\r\n\r\n"));
+        assert_eq!(client.head().expect("an answer").0, 200, "{method}");
+        assert_eq!(requests.load(Ordering::SeqCst), 3);
+        assert_eq!(gateway.metric("tidegate_upstream_failures_total{upstream=\"origin\""), 0);
+    }
+}
+
+#[test]
+fn what_could_do_harm_is_not_sent_again() {
+    for request in [
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n12345",
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n",
+        "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n12345",
+        "PATCH / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    ] {
+        let (upstream, requests) = closes_at_the_second();
+        let gateway = start(&upstream, ", retries: 5");
+        let mut client = Client::connect(gateway.address());
+        assert_eq!(client.get("/", "").status, 200);
+        assert_eq!(client.send(request).reply().status, 502, "{request}");
+        assert_eq!(requests.load(Ordering::SeqCst), 2, "{request}");
+    }
+    let (upstream, requests) = closes_at_the_second();
+    let gateway = start(&upstream, ", retries: 0");
+    let mut client = Client::connect(gateway.address());
+    assert_eq!(client.get("/", "").status, 200);
+    assert_eq!(client.get("/", "").status, 502, "nor what nobody wants sent again");
+    assert_eq!(requests.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn nothing_is_sent_again_once_an_answer_has_begun() {
+    let upstream = Upstream::with(|_, socket| {
+        socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhalf").is_err()
+    });
+    let gateway = start(&upstream, ", retries: 5");
+    let mut client = Client::connect(gateway.address());
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(client.try_reply().is_none());
+    assert_eq!(upstream.count(), 1);
+}
+
+#[test]
+fn retries_do_not_multiply_the_load() {
+    let upstream = Upstream::with(|_, _| false);
+    let gateway = start(&upstream, ", retries: 3");
+    let mut client = Client::connect(gateway.address());
+    for _ in 0..100 {
+        assert_eq!(client.get("/", "").status, 502);
+    }
+    // 100 requests earn 20 retries, and 20 more were saved up.
+    assert!(upstream.count() <= 140, "{}", upstream.count());
+    assert!(upstream.count() > 100);
+}
+
+#[test]
+fn a_client_that_goes_away_takes_its_request_along() {
+    let (told, gone) = mpsc::channel();
+    let told = std::sync::Mutex::new(told);
+    let upstream = Upstream::with(move |_, socket| {
+        read_until_closed(socket);
+        let _ = told.lock().expect("no test panics with it").send(());
+        false
+    });
+    let gateway = start(&upstream, "");
+    for request in [
+        "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n12345",
+        "GET /1 HTTP/1.1\r\nHost: a\r\n\r\nGET /2 HTTP/1.1\r\nHost: a\r\n\r\n",
+    ] {
+        let before = upstream.count();
+        let mut client = Client::connect(gateway.address());
+        client.send(request);
+        while upstream.count() == before {
+            std::thread::yield_now();
+        }
+        drop(client);
+        gone.recv_timeout(Duration::from_secs(5)).expect("the upstream is told");
+    }
+    gateway.wait_for("tidegate_connections", 0);
+    assert_eq!(get(gateway.admin(), "/healthz", "").status, 200);
+}
+
+#[test]
+fn a_client_that_does_not_read_makes_nothing_grow() {
+    let (told, stuck) = mpsc::channel();
+    let told = std::sync::Mutex::new(told);
+    let upstream = Upstream::with(move |_, socket| {
+        socket.set_write_timeout(Some(Duration::from_millis(700))).expect("a timeout");
+        let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n");
+        let (chunk, mut sum) = (vec![b'x'; 64 * 1024], 0);
+        while let Ok(count) = socket.write(&chunk) {
+            sum += count;
+        }
+        let _ = told.lock().expect("no test panics with it").send(sum);
+        false
+    });
+    let gateway = start(&upstream, "");
+    let mut client = Client::connect(gateway.address());
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.head().expect("an answer").0, 200);
+    let taken: usize = stuck.recv_timeout(Duration::from_secs(20)).expect("it gets stuck");
+    assert!(taken < 16_000_000, "{taken} bytes were taken for a client that reads none");
+    assert!(taken > 100_000);
+    let rest = client.read_to_end().expect("what was taken comes, and the end");
+    assert!(rest.len() <= taken && rest.len() > 100_000);
+}
+
+#[test]
+fn an_upstream_that_does_not_read_makes_nothing_grow() {
+    let (release, wait) = mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let upstream = Upstream::raw_with(move |_| {
+        let _ = wait.lock().expect("no test panics with it").recv();
+    });
+    let gateway = start(&upstream, "");
+    let mut client = Client::connect(gateway.address());
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n");
+    client.socket.set_write_timeout(Some(Duration::from_millis(700))).expect("a timeout");
+    let chunk = vec![b'x'; 64 * 1024];
+    let mut taken = 0;
+    while let Ok(count) = client.socket.write(&chunk) {
+        taken += count;
+    }
+    assert!(taken < 16_000_000, "{taken} bytes were taken for an upstream that reads none");
+    drop(release);
+}
+
+#[test]
+fn a_long_body_streams_through_whole_both_ways() {
+    let upstream = Upstream::raw_with(|socket| {
+        let mut buffer = vec![0; 64 * 1024];
+        let mut left = 20_000_000;
+        let mut head = true;
+        while left > 0 {
+            let count = socket.read(&mut buffer).expect("the request");
+            let mut bytes = &buffer[..count];
+            if std::mem::take(&mut head) {
+                let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
+                bytes = &bytes[end + 4..];
+                let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+                socket.write_all(head).expect("the gateway reads");
+            }
+            left -= bytes.len();
+            if !bytes.is_empty() {
+                let size = format!("{:x}\r\n", bytes.len());
+                let chunk = [size.as_bytes(), bytes, b"\r\n"].concat();
+                socket.write_all(&chunk).expect("the gateway reads");
+            }
+        }
+        let _ = socket.write_all(b"0\r\n\r\n");
+    });
+    let gateway = start(&upstream, "");
+    let mut client = Client::connect(gateway.address());
+    let mut writer = client.socket.try_clone().expect("a second handle");
+    let body: Vec<u8> = (0..20_000_000_u32).map(|n| (n % 251) as u8).collect();
+    let sent = body.clone();
+    let writing = std::thread::spawn(move || {
+        let head = format!("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", sent.len());
+        writer.write_all(head.as_bytes()).and_then(|()| writer.write_all(&sent))
+    });
+    let reply = client.reply();
+    assert!(reply.body == body, "an echo of {} bytes came back", reply.body.len());
+    writing.join().expect("no panic").expect("all was taken");
+}

@@ -1,0 +1,228 @@
+use crate::{
+    client::{Client, Reply, get},
+    gateway::Gateway,
+    upstream::Upstream,
+};
+
+/// Routes that answer with their own name.
+fn named(routes: &[(&str, &str)]) -> Gateway {
+    let upstreams: Vec<String> = routes
+        .iter()
+        .map(|(name, _)| format!("  {name}: {{respond: {{body: {name}}}}}\n"))
+        .collect();
+    let rules: Vec<String> = routes
+        .iter()
+        .map(|(name, rule)| format!("  - {{name: {name}, match: {{{rule}}}, upstream: {name}}}\n"))
+        .collect();
+    Gateway::start(&format!("upstreams:\n{}routes:\n{}", upstreams.concat(), rules.concat()))
+}
+
+fn ask(gateway: &Gateway, method: &str, host: &str, path: &str) -> Reply {
+    let mut client = Client::connect(gateway.address());
+    client.send(format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n\r\n")).reply()
+}
+
+#[test]
+fn the_most_specific_host_path_and_method_win() {
+    let gateway = named(&[
+        ("any", "path: '/{*rest}'"),
+        ("exact", "host: api.example.com, path: '/{*rest}'"),
+        ("wild", "host: '*.example.com', path: '/{*rest}'"),
+        ("deep", "host: '*.b.example.com', path: '/{*rest}'"),
+        ("item", "host: api.example.com, path: '/items/{id}'"),
+        ("fixed", "host: api.example.com, path: /items/new"),
+        ("write", "host: api.example.com, path: '/items/{id}', methods: [PUT, PATCH]"),
+    ]);
+    for (method, host, path, name) in [
+        ("GET", "other.test", "/x", "any"),
+        ("GET", "api.example.com", "/x", "exact"),
+        ("GET", "API.Example.COM:8080", "/x", "exact"),
+        ("GET", "api.example.com.", "/x", "exact"),
+        ("GET", "www.example.com", "/x", "wild"),
+        ("GET", "a.www.example.com", "/x", "wild"),
+        ("GET", "a.b.example.com", "/x", "deep"),
+        ("GET", "example.com", "/x", "any"),
+        ("GET", "badexample.com", "/x", "any"),
+        ("GET", "api.example.com", "/items/5", "item"),
+        ("GET", "api.example.com", "/items/new", "fixed"),
+        ("GET", "api.example.com", "/items/5/more", "exact"),
+        ("PUT", "api.example.com", "/items/5", "write"),
+        ("GET", "api.example.com", "/items/a%2Fb", "item"),
+        ("GET", "api.example.com", "/items/%6e%65w", "fixed"),
+        ("GET", "api.example.com", "/x/../items/./new", "fixed"),
+        ("GET", "api.example.com", "//items///new", "fixed"),
+    ] {
+        assert_eq!(ask(&gateway, method, host, path).text(), name, "{method} {host} {path}");
+    }
+}
+
+#[test]
+fn no_route_is_a_404_and_another_method_a_405() {
+    let gateway = named(&[
+        ("read", "host: a.test, path: '/items/{id}', methods: [GET, HEAD]"),
+        ("write", "host: a.test, path: '/items/{id}', methods: [PUT]"),
+    ]);
+    for (host, path) in [("a.test", "/"), ("a.test", "/items"), ("b.test", "/items/5")] {
+        let reply = ask(&gateway, "GET", host, path);
+        assert_eq!(reply.status, 404, "{host} {path}");
+        assert_eq!(reply.json()["title"], "Not Found");
+        assert_eq!(reply.header("connection"), None);
+    }
+    let reply = ask(&gateway, "DELETE", "a.test", "/items/5");
+    assert_eq!((reply.status, reply.header("allow")), (405, Some("GET, HEAD, PUT")));
+    assert_eq!(ask(&gateway, "PUT", "a.test", "/items/5").text(), "write");
+}
+
+#[test]
+fn paths_without_a_normal_form_are_refused() {
+    let upstream = Upstream::hello();
+    let gateway = forwarding(&upstream, "");
+    for path in
+        ["/%00", "/a%00b", "/%", "/%4", "/%zz", "/../a", "/a/../../b", "/%2e%2e/a", "/.%2E/"]
+    {
+        let reply = get(gateway.address(), path, "");
+        assert_eq!(reply.status, 400, "{path}");
+        assert!(reply.json()["detail"].as_str().is_some_and(|detail| detail.contains("path")));
+    }
+    let mut client = Client::connect(gateway.address());
+    assert_eq!(client.send("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n").reply().status, 400);
+    assert_eq!(upstream.count(), 0);
+}
+
+fn forwarding(upstream: &Upstream, more: &str) -> Gateway {
+    Gateway::start(&format!(
+        "upstreams: {{origin: {{targets: [{}]}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin{more}}}]",
+        upstream.target()
+    ))
+}
+
+/// The request lines that the upstream saw.
+fn lines(upstream: &Upstream) -> Vec<String> {
+    upstream.texts().iter().filter_map(|text| text.lines().next().map(str::to_owned)).collect()
+}
+
+#[test]
+fn the_upstream_is_sent_the_normal_form_and_the_query_untouched() {
+    let upstream = Upstream::hello();
+    let gateway = forwarding(&upstream, "");
+    let sent = [
+        ("/", "/"),
+        ("/a/b", "/a/b"),
+        ("//a", "/a"),
+        ("/%61", "/a"),
+        ("/x/../a", "/a"),
+        ("/a/%2e%2e/b", "/b"),
+        ("/a/./b/.", "/a/b/"),
+        ("/a%2fb%2F", "/a%2Fb%2F"),
+        ("/a%25%32%46b", "/a%252Fb"),
+        ("/%e2%82%ac", "/%E2%82%AC"),
+        ("/a//?q=//../%61%2f#", ""),
+        ("/a//?q=//../%61%2f&%zz&&=", "/a/?q=//../%61%2f&%zz&&="),
+        ("/a?", "/a?"),
+        ("/a?b?c", "/a?b?c"),
+        ("http://other.test/x//y?z", "/x/y?z"),
+        ("http://other.test?z", "/?z"),
+        ("HTTP://other.test:81", "/"),
+    ];
+    for (path, wanted) in sent {
+        let reply = get(gateway.address(), path, "");
+        assert_eq!(reply.status == 200, !wanted.is_empty(), "{path}");
+    }
+    let wanted: Vec<String> = sent
+        .iter()
+        .filter(|(_, wanted)| !wanted.is_empty())
+        .map(|(_, wanted)| format!("GET {wanted} HTTP/1.1"))
+        .collect();
+    assert_eq!(lines(&upstream), wanted);
+    let seen = upstream.texts();
+    assert!(seen[seen.len() - 1].contains("\r\nhost: other.test:81\r\n"));
+    assert!(seen[0].contains("\r\nhost: gateway.test\r\n"));
+}
+
+#[test]
+fn a_prefix_is_taken_off_in_whole_segments() {
+    let upstream = Upstream::hello();
+    let gateway = forwarding(&upstream, ", strip_prefix: /v1");
+    for path in ["/v1/items?q=/v1", "/v1", "/v1/", "/v10/items", "/%76%31//items", "/other"] {
+        assert_eq!(get(gateway.address(), path, "").status, 200, "{path}");
+    }
+    assert_eq!(
+        lines(&upstream),
+        ["/items?q=/v1", "/", "/", "/v10/items", "/items", "/other"]
+            .map(|path| format!("GET {path} HTTP/1.1"))
+    );
+}
+
+#[test]
+fn spellings_of_one_path_are_counted_as_one() {
+    let gateway = Gateway::start(
+        "upstreams: {hello: {respond: {body: hi}}}
+limits: {by-path: {algorithm: sliding_window, quota: 5, window: 1h, key: [path]}}
+routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [by-path]}]",
+    );
+    let spellings =
+        ["/a", "//a", "/%61", "/x/../a", "/./a", "/a?other", "http://gateway.test/a", "/%2e/a"];
+    for (index, path) in spellings.iter().enumerate() {
+        let reply = get(gateway.address(), path, "");
+        assert_eq!(reply.status, if index < 5 { 200 } else { 429 }, "{path}");
+    }
+    // Others are others: an escaped separator is no separator.
+    for path in ["/A", "/a/", "/b", "/a%2F"] {
+        assert_eq!(get(gateway.address(), path, "").number("x-ratelimit-used"), 1, "{path}");
+    }
+}
+
+#[test]
+fn spellings_of_one_host_and_route_are_counted_as_one() {
+    let gateway = Gateway::start(
+        "upstreams: {hello: {respond: {body: hi}}}
+limits: {by-host: {algorithm: sliding_window, quota: 100, window: 1h, key: [host]}}
+routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [by-host]}]",
+    );
+    for (used, host) in ["a.test", "A.TEST", "a.test:80", "a.test."].iter().enumerate() {
+        let reply = ask(&gateway, "GET", host, "/");
+        assert_eq!(reply.number("x-ratelimit-used"), used as u64 + 1, "{host}");
+    }
+    let absolute = ask(&gateway, "GET", "other.test", "http://a.test/");
+    assert_eq!(absolute.number("x-ratelimit-used"), 5, "the target's host counts");
+}
+
+#[test]
+fn headers_of_one_connection_do_not_go_on() {
+    let upstream = Upstream::answering(
+        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: X-Own, Keep-Alive, Content-Length\r\n\
+         X-Own: 1\r\nKeep-Alive: timeout=5\r\nUpgrade: h2c\r\nVia: 1.1 origin\r\nX-Kept: 1\r\n\r\nhello",
+    );
+    let gateway = forwarding(&upstream, "");
+    let mut client = Client::connect(gateway.address());
+    let reply = client.get(
+        "/",
+        "Connection: X-Mine, close, Host, X-Forwarded-For\r\nX-Mine: 1\r\nTE: trailers\r\n\
+         Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\nKeep-Alive: 5\r\n\
+         Proxy-Connection: keep-alive\r\nProxy-Authorization: Basic x\r\nX-Yours: 1\r\n",
+    );
+    assert_eq!((reply.status, reply.text().as_str()), (200, "hello"));
+    for name in ["x-own", "keep-alive", "upgrade"] {
+        assert_eq!(reply.header(name), None, "{name}");
+    }
+    assert_eq!((reply.header("x-kept"), reply.header("via")), (Some("1"), Some("1.1 origin")));
+    assert!(client.is_closed(), "the client asked for it");
+    let seen = upstream.texts().remove(0).to_ascii_lowercase();
+    for name in [
+        "x-mine",
+        "connection",
+        "te",
+        "upgrade",
+        "keep-alive",
+        "proxy-connection",
+        "proxy-authorization",
+    ] {
+        assert!(!seen.contains(&format!("\r\n{name}:")), "{name} in {seen}");
+    }
+    for name in
+        ["host: gateway.test", "x-forwarded-for: 127.0.0.1", "x-yours: 1", "via: 1.1 tidegate"]
+    {
+        assert!(seen.contains(&format!("\r\n{name}\r\n")), "{name} in {seen}");
+    }
+}

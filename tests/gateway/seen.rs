@@ -1,0 +1,194 @@
+use std::fs;
+
+use crate::{
+    client::{Client, Reply, get},
+    gateway::Gateway,
+    upstream::Upstream,
+};
+
+const SECRETS: [&str; 4] = ["tok-3c7e", "cook-91ab", "query-55f0", "team-d00d"];
+
+fn start(upstream: &Upstream, more: &str) -> Gateway {
+    Gateway::start(&format!(
+        "{more}
+upstreams:
+  origin: {{targets: [{}], retries: 0}}
+  lost: {{targets: ['http://127.0.0.1:1']}}
+limits:
+  few: {{algorithm: sliding_window, quota: 2, window: 1h, key: [token]}}
+  team: {{algorithm: sliding_window, quota: 100, window: 1h, key: ['header:X-Team', 'cookie:c']}}
+routes:
+  - {{name: items, match: {{path: '/items/{{id}}'}}, upstream: origin, limits: [few, team]}}
+  - {{name: lost, match: {{path: /lost}}, upstream: lost}}",
+        upstream.target()
+    ))
+}
+
+/// A request that has every secret where a secret may be.
+fn secretly(gateway: &Gateway, path: &str) -> Reply {
+    let headers = "Authorization: Bearer tok-3c7e\r\nCookie: c=cook-91ab\r\nX-Team: team-d00d\r\n";
+    get(gateway.address(), &format!("{path}?key=query-55f0"), headers)
+}
+
+#[test]
+fn health_and_readiness_are_told() {
+    let gateway = start(&Upstream::hello(), "");
+    let reply = get(gateway.admin(), "/healthz", "");
+    assert_eq!((reply.status, reply.text().as_str()), (200, "ok\n"));
+    let reply = get(gateway.admin(), "/readyz", "");
+    let body = reply.json();
+    assert_eq!((reply.status, body["ready"].as_bool()), (200, Some(true)));
+    assert_eq!(
+        (body["workers"].as_u64(), body["store"]["kind"].as_str()),
+        (Some(2), Some("memory"))
+    );
+    assert_eq!(get(gateway.address(), "/healthz", "").status, 404, "not on the clients' side");
+}
+
+#[test]
+fn what_happened_is_counted() {
+    let upstream = Upstream::hello();
+    let gateway = start(&upstream, "");
+    for status in [200, 200, 429, 429, 429] {
+        assert_eq!(secretly(&gateway, "/items/5").status, status);
+    }
+    assert_eq!(get(gateway.address(), "/lost", "").status, 502);
+    assert_eq!(get(gateway.address(), "/nowhere", "").status, 404);
+    let mut client = Client::connect(gateway.address());
+    assert_eq!(client.send("GET / HTTP/1.1\r\n\r\n").reply().status, 400);
+    assert!(client.is_closed());
+    for (line, wanted) in [
+        ("requests_total{route=\"items\",status=\"2xx\"}", 2),
+        ("requests_total{route=\"items\",status=\"4xx\"}", 3),
+        ("requests_total{route=\"lost\",status=\"5xx\"}", 1),
+        ("requests_total{route=\"\",status=\"4xx\"}", 2),
+        ("request_duration_seconds_count{route=\"items\"}", 5),
+        ("limit_decisions_total{route=\"items\",limit=\"few\",decision=\"admitted\"}", 2),
+        ("limit_decisions_total{route=\"items\",limit=\"few\",decision=\"refused\"}", 3),
+        ("limit_decisions_total{route=\"items\",limit=\"few\",decision=\"unknown\"}", 0),
+        ("limit_decisions_total{route=\"items\",limit=\"team\",decision=\"refused\"}", 0),
+        ("upstream_failures_total{upstream=\"lost\",kind=\"connect\"}", 1),
+        ("upstream_failures_total{upstream=\"origin\"", 0),
+        ("malformed_requests_total", 1),
+        ("store_calls_total", 5),
+    ] {
+        assert_eq!(gateway.metric(&format!("tidegate_{line}")), wanted, "{line}");
+    }
+    gateway.wait_for("tidegate_connections", 0);
+    assert_eq!(gateway.metric("tidegate_accepted_connections_total"), 8);
+    let text = get(gateway.admin(), "/metrics", "Connection: close\r\n").text();
+    assert!(text.ends_with("# EOF\n"));
+    for secret in SECRETS {
+        assert!(!text.contains(secret), "{secret}");
+    }
+    assert!(!text.contains("/items/5"), "a path is no label: it has no bound");
+}
+
+#[test]
+fn each_request_is_one_line_of_the_access_log_without_secrets() {
+    let upstream = Upstream::hello();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("access.log");
+    let gateway = start(
+        &upstream,
+        &format!("access_log: {}\nclient: {{trusted_proxies: [127.0.0.1/32]}}", file.display()),
+    );
+    let mut ids = Vec::new();
+    for path in ["/items/5", "//items/%35", "/items/6", "/lost", "/nowhere"] {
+        let reply = secretly(&gateway, path);
+        ids.push(reply.header("x-request-id").expect("an id").to_owned());
+    }
+    let claimed = "X-Forwarded-For: 192.0.2.7\r\nX-Request-Id: mine\r\n";
+    assert_eq!(get(gateway.address(), "/items/7", claimed).status, 200);
+    let mut client = Client::connect(gateway.address());
+    client.send("GET /tok-3c7e HTTP/1.1\r\nHost: tok-3c7e\r\nBroken : tok-3c7e\r\n\r\n");
+    assert_eq!(client.reply().status, 400);
+    drop(client);
+    drop(gateway);
+    let text = fs::read_to_string(&file).expect("a log");
+    for secret in SECRETS {
+        assert!(!text.contains(secret), "{secret} in {text}");
+    }
+    let lines: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let told: Vec<_> = lines
+        .iter()
+        .map(|line| {
+            let text = |key: &str| line[key].as_str().expect("a text").to_owned();
+            (text("route"), text("path"), line["status"].as_u64(), text("limit"))
+        })
+        .collect();
+    let wanted = [
+        ("items", "/items/5", 200, "admitted"),
+        ("items", "/items/5", 200, "admitted"),
+        ("items", "/items/6", 429, "refused"),
+        ("lost", "/lost", 502, "none"),
+        ("", "/nowhere", 404, "none"),
+        ("items", "/items/7", 200, "admitted"),
+        ("", "", 400, "none"),
+    ]
+    .map(|(route, path, status, limit)| {
+        (route.to_owned(), path.to_owned(), Some(status), limit.to_owned())
+    });
+    assert_eq!(told, wanted);
+    for (line, id) in lines.iter().zip(&ids) {
+        assert_eq!(line["request_id"].as_str(), Some(id.as_str()));
+        assert_eq!(line["client"], "127.0.0.1");
+        assert_eq!(
+            (line["method"].as_str(), line["complete"].as_bool()),
+            (Some("GET"), Some(true))
+        );
+        assert!(line["duration_ms"].is_number() && line["time"].is_string());
+    }
+    assert_eq!(
+        (lines[0]["bytes"].as_u64(), lines[0]["host"].as_str()),
+        (Some(5), Some("gateway.test"))
+    );
+    assert_eq!(
+        (&lines[5]["client"], &lines[5]["request_id"]),
+        (&"192.0.2.7".into(), &"mine".into())
+    );
+}
+
+#[test]
+fn a_broken_answer_is_told_from_a_whole_one() {
+    use std::io::Write;
+    let upstream = Upstream::with(|_, socket| {
+        socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhalf").is_err()
+    });
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("access.log");
+    let gateway = start(&upstream, &format!("access_log: {}", file.display()));
+    let mut client = Client::connect(gateway.address());
+    client.send("GET /items/5 HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(client.try_reply().is_none());
+    drop(gateway);
+    let text = fs::read_to_string(&file).expect("a log");
+    let line: serde_json::Value = serde_json::from_str(text.trim_end()).expect("one line");
+    assert_eq!((line["status"].as_u64(), line["bytes"].as_u64()), (Some(200), Some(4)));
+    assert_eq!(line["complete"], false);
+}
+
+#[test]
+fn a_request_id_is_new_unless_a_trusted_caller_gives_one() {
+    let upstream = Upstream::hello();
+    let id = |gateway: &Gateway, sent: &str| -> String {
+        let headers =
+            if sent.is_empty() { String::new() } else { format!("X-Request-Id: {sent}\r\n") };
+        let reply = get(gateway.address(), "/items/5", &headers);
+        let id = reply.header("x-request-id").expect("an id").to_owned();
+        let seen = upstream.texts().pop().expect("a request");
+        let line = format!("\r\nx-request-id: {id}\r\n");
+        assert!(reply.status != 200 || seen.contains(&line), "{line} in {seen}");
+        id
+    };
+    let is_new = |id: &str| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let gateway = start(&upstream, "");
+    let (first, second) = (id(&gateway, "given"), id(&gateway, ""));
+    assert!(is_new(&first) && is_new(&second) && first != second, "{first} {second}");
+    let gateway = start(&upstream, "client: {trusted_proxies: [127.0.0.1/32]}");
+    assert_eq!(id(&gateway, "given-1"), "given-1");
+    for bad in ["", "two words", "\u{e9}", &"x".repeat(129)] {
+        assert!(is_new(&id(&gateway, bad)), "{bad}");
+    }
+}
