@@ -10,6 +10,8 @@ pub mod cli;
 pub mod clock;
 /// What a user writes: the configuration's types, its reading and its faults.
 pub mod config;
+/// A number that one thread writes and any thread reads.
+pub mod counter;
 /// Every way a request ends early.
 pub mod error;
 /// Strict HTTP/1 framing: what is refused before it is believed.
