@@ -125,7 +125,7 @@ impl Reloader {
     /// Reloads whenever the file's content changes. Its folder is watched, not the file: editors and
     /// mounted configuration volumes put a new file in the old one's place.
     pub async fn watch(self: Arc<Self>, stop: CancellationToken) {
-        let (changed, mut changes) = mpsc::channel::<()>(1);
+        let (changed, mut pending) = mpsc::channel::<()>(1);
         let _watcher = match self.watcher(changed) {
             Ok(watcher) => watcher,
             Err(error) => {
@@ -136,9 +136,9 @@ impl Reloader {
         loop {
             // The first look is for what changed before the watcher was there.
             self.reload_if_changed();
-            let Some(Some(())) = stop.run_until_cancelled(changes.recv()).await else { return };
+            let Some(Some(())) = stop.run_until_cancelled(pending.recv()).await else { return };
             tokio::time::sleep(SETTLE).await;
-            let _ = changes.try_recv();
+            let _ = pending.try_recv();
         }
     }
 

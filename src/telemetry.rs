@@ -69,7 +69,7 @@ impl AccessLog {
         let mut text = line.json();
         text.push('\n');
         // The writer never refuses: what it cannot take it drops and counts.
-        let _ = (&self.lines).clone().write_all(text.as_bytes());
+        let _ = self.lines.clone().write_all(text.as_bytes());
     }
 
     /// How many lines were dropped.

@@ -2,7 +2,7 @@
 //!
 //! A worker is a thread with its own runtime, its own listeners (the kernel spreads connections over
 //! workers, `SO_REUSEPORT`), its own upstream connections and its own counters. TLS and HTTP/2 will
-//! be chosen in [`Worker::serve`], between the accept and the connection.
+//! be chosen in `Worker::serve`, between the accept and the connection.
 
 use std::{
     cell::{Cell, RefCell},

@@ -39,7 +39,7 @@ pub struct Found<'a> {
 }
 
 /// The values of a path's parameters, by name.
-pub type Params<'a> = SmallVec<[(&'a str, &'a str); 2]>;
+pub type Params<'a> = matchit::Params<'a, 'a>;
 
 /// What a search ends with.
 #[derive(Debug)]
@@ -97,7 +97,12 @@ impl Table {
 
     /// Searches for a request: `host` in lower case without port, `path` in normal form.
     pub fn find<'a>(&'a self, host: &str, path: &'a str, method: &Method) -> Lookup<'a> {
-        match self.hosts(host).find_map(|paths| paths.find(path, method)) {
+        let found = if self.exact.is_empty() && self.below.is_empty() {
+            self.any.find(path, method)
+        } else {
+            self.hosts(host).find_map(|paths| paths.find(path, method))
+        };
+        match found {
             Some(found) => Lookup::Found(found),
             None => self.other_methods(host, path),
         }
@@ -148,8 +153,7 @@ impl Paths {
             .find_map(|(named, router)| (named == method).then_some(router))
             .unwrap_or(&self.any);
         let found = router.at(path).ok()?;
-        let params = found.params.iter().collect();
-        Some(Found { route: *found.value, params })
+        Some(Found { route: *found.value, params: found.params })
     }
 }
 

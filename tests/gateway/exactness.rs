@@ -2,7 +2,7 @@ use std::{collections::BTreeSet, net::SocketAddr, sync::Mutex, thread};
 
 use tidegate::clock::Clock;
 
-use crate::{client::Client, stage::on_every_store};
+use crate::{client::Client, gateway::Gateway, stage::on_every_store};
 
 const QUOTA: u64 = 500;
 const BEYOND: u64 = 200;
@@ -52,7 +52,7 @@ fn more_requests_than_the_quota_at_once_admit_exactly_the_quota() {
         for cost in [1, 3] {
             let fleet =
                 stage.start(&rules(cost), &Clock::manual(1_700_000_000_000 + cost * 200_000_000));
-            let addresses: Vec<_> = fleet.gateways.iter().map(|g| g.address()).collect();
+            let addresses: Vec<_> = fleet.gateways.iter().map(Gateway::address).collect();
             let (admitted, refused) = rush(&addresses);
             assert_eq!(admitted.len() as u64, QUOTA / cost);
             assert_eq!(refused, QUOTA + BEYOND - QUOTA / cost);

@@ -102,19 +102,15 @@ impl Client {
         if lower.contains("transfer-encoding: chunked") {
             return Some(reply(self.chunks()?));
         }
-        match reply(Vec::new()).header("content-length") {
-            Some(length) => {
-                let length = length.parse().expect("a length");
-                while self.held.len() < length {
-                    self.more()?;
-                }
-                Some(reply(self.held.drain(..length).collect()))
+        if let Some(length) = reply(Vec::new()).header("content-length") {
+            let length = length.parse().expect("a length");
+            while self.held.len() < length {
+                self.more()?;
             }
-            None => {
-                while self.more().is_some() {}
-                Some(reply(std::mem::take(&mut self.held)))
-            }
+            return Some(reply(self.held.drain(..length).collect()));
         }
+        while self.more().is_some() {}
+        Some(reply(std::mem::take(&mut self.held)))
     }
 
     /// Reads one head alone: its status and its text.

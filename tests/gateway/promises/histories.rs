@@ -31,9 +31,9 @@ const SHAPES: [(u32, &str, u32, u32); 8] = [
     (100, "1m", 12, 7),
 ];
 
+/// The configuration, and its paths.
 fn shapes() -> (String, Vec<String>) {
-    let mut limits = String::new();
-    let mut paths = Vec::new();
+    let (mut limits, mut routes, mut paths) = (String::new(), Vec::new(), Vec::new());
     for (index, (quota, window, resolution, cost)) in SHAPES.iter().enumerate() {
         write!(
             limits,
@@ -41,16 +41,16 @@ fn shapes() -> (String, Vec<String>) {
              cost: {cost}, key: [token]}}, "
         )
         .expect("a string takes it");
-        paths.push(route(&format!("/p{index}"), &format!("l{index}")));
         let other = (index + 3) % SHAPES.len();
-        paths.push(route(&format!("/q{index}"), &format!("l{index}, l{other}")));
+        for (path, limits) in [
+            (format!("/p{index}"), format!("l{index}")),
+            (format!("/q{index}"), format!("l{index}, l{other}")),
+        ] {
+            routes.push(route(&path, &limits));
+            paths.push(path);
+        }
     }
-    (
-        rules(&limits, &paths.join(", ")),
-        Vec::from_iter(
-            (0..SHAPES.len()).flat_map(|index| [format!("/p{index}"), format!("/q{index}")]),
-        ),
-    )
+    (rules(&limits, &routes.join(", ")), paths)
 }
 
 /// Runs `history` for each path, with a caller of its own.
