@@ -16,7 +16,6 @@ use crate::{
 /// process's own log, such as `info` or `tidegate=debug`.
 pub(super) fn run(config: &Path, log: &str) -> Exit {
     telemetry::start(log);
-    raise_file_limit();
     // Before anything serves: a signal that nobody waits for would end the process at once.
     let (runtime, signals) = match signals() {
         Ok(both) => both,
@@ -25,6 +24,7 @@ pub(super) fn run(config: &Path, log: &str) -> Exit {
             return Exit::Internal;
         }
     };
+    raise_file_limit();
     let server = match Server::start(config, Clock::system()) {
         Ok(server) => server,
         Err(error) => return refuse(&error),

@@ -1,6 +1,6 @@
 use std::{
     fs,
-    io::Write,
+    io::{BufRead, BufReader, Write},
     net::TcpStream,
     path::Path,
     process::{Output, Stdio},
@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tidegate::clock;
 
@@ -118,6 +118,23 @@ fn an_address_in_use_is_told_and_ends_with_1() {
     assert_eq!(ended.status.code(), Some(1));
     let said = String::from_utf8_lossy(&ended.stderr);
     assert!(said.contains(&format!("cannot listen on {address}")), "{said}");
+}
+
+#[test]
+fn a_signal_during_the_start_is_not_lost() {
+    let folder = folder_with(&standard());
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut child =
+            tidegate(folder.path(), &[]).stderr(Stdio::piped()).spawn().expect("the binary starts");
+        let mut lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+        // The first thing that it says, before it serves.
+        let first = lines.next().expect("a line").expect("text");
+        assert!(first.contains("open files"), "{first}");
+        kill_process(Pid::from_child(&child), signal).expect("a signal to our own child");
+        // To the end of what it says, lest it waits for a reader.
+        let last = lines.map_while(Result::ok).last();
+        assert_eq!(child.wait().expect("our own child").code(), Some(0), "{last:?}");
+    }
 }
 
 /// Something that a test's threads wait for.
