@@ -6,6 +6,7 @@
 //! - [`cli`]: one file a command: what a person types and what the process answers.
 //! - [`clock`]: the only place that reads a clock.
 //! - [`config`]: what a user writes: the configuration's types, its reading and its faults.
+//! - [`counter`]: a number that one thread writes and any thread reads.
 //! - [`error`]: every way a request ends early.
 //! - [`framing`]: strict HTTP/1 framing: what is refused before it is believed.
 //! - [`gateway`]: the request's path, read top to bottom.
@@ -26,6 +27,7 @@ pub mod admin;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod counter;
 pub mod error;
 pub mod framing;
 pub mod gateway;

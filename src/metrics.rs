@@ -1,41 +1,18 @@
 //! Counters of what happened, one shard a worker.
 //!
-//! A worker alone writes its shard, so an increment is a load and a store, never a locked
-//! instruction on a line that other cores want; a reader adds the shards up. Shards keep their
-//! counters by name, so that a reload loses none.
+//! A worker alone writes its shard; a reader adds the shards up. Shards keep their counters by name,
+//! so that a reload loses none.
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
 
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 
-/// A number that one thread writes and any thread reads.
-#[derive(Debug, Default)]
-pub struct Counter(AtomicU64);
-
-impl Counter {
-    /// Adds `count`. Only the shard's own worker may call it.
-    pub fn add(&self, count: u64) {
-        self.0.store(self.0.load(Ordering::Relaxed) + count, Ordering::Relaxed);
-    }
-
-    /// Takes 1 off. Only the shard's own worker may call it.
-    pub fn take(&self) {
-        self.0.store(self.0.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
-    }
-
-    /// The number now.
-    pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
+use crate::counter::Counter;
 
 /// The upper bounds of the latency histogram's buckets, in seconds; one more has no bound.
 pub const LATENCY_BOUNDS: [f64; 12] =

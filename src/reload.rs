@@ -10,7 +10,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use notify::{RecursiveMode, Watcher};
+use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -66,9 +66,9 @@ pub struct Reloader {
 
 impl Reloader {
     /// For a gateway that was started with `started`, read from `path`.
-    pub fn new(path: PathBuf, started: Config, shared: Arc<Shared>) -> Self {
-        let seen = Mutex::new(std::fs::read(&path).ok());
-        Self { path, started, shared, seen }
+    pub fn new(path: PathBuf, started: &Loaded, shared: Arc<Shared>) -> Self {
+        let seen = Mutex::new(Some(started.source.text().as_bytes().to_vec()));
+        Self { path, started: started.config.clone(), shared, seen }
     }
 
     /// Reads the file and replaces the rules. On any fault the running rules stay. Returns the new
@@ -125,35 +125,50 @@ impl Reloader {
     /// Reloads whenever the file's content changes. Its folder is watched, not the file: editors and
     /// mounted configuration volumes put a new file in the old one's place.
     pub async fn watch(self: Arc<Self>, stop: CancellationToken) {
-        let (changed, mut changes) = mpsc::channel::<()>(1);
-        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            if event.is_ok_and(|event| !event.kind.is_access()) {
-                // One that waits already stands for this one too.
-                let _ = changed.try_send(());
-            }
-        });
-        let folder = match self.path.parent() {
-            Some(folder) if folder != Path::new("") => folder,
-            _ => Path::new("."),
-        };
-        let watching = watcher.and_then(|mut watcher| {
-            watcher.watch(folder, RecursiveMode::NonRecursive).map(|()| watcher)
-        });
-        let _watcher = match watching {
+        let (changed, mut pending) = mpsc::channel::<()>(1);
+        let _watcher = match self.watcher(changed) {
             Ok(watcher) => watcher,
             Err(error) => {
                 tracing::warn!(%error, "the configuration's folder cannot be watched");
                 return;
             }
         };
-        while let Some(Some(())) = stop.run_until_cancelled(changes.recv()).await {
+        loop {
+            // The first look is for what changed before the watcher was there.
+            self.reload_if_changed();
+            let Some(Some(())) = stop.run_until_cancelled(pending.recv()).await else { return };
             tokio::time::sleep(SETTLE).await;
-            let _ = changes.try_recv();
-            let content = std::fs::read(&self.path).ok();
-            if content.is_some() && content != *self.seen.lock() {
-                // Its outcome is logged where it is known.
-                let _ = self.reload();
-            }
+            let _ = pending.try_recv();
         }
     }
+
+    fn reload_if_changed(&self) {
+        let content = std::fs::read(&self.path).ok();
+        if content.is_some() && content != *self.seen.lock() {
+            // Its outcome is logged where it is known.
+            let _ = self.reload();
+        }
+    }
+
+    /// Watches the file's folder, and where the file is a symbolic link, the folder that it leads to.
+    fn watcher(&self, changed: mpsc::Sender<()>) -> notify::Result<RecommendedWatcher> {
+        let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
+            if event.is_ok_and(|event| !event.kind.is_access()) {
+                // One that waits already stands for this one too.
+                let _ = changed.try_send(());
+            }
+        })?;
+        let folder = folder(&self.path);
+        watcher.watch(folder, RecursiveMode::NonRecursive)?;
+        if let Ok(real) = self.path.canonicalize()
+            && folder.canonicalize().is_ok_and(|folder| Some(&*folder) != real.parent())
+        {
+            watcher.watch(self::folder(&real), RecursiveMode::NonRecursive)?;
+        }
+        Ok(watcher)
+    }
+}
+
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."))
 }

@@ -96,7 +96,7 @@ impl Server {
             access_log,
             serving: AtomicU64::new(0),
         });
-        let reloader = Arc::new(Reloader::new(path, config.clone(), shared.clone()));
+        let reloader = Arc::new(Reloader::new(path, loaded, shared.clone()));
         let (drain, stop) = (CancellationToken::new(), CancellationToken::new());
         let admin = listening.admin.as_ref().and_then(|admin| admin.local_addr().ok());
         let control =

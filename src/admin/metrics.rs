@@ -161,6 +161,9 @@ fn counter<'e>(
 }
 
 fn add(family: &mut MetricEncoder<'_>, labels: &[(&str, &str)], value: u64) -> fmt::Result {
+    if labels.is_empty() {
+        return family.encode_counter::<NoLabelSet, u64, u64>(&value, None);
+    }
     family.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&value, None)
 }
 

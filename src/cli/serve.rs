@@ -1,6 +1,9 @@
-use std::path::Path;
+use std::{io, path::Path};
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::{
+    runtime::{Builder, Runtime},
+    signal::unix::{Signal, SignalKind, signal},
+};
 
 use super::Exit;
 use crate::{
@@ -13,6 +16,14 @@ use crate::{
 /// process's own log, such as `info` or `tidegate=debug`.
 pub(super) fn run(config: &Path, log: &str) -> Exit {
     telemetry::start(log);
+    // Before anything serves: a signal that nobody waits for would end the process at once.
+    let (runtime, signals) = match signals() {
+        Ok(both) => both,
+        Err(error) => {
+            tracing::error!(%error, "signals cannot be received");
+            return Exit::Internal;
+        }
+    };
     raise_file_limit();
     let server = match Server::start(config, Clock::system()) {
         Ok(server) => server,
@@ -24,18 +35,11 @@ pub(super) fn run(config: &Path, log: &str) -> Exit {
         admin = ?server.admin,
         "serving"
     );
-    match wait(&server) {
-        Ok(()) => {
-            tracing::info!("stopping: requests in flight are finished");
-            server.stop();
-            tracing::info!("stopped");
-            Exit::Ok
-        }
-        Err(error) => {
-            tracing::error!(%error, "signals cannot be received");
-            Exit::Internal
-        }
-    }
+    runtime.block_on(wait(&server, signals));
+    tracing::info!("stopping: requests in flight are finished");
+    server.stop();
+    tracing::info!("stopped");
+    Exit::Ok
 }
 
 #[expect(clippy::print_stderr, reason = "faults are shown to a person, as they are")]
@@ -57,29 +61,30 @@ fn refuse(error: &StartError) -> Exit {
 }
 
 /// Waits for SIGTERM or SIGINT; reloads at SIGHUP.
-fn wait(server: &Server) -> std::io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let [mut terminate, mut interrupt, mut hangup] = signals()?;
-        loop {
-            tokio::select! {
-                _ = terminate.recv() => return Ok(()),
-                _ = interrupt.recv() => return Ok(()),
-                _ = hangup.recv() => {
-                    // Its outcome is logged where it is known.
-                    let _ = server.reloader.reload();
-                }
+async fn wait(server: &Server, [mut terminate, mut interrupt, mut hangup]: [Signal; 3]) {
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => return,
+            _ = interrupt.recv() => return,
+            _ = hangup.recv() => {
+                // Its outcome is logged where it is known.
+                let _ = server.reloader.reload();
             }
         }
-    })
+    }
 }
 
-fn signals() -> std::io::Result<[Signal; 3]> {
-    Ok([
+/// SIGTERM, SIGINT and SIGHUP, held from now on, and the runtime that they arrive on.
+fn signals() -> io::Result<(Runtime, [Signal; 3])> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let entered = runtime.enter();
+    let signals = [
         signal(SignalKind::terminate())?,
         signal(SignalKind::interrupt())?,
         signal(SignalKind::hangup())?,
-    ])
+    ];
+    drop(entered);
+    Ok((runtime, signals))
 }
 
 /// Every connection is a file descriptor, two with the upstream's; the usual limit of 1024 is soft.

@@ -22,6 +22,7 @@ mod tests;
 mod text;
 mod throttle;
 mod tree;
+mod twice;
 mod units;
 mod upstreams;
 
@@ -128,7 +129,7 @@ pub fn load(path: &Path) -> Result<Loaded, Faults> {
     }
 }
 
-/// Reads `text`; `name` is what the faults call the file.
+/// Reads `text`, with two readers that must agree; `name` is what the faults call the file.
 pub fn parse(name: &str, text: &str) -> Result<Loaded, Faults> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if text.len() > MAX_FILE {
@@ -152,6 +153,7 @@ pub fn parse(name: &str, text: &str) -> Result<Loaded, Faults> {
     match (root, config, faults) {
         (Some(root), Some(config), None) => {
             let source = Source { name: name.into(), text: text.into(), root: Arc::clone(&root) };
+            let config = twice::agreed(&source, &config)?;
             Ok(Loaded { config, source })
         }
         (_, _, Some(faults)) => Err(faults),

@@ -130,8 +130,8 @@ impl<'t> Value<'t> {
         match &self.node.kind {
             Kind::List(_) => "a list".to_owned(),
             Kind::Map(_) => "a mapping".to_owned(),
-            Kind::Scalar { text, .. } if !self.node.is_null() => format!("`{}`", clip(text)),
-            Kind::Scalar { .. } => "nothing".to_owned(),
+            Kind::Scalar { .. } if self.node.is_empty() => "nothing".to_owned(),
+            Kind::Scalar { text, .. } => format!("`{}`", clip(text)),
         }
     }
 
@@ -239,7 +239,7 @@ impl<'de> Deserializer<'de> for Value<'_> {
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match &self.node.kind {
             Kind::List(_) => visitor.visit_seq(self.items()),
-            Kind::Scalar { .. } if self.node.is_null() => visitor.visit_seq(self.items()),
+            Kind::Scalar { .. } if self.node.is_empty() => visitor.visit_seq(self.items()),
             Kind::Scalar { text, .. } => self.refuse(format!("a list, such as [{}]", clip(text))),
             Kind::Map(_) => self.refuse("a list"),
         }
@@ -248,7 +248,7 @@ impl<'de> Deserializer<'de> for Value<'_> {
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match &self.node.kind {
             Kind::Map(_) => visitor.visit_map(self.fields(None)),
-            Kind::Scalar { .. } if self.node.is_null() => visitor.visit_map(self.fields(None)),
+            Kind::Scalar { .. } if self.node.is_empty() => visitor.visit_map(self.fields(None)),
             _ => self.refuse("a mapping of names"),
         }
     }
@@ -259,7 +259,7 @@ impl<'de> Deserializer<'de> for Value<'_> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Error> {
-        if !matches!(self.node.kind, Kind::Map(_)) && !self.node.is_null() {
+        if !matches!(self.node.kind, Kind::Map(_)) && !self.node.is_empty() {
             return self.refuse(format!("a mapping with the keys {}", fields.join(", ")));
         }
         self.reader.check_keys(name, fields, self.node, self.at);

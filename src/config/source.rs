@@ -17,6 +17,11 @@ impl Source {
         &self.name
     }
 
+    /// The text, without a byte order mark.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     /// A fault of the value at `path`, such as `routes[2].match.path` or `limits.per-caller.quota`.
     ///
     /// Where the file leaves the value out, the fault points at the nearest section around it.

@@ -56,6 +56,11 @@ impl Node {
         matches!(&self.kind, Kind::Scalar { text, plain: true }
             if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
     }
+
+    /// Whether nothing stands there: a section whose lines are all commented out.
+    pub(super) fn is_empty(&self) -> bool {
+        matches!(&self.kind, Kind::Scalar { text, plain: true } if text.is_empty())
+    }
 }
 
 impl Entry {
@@ -150,7 +155,10 @@ impl Builder {
             Event::Scalar(text, style, anchor, tag) => {
                 self.tag(location, tag.is_some());
                 let plain = style == ScalarStyle::Plain;
-                let node = self.node(location, Kind::Scalar { text: text.into_owned(), plain });
+                // The parser says `~` where nothing stands.
+                let absent = plain && span.start.index() == span.end.index();
+                let text = if absent { String::new() } else { text.into_owned() };
+                let node = self.node(location, Kind::Scalar { text, plain });
                 self.value(node, anchor)
             }
             Event::SequenceStart(anchor, tag) => {

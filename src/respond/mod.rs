@@ -51,12 +51,22 @@ pub fn rate_headers(
     which: RateHeaders,
     cross_origin: bool,
 ) {
-    let Some((index, tightest)) = tightest(verdict) else { return };
+    let Some((index, tightest)) = tightest(route, verdict) else {
+        // Nothing is known, and an upstream's numbers are no substitute.
+        if which.x_ratelimit {
+            for name in [LIMIT, REMAINING, USED, RESET, RESOURCE] {
+                headers.remove(name);
+            }
+        }
+        return;
+    };
     if which.x_ratelimit {
+        // Beyond the stored reset-at only where the quota or the cost has changed since.
+        let reset_at = tightest.reset_at.max(tightest.retry_at.unwrap_or(0));
         headers.insert(LIMIT, repeated(tightest.limit));
         headers.insert(REMAINING, header_value(tightest.remaining));
         headers.insert(USED, header_value(tightest.used));
-        headers.insert(RESET, repeated(tightest.reset_at.div_ceil(1000)));
+        headers.insert(RESET, repeated(reset_at.div_ceil(1000)));
         headers.insert(RESOURCE, names[index].clone());
     }
     if which.draft_11 {
@@ -67,18 +77,19 @@ pub fn rate_headers(
     }
 }
 
-/// The limit with the least left: of those that refuse, the one that does so longest.
-fn tightest(verdict: &Verdict) -> Option<(usize, &Decision)> {
+/// The limit with the least left, counted in requests of this cost: of those that refuse, the one that
+/// does so longest; of those that leave as many, the one that is reset last.
+fn tightest<'v>(route: &Route, verdict: &'v Verdict) -> Option<(usize, &'v Decision)> {
     let never = Millis::MAX;
-    verdict.decisions.iter().enumerate().filter(|(_, decision)| decision.counted).min_by_key(
-        |(_, decision)| {
-            let retry_at = match decision {
-                Decision { admitted: true, .. } => 0,
-                Decision { retry_at, .. } => retry_at.unwrap_or(never),
-            };
-            (decision.admitted, never - retry_at, decision.remaining, never - decision.reset_at)
-        },
-    )
+    let known = verdict.decisions.iter().enumerate().filter(|(_, decision)| decision.counted);
+    known.min_by_key(|(index, decision)| {
+        let retry_at = match decision {
+            Decision { admitted: true, .. } => 0,
+            Decision { retry_at, .. } => retry_at.unwrap_or(never),
+        };
+        let left = decision.remaining / u64::from(route.limits[*index].limit.cost.max(1));
+        (decision.admitted, never - retry_at, left, never - decision.reset_at)
+    })
 }
 
 /// One item a limit, as the IETF's draft 11 has them.

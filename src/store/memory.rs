@@ -140,7 +140,8 @@ fn record(limit: &Limit, key: Key) -> u128 {
 fn ask(charge: &Charge<'_>, gateways: u32) -> Ask {
     let mut quota = charge.limit.quota;
     if gateways > 1 {
-        quota.limit = quota.limit.div_ceil(gateways);
+        // A share that no request fits into would refuse for ever, and could name no time to retry.
+        quota.limit = quota.limit.div_ceil(gateways).max(charge.cost);
     }
     let id = record(charge.limit, charge.key);
     Ask { id, algorithm: charge.limit.algorithm, quota, cost: charge.cost }

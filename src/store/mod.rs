@@ -62,14 +62,16 @@ pub struct Status {
     pub workers: usize,
     /// Those among them that have lost it and decide by their limits' failure policy.
     pub lost: usize,
+    /// Whether Redis answered the control task last; true without Redis.
+    pub reachable: bool,
     /// Gateways alive as last known, this one included.
     pub gateways: u32,
 }
 
 impl Status {
-    /// Whether every worker decides where the counters are.
+    /// Whether every worker decides where the counters are, or would if a request came.
     pub fn is_healthy(&self) -> bool {
-        self.lost == 0
+        self.lost == 0 && self.reachable
     }
 }
 
@@ -164,7 +166,13 @@ impl Stores {
     /// Whether limits are decided where the counters are.
     pub fn status(&self) -> Status {
         let (workers, lost) = self.redis.as_ref().map_or((0, 0), |shared| shared.workers());
-        Status { shared: self.redis.is_some(), workers, lost, gateways: self.presence.gateways() }
+        Status {
+            shared: self.redis.is_some(),
+            workers,
+            lost,
+            reachable: self.presence.arrived(),
+            gateways: self.presence.gateways(),
+        }
     }
 
     /// What the store has done since the process began. Takes every lock of the memory store, one

@@ -1,53 +1,35 @@
 //! What a store counts of itself: one shard a worker, added up when somebody asks.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
-};
+use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 
 use super::redis::Failure;
-use crate::limit::OnFailure;
-
-/// A number that one worker alone writes: no locked instruction, and readers on other threads see it
-/// grow.
-#[derive(Debug, Default)]
-struct Count(AtomicU64);
-
-impl Count {
-    fn bump(&self) {
-        self.0.store(self.get() + 1, Ordering::Relaxed);
-    }
-
-    fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
+use crate::{counter::Counter, limit::OnFailure};
 
 /// One worker's counts.
 #[derive(Debug, Default)]
 pub(super) struct WorkerCounts {
-    calls: Count,
-    failures: [Count; Failure::ALL.len()],
-    fallbacks: [Count; 3],
+    calls: Counter,
+    failures: [Counter; Failure::ALL.len()],
+    fallbacks: [Counter; 3],
 }
 
 impl WorkerCounts {
     /// One request was brought to the store.
     pub(super) fn called(&self) {
-        self.calls.bump();
+        self.calls.add(1);
     }
 
     /// The shared store gave no decision.
     pub(super) fn failed(&self, failure: Failure) {
-        self.failures[failure.index()].bump();
+        self.failures[failure.index()].add(1);
     }
 
     /// A limit was decided by its failure policy.
     pub(super) fn fell_back(&self, policy: OnFailure) {
-        self.fallbacks[place(policy)].bump();
+        self.fallbacks[place(policy)].add(1);
     }
 }
 

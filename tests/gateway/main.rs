@@ -6,10 +6,16 @@
 mod client;
 #[path = "../support/gateway.rs"]
 mod gateway;
+#[path = "../support/process.rs"]
+mod process;
 #[path = "../support/redis.rs"]
 mod redis;
+#[path = "../support/stage.rs"]
+mod stage;
 #[path = "../support/upstream.rs"]
 mod upstream;
+#[path = "../support/wait.rs"]
+mod wait;
 
 // What goes through, and comes back, unchanged or changed by rule.
 mod forwarding;
@@ -31,3 +37,17 @@ mod pooling;
 mod drain;
 // Health, metrics, the access log, request ids.
 mod seen;
+// The binary itself: its default configuration, exit codes, signals.
+mod binary;
+// As many as the quota pass, however many come at once.
+mod exactness;
+// Memory is given back when callers go silent.
+mod memory;
+// What a client reads is true: the contract's promises.
+mod promises;
+// Redis lost, and found again.
+mod redis_lost;
+// New rules under load, and the ways to bring them.
+mod reload;
+// One reset value, whoever answers and whenever.
+mod wobble;

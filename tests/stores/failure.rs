@@ -2,7 +2,7 @@ use std::time::{Duration, Instant};
 
 use tidegate::{
     clock::{self, Clock},
-    limit::{Limit, OnFailure, Verdict},
+    limit::{Charge, Limit, OnFailure, Verdict},
     store::{Failure, Store, StoreError, Stores},
 };
 use tokio_util::sync::CancellationToken;
@@ -204,6 +204,28 @@ async fn the_local_share_is_the_quota_over_the_gateways_last_seen() {
         admitted += u32::from(timed(&store, &limit).await.0.unwrap().admitted);
     }
     assert_eq!(admitted, 6);
+    stop.cancel();
+}
+
+#[tokio::test]
+async fn a_share_holds_at_least_one_request() {
+    let mut redis = RedisServer::start();
+    let (stores, store) = gateway(&redis);
+    let other = Stores::redis(options(&redis), Clock::system(), 1_000).unwrap();
+    let stop = CancellationToken::new();
+    tokio::spawn(stores.clone().run(stop.clone()));
+    tokio::spawn(other.clone().run(stop.clone()));
+    let seconds = Duration::from_secs(3);
+    eventually("two gateways", seconds, async || stores.status().gateways == 2).await;
+    redis.kill();
+    let dear = Limit { cost: 8, ..limit("dear", 10) };
+    let ask = async || {
+        let charges = [Charge { cost: 8, ..charge(&dear, 1) }];
+        store.charge(&charges, now()).await.unwrap()
+    };
+    assert!(ask().await.admitted);
+    let refused = ask().await;
+    assert!(!refused.admitted && refused.decisions[0].retry_at.is_some());
     stop.cancel();
 }
 

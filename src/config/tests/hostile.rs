@@ -36,6 +36,21 @@ fn a_text_that_is_no_single_plain_document_is_refused() {
 }
 
 #[test]
+fn what_another_reader_would_read_differently_is_refused() {
+    // An octal number for some, text for others, seven for the rest.
+    let octal = GOOD.replace("quota: 5", "quota: 007");
+    let found = faults(&octal);
+    assert!(found[0].contains("another YAML reader") && found[0].starts_with("5:"), "{found:?}");
+    // `~` is a value, and no section.
+    let found = faults(&format!("http: ~\n{GOOD}"));
+    assert!(found[0].starts_with("1:1: `~`, expected a mapping"), "{found:?}");
+    for (written, read) in [("+5", 5), ("5 # five", 5)] {
+        let text = GOOD.replace("quota: 5", &format!("quota: {written}"));
+        assert_eq!(parse("t.yaml", &text).unwrap().config.limits["a.b"].quota, read);
+    }
+}
+
+#[test]
 fn an_alias_stands_for_its_anchor() {
     let text = GOOD.replace("window: 10s", "window: &w 10s") + "drain_timeout: *w\n";
     assert_eq!(parse("t.yaml", &text).unwrap().config.drain_timeout, Duration::from_secs(10));

@@ -100,7 +100,7 @@ fn the_whole_shape_of_the_contract_can_be_read() {
 
 #[test]
 fn sections_whose_lines_are_all_commented_out_are_absent_ones() {
-    let empty = "admin:\nclient:\nheaders:\nstore:\n  redis:\nhttp: ~\nlisten: null\n";
+    let empty = "admin:\nclient:\nheaders:\nstore:\n  redis:\nhttp:\nlisten:\nthrottle: ~\n";
     let config = parse("t.yaml", &format!("{empty}{GOOD}")).unwrap().config;
     assert_eq!((config.admin, config.store.redis), (None, None));
     assert_eq!((config.client, config.headers), (Client::default(), Headers::default()));

@@ -1,6 +1,6 @@
 //! What gateways on one Redis tell each other: that they are alive, and the secret of the keyed hash.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use redis::aio::MultiplexedConnection;
 use tokio::{sync::watch, time};
@@ -17,6 +17,8 @@ const SEED_LIFETIME: u64 = 30 * 24 * 3_600;
 pub(in crate::store) struct Presence {
     id: String,
     gateways: AtomicU32,
+    /// Whether the last report arrived; with none to make, true.
+    arrived: AtomicBool,
     seed: [AtomicU64; 2],
     reported: watch::Sender<bool>,
 }
@@ -27,6 +29,7 @@ impl Presence {
         Self {
             id: format!("{id:016x}"),
             gateways: AtomicU32::new(1),
+            arrived: AtomicBool::new(true),
             seed: [AtomicU64::new(seed.0), AtomicU64::new(seed.1)],
             reported: watch::Sender::new(false),
         }
@@ -35,6 +38,11 @@ impl Presence {
     /// The gateways alive as last known, this one included; at least 1.
     pub(in crate::store) fn gateways(&self) -> u32 {
         self.gateways.load(Ordering::Relaxed)
+    }
+
+    /// Whether the last report arrived: tells of a lost Redis where no request meets it.
+    pub(in crate::store) fn arrived(&self) -> bool {
+        self.arrived.load(Ordering::Relaxed)
     }
 
     /// The secret of the keyed hash. Its halves are read one after the other: in the moment in which
@@ -83,9 +91,11 @@ impl<'a> Reporter<'a> {
     }
 
     /// Reports, counts the gateways and agrees on the secret. A failure is no more than a missed
-    /// report: the workers' breakers tell the operator that Redis is lost.
+    /// report: whether requests are held up is the workers' breakers' business.
     pub(in crate::store) async fn report(&mut self) {
-        if let Err(failure) = self.try_report().await {
+        let reported = self.try_report().await;
+        self.presence.arrived.store(reported.is_ok(), Ordering::Relaxed);
+        if let Err(failure) = reported {
             self.connection = None;
             tracing::debug!(failure = failure.label(), "no report of presence to Redis");
         }

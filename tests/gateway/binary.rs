@@ -1,0 +1,197 @@
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    net::TcpStream,
+    path::Path,
+    process::{Output, Stdio},
+    sync::{Arc, Condvar, Mutex},
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tidegate::clock;
+
+use crate::{
+    client::{Client, get},
+    process::{Process, tidegate},
+    upstream::Upstream,
+    wait::{eventually, pause},
+};
+
+/// A folder with this configuration where the gateway looks for it.
+fn folder_with(yaml: &str) -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::create_dir(folder.path().join("config")).expect("a folder");
+    fs::write(folder.path().join("config/tidegate.yaml"), yaml).expect("a file");
+    folder
+}
+
+/// The configuration that the gateway comes with, on free ports.
+fn standard() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/tidegate.yaml");
+    let yaml = fs::read_to_string(path).expect("the default configuration");
+    yaml.replace("127.0.0.1:8080", "127.0.0.1:0").replace("127.0.0.1:9900", "127.0.0.1:0")
+}
+
+/// What it says and how it ends, where it ends by itself.
+fn output(folder: &TempDir, arguments: &[&str]) -> Output {
+    let mut command = tidegate(folder.path(), arguments);
+    let mut child =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    let patience = clock::instant() + Duration::from_secs(10);
+    while child.try_wait().expect("our own child").is_none() {
+        if clock::instant() > patience {
+            let _ = child.kill();
+            panic!("{arguments:?} does not end");
+        }
+        pause(Duration::from_millis(5));
+    }
+    child.wait_with_output().expect("our own child")
+}
+
+#[test]
+fn the_default_configuration_serves_and_limits() {
+    let folder = folder_with(&standard());
+    let mut process = Process::start(folder.path(), &[]);
+    for left in (0..5).rev() {
+        let reply = get(process.address, "/", "");
+        assert_eq!((reply.status, reply.text()), (200, "hello\n".to_owned()));
+        assert_eq!(reply.number("X-RateLimit-Remaining"), left);
+    }
+    let refused = get(process.address, "/", "");
+    assert_eq!(refused.status, 429, "{}", refused.text());
+    assert!((1..=12).contains(&refused.number("Retry-After")));
+    assert_eq!(get(process.address, "/", "Authorization: Bearer b\r\n").status, 200);
+    assert_eq!(get(process.admin, "/healthz", "").text(), "ok\n");
+    assert_eq!(get(process.admin, "/readyz", "").json()["ready"], true);
+    process.signal(Signal::TERM);
+    assert_eq!(process.ended().code(), Some(0));
+    assert!(!process.said().contains("Bearer"), "no token in any log");
+}
+
+#[test]
+fn exit_codes_tell_what_went_wrong() {
+    let faulty = standard().replace("quota: 5", "quota: none");
+    let line = 1 + faulty.lines().position(|line| line == "    quota: none").expect("the quota");
+    let fault = format!("config/tidegate.yaml:{line}:12: `none`, expected a whole number");
+    let folder = folder_with(&faulty);
+    for arguments in [&[][..], &["serve"], &["serve", "--config", "config/tidegate.yaml"]] {
+        let ended = output(&folder, arguments);
+        assert_eq!(ended.status.code(), Some(1), "{arguments:?}");
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(said.lines().any(|line| line.starts_with(&fault)), "{said}");
+        assert!(ended.stdout.is_empty());
+    }
+    let checked = output(&folder, &["check"]);
+    assert_eq!(checked.status.code(), Some(1));
+    let told = [checked.stdout, checked.stderr].concat();
+    assert!(String::from_utf8_lossy(&told).starts_with(&fault));
+
+    let absent = output(&folder, &["--config", "absent.yaml"]);
+    assert_eq!(absent.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&absent.stderr).contains("absent.yaml:1:1: "));
+    for arguments in [&["--no-such-flag"][..], &["no-such-command"], &["serve", "--config"]] {
+        let ended = output(&folder, arguments);
+        assert_eq!(ended.status.code(), Some(2), "{arguments:?}");
+        assert!(!ended.stderr.is_empty() && ended.stdout.is_empty());
+    }
+
+    let good = folder_with(&standard());
+    for arguments in [&["check"][..], &["schema"], &["--version"], &["--help"]] {
+        let ended = output(&good, arguments);
+        assert_eq!(ended.status.code(), Some(0), "{arguments:?}");
+        assert!(!ended.stdout.is_empty() && ended.stderr.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn an_address_in_use_is_told_and_ends_with_1() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("an address").to_string();
+    let folder = folder_with(&standard().replacen(
+        "address: 127.0.0.1:0",
+        &format!("address: {address}"),
+        1,
+    ));
+    let ended = output(&folder, &[]);
+    assert_eq!(ended.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(said.contains(&format!("cannot listen on {address}")), "{said}");
+}
+
+#[test]
+fn a_signal_during_the_start_is_not_lost() {
+    let folder = folder_with(&standard());
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut child =
+            tidegate(folder.path(), &[]).stderr(Stdio::piped()).spawn().expect("the binary starts");
+        let mut lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+        // The first thing that it says, before it serves.
+        let first = lines.next().expect("a line").expect("text");
+        assert!(first.contains("open files"), "{first}");
+        kill_process(Pid::from_child(&child), signal).expect("a signal to our own child");
+        // To the end of what it says, lest it waits for a reader.
+        let last = lines.map_while(Result::ok).last();
+        assert_eq!(child.wait().expect("our own child").code(), Some(0), "{last:?}");
+    }
+}
+
+/// Something that a test's threads wait for.
+#[derive(Clone, Default)]
+pub(crate) struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    pub(crate) fn open(&self) {
+        *self.0.0.lock().expect("no panic with it") = true;
+        self.0.1.notify_all();
+    }
+
+    pub(crate) fn pass(&self) {
+        let open = self.0.0.lock().expect("no panic with it");
+        drop(self.0.1.wait_while(open, |open| !*open).expect("no panic with it"));
+    }
+}
+
+/// An upstream that holds every answer back until the gate is opened.
+pub(crate) fn held_back(gate: &Gate, body: &'static str) -> Upstream {
+    let gate = gate.clone();
+    Upstream::with(move |_, socket: &mut TcpStream| {
+        gate.pass();
+        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        socket.write_all(answer.as_bytes()).is_ok()
+    })
+}
+
+#[test]
+fn sigterm_lets_requests_in_flight_finish() {
+    let gate = Gate::default();
+    let upstream = held_back(&gate, "finished");
+    let folder = folder_with(&format!(
+        "listen: [{{address: \"127.0.0.1:0\"}}]
+admin: {{address: \"127.0.0.1:0\"}}
+workers: 2
+drain_timeout: 20s
+upstreams: {{slow: {{targets: [{}]}}}}
+routes: [{{name: a, match: {{path: /a}}, upstream: slow}}]
+",
+        upstream.target()
+    ));
+    let mut process = Process::start(folder.path(), &["serve"]);
+    let mut clients: Vec<_> = (0..6).map(|_| Client::connect(process.address)).collect();
+    let mut idle = Client::connect(process.address);
+    for client in &mut clients {
+        client.send("GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    eventually("all are at the upstream", || upstream.count() == 6);
+    process.signal(Signal::TERM);
+    eventually("nobody new is accepted", || TcpStream::connect(process.address).is_err());
+    assert!(idle.is_closed(), "an idle connection is closed at once");
+    gate.open();
+    for client in &mut clients {
+        let reply = client.reply();
+        assert_eq!((reply.status, reply.text()), (200, "finished".to_owned()));
+        assert!(client.is_closed());
+    }
+    assert_eq!(process.ended().code(), Some(0), "{}", process.said());
+}

@@ -1,0 +1,67 @@
+use std::{collections::BTreeSet, net::SocketAddr, sync::Mutex, thread};
+
+use tidegate::clock::Clock;
+
+use crate::{client::Client, gateway::Gateway, stage::on_every_store};
+
+const QUOTA: u64 = 500;
+const BEYOND: u64 = 200;
+const CLIENTS: u64 = 20;
+
+/// A configuration in which no charge leaves its window while the test runs.
+fn rules(cost: u64) -> String {
+    format!(
+        "upstreams: {{hello: {{respond: {{body: hello}}}}}}
+limits:
+  few: {{quota: {QUOTA}, window: 24h, resolution: 1, key: [token], cost: {cost}}}
+  more: {{quota: 100000, window: 24h, resolution: 1, key: []}}
+routes: [{{name: a, match: {{path: /a}}, upstream: hello, limits: [few, more]}},
+         {{name: b, match: {{path: /b}}, upstream: hello, limits: [more]}}]
+"
+    )
+}
+
+/// What remained after each admission, and how many were refused, when all `CLIENTS` ask at once.
+fn rush(addresses: &[SocketAddr]) -> (Vec<u64>, u64) {
+    let (admitted, refused) = (Mutex::new(Vec::new()), Mutex::new(0));
+    thread::scope(|scope| {
+        for number in 0..CLIENTS as usize {
+            let (admitted, refused) = (&admitted, &refused);
+            scope.spawn(move || {
+                let mut client = Client::connect(addresses[number % addresses.len()]);
+                for _ in 0..(QUOTA + BEYOND) / CLIENTS {
+                    let reply = client.get("/a", "Authorization: everyone\r\n");
+                    match reply.status {
+                        200 => {
+                            let remaining = reply.number("X-RateLimit-Remaining");
+                            admitted.lock().expect("no panic with it").push(remaining);
+                        }
+                        429 => *refused.lock().expect("no panic with it") += 1,
+                        other => panic!("{other}: {}", reply.text()),
+                    }
+                }
+            });
+        }
+    });
+    (admitted.into_inner().expect("no panic"), refused.into_inner().expect("no panic"))
+}
+
+#[test]
+fn more_requests_than_the_quota_at_once_admit_exactly_the_quota() {
+    on_every_store(|stage| {
+        for cost in [1, 3] {
+            let fleet =
+                stage.start(&rules(cost), &Clock::manual(1_700_000_000_000 + cost * 200_000_000));
+            let addresses: Vec<_> = fleet.gateways.iter().map(Gateway::address).collect();
+            let (admitted, refused) = rush(&addresses);
+            assert_eq!(admitted.len() as u64, QUOTA / cost);
+            assert_eq!(refused, QUOTA + BEYOND - QUOTA / cost);
+            // No two of them were told the same, and none was left out.
+            let told: BTreeSet<u64> = admitted.iter().copied().collect();
+            let all: BTreeSet<u64> = (1..=QUOTA / cost).map(|n| QUOTA - n * cost).collect();
+            assert_eq!(told, all);
+            let broad = fleet.get("/b", "").number("X-RateLimit-Used");
+            assert_eq!(broad, QUOTA / cost + 1, "the refused charged no other limit either");
+        }
+    });
+}

@@ -1,0 +1,55 @@
+use std::thread;
+
+use tidegate::clock::Clock;
+
+use crate::{
+    client::{Client, get},
+    gateway::Gateway,
+    wait::eventually,
+};
+
+const NOW: u64 = 1_700_000_000_000;
+const CALLERS: usize = 10_000;
+
+/// The value of a metric without labels.
+pub(crate) fn metric(gateway: &Gateway, name: &str) -> u64 {
+    let text = get(gateway.admin(), "/metrics", "").text();
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let value = lines.next().unwrap_or_else(|| panic!("no {name} in:\n{text}"));
+    value.parse().expect("a whole number")
+}
+
+#[test]
+fn ten_thousand_callers_leave_nothing_behind() {
+    let clock = Clock::manual(NOW);
+    let gateway = Gateway::start_at(
+        "upstreams: {hello: {respond: {body: hello}}}
+limits: {few: {quota: 5, window: 1m, key: [token]}}
+routes: [{name: a, match: {path: /a}, upstream: hello, limits: [few]}]
+",
+        clock.clone(),
+    );
+    thread::scope(|scope| {
+        for part in 0..4 {
+            let address = gateway.address();
+            scope.spawn(move || {
+                let mut client = Client::connect(address);
+                for number in 0..CALLERS / 4 {
+                    let token = format!("Authorization: {part}-{number}\r\n");
+                    assert_eq!(client.get("/a", &token).status, 200);
+                }
+            });
+        }
+    });
+    assert_eq!(metric(&gateway, "tidegate_store_keys"), CALLERS as u64);
+    assert_eq!(metric(&gateway, "tidegate_store_evictions_total"), 0);
+    // Halfway through, everything still counts.
+    clock.set(NOW + 50_000);
+    let reply = get(gateway.address(), "/a", "Authorization: 0-0\r\n");
+    assert_eq!(reply.number("X-RateLimit-Used"), 2);
+    // The window, a sub-window and the seconds that expiry is rounded up to.
+    clock.set(NOW + 50_000 + 72_000);
+    eventually("silence", || metric(&gateway, "tidegate_store_keys") == 0);
+    let reply = get(gateway.address(), "/a", "Authorization: 0-0\r\n");
+    assert_eq!(reply.number("X-RateLimit-Used"), 1);
+}

@@ -1,0 +1,352 @@
+use std::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
+    time::Duration,
+};
+
+use crate::{
+    client::{Client, Reply, get},
+    gateway::Gateway,
+    redis::RedisServer,
+    upstream::Upstream,
+    wait::{eventually, timed},
+};
+
+/// How long a request may wait for Redis here.
+const RESPONSE_TIMEOUT: Duration = Duration::from_millis(150);
+
+/// Above what a timeout promises, for a machine that is busy with other tests.
+const GRACE: Duration = Duration::from_millis(850);
+
+const POLICIES: [&str; 3] = ["local", "open", "closed"];
+
+/// A route for each policy, under a limit of `quota` that counts everyone together.
+fn start(redis: &RedisServer, quota: u32) -> Gateway {
+    let limit = |policy: &&str| {
+        format!(
+            "{policy}: {{quota: {quota}, window: 24h, resolution: 1, key: [], on_failure: {policy}}}"
+        )
+    };
+    let route = |policy: &&str| {
+        format!(
+            "{{name: {policy}, match: {{path: /{policy}}}, upstream: hello, limits: [{policy}]}}"
+        )
+    };
+    Gateway::start(&format!(
+        "store: {{redis: {{shards: [{{primary: \"{}\"}}], connect_timeout: 300ms, \
+         response_timeout: 150ms}}}}
+upstreams: {{hello: {{respond: {{body: hello}}}}}}
+limits: {{{}}}
+routes: [{}]
+",
+        redis.url(),
+        POLICIES.iter().map(limit).collect::<Vec<_>>().join(", "),
+        POLICIES.iter().map(route).collect::<Vec<_>>().join(", "),
+    ))
+}
+
+fn store(gateway: &Gateway) -> serde_json::Value {
+    let reply = get(gateway.admin(), "/readyz", "");
+    assert_eq!(reply.status, 200, "a lost store makes no gateway unready");
+    reply.json()["store"].clone()
+}
+
+/// The value of a metric with one label.
+fn metric(gateway: &Gateway, line: &str) -> u64 {
+    let text = get(gateway.admin(), "/metrics", "").text();
+    let value = text.lines().find_map(|own| own.strip_prefix(line)?.strip_prefix(' '));
+    value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {line} in\n{text}"))
+}
+
+fn has_rate_headers(reply: &Reply) -> bool {
+    reply.head.to_ascii_lowercase().contains("x-ratelimit")
+}
+
+/// What each policy answers while Redis is lost.
+fn check_policies(gateway: &Gateway) {
+    let closed = get(gateway.address(), "/closed", "");
+    assert_eq!(closed.status, 503);
+    assert_eq!(closed.header("Content-Type"), Some("application/problem+json"));
+    let kind = closed.json()["type"].as_str().expect("a type").to_owned();
+    assert!(kind.ends_with("store-unavailable"), "{kind}");
+    assert!(closed.number("Retry-After") >= 1 && !has_rate_headers(&closed));
+    let open = get(gateway.address(), "/open", "");
+    assert_eq!(open.status, 200);
+    assert!(!has_rate_headers(&open), "nothing is known: {}", open.head);
+    let local = get(gateway.address(), "/local", "");
+    assert!(matches!(local.status, 200 | 429) && has_rate_headers(&local));
+}
+
+/// Opens the breakers of all workers: the new connections meet both in time.
+fn notice_the_loss(gateway: &Gateway) {
+    eventually("every worker has noticed", || {
+        let reply = get(gateway.address(), "/local", "");
+        assert!(reply.status < 500);
+        store(gateway)["workers_without"] == 2
+    });
+}
+
+/// Waits until all workers use Redis again and the gateways count together.
+fn shared_again(gateways: &[Gateway]) {
+    for gateway in gateways {
+        eventually("Redis is found again", || {
+            let store = store(gateway);
+            store["healthy"] == true && store["workers_without"] == 0
+        });
+    }
+    let used = |gateway: &Gateway, path: &str| get(gateway.address(), path, "");
+    for path in ["/local", "/open", "/closed"] {
+        eventually("decisions are shared again", || {
+            let replies: Vec<_> = gateways.iter().map(|gateway| used(gateway, path)).collect();
+            replies.iter().all(has_rate_headers)
+                && replies.windows(2).all(|two| {
+                    let [one, other] = [&two[0], &two[1]].map(|r| r.number("X-RateLimit-Used"));
+                    other == one + 1
+                })
+        });
+    }
+}
+
+#[test]
+fn absent_at_start_each_policy_applies_and_it_is_found_later() {
+    let mut redis = RedisServer::absent();
+    let gateways = [start(&redis, 10), start(&redis, 10)];
+    for gateway in &gateways {
+        assert_eq!(store(gateway)["kind"], "redis");
+        notice_the_loss(gateway);
+        assert_eq!(store(gateway)["healthy"], false);
+        check_policies(gateway);
+        let address = gateway.address();
+        eventually("the local quota is used up", || get(address, "/local", "").status == 429);
+        let refused = get(address, "/local", "");
+        assert_eq!(refused.number("X-RateLimit-Remaining"), 0);
+        assert_eq!(refused.number("X-RateLimit-Limit"), 10, "no other gateway is known");
+        for _ in 0..20 {
+            assert_eq!(get(address, "/open", "").status, 200);
+        }
+        for (line, least) in [
+            ("tidegate_store_workers_without", 2),
+            ("tidegate_store_failures_total{kind=\"open\"}", 20),
+            ("tidegate_store_fallbacks_total{policy=\"local\"}", 10),
+            ("tidegate_store_fallbacks_total{policy=\"open\"}", 21),
+            ("tidegate_store_fallbacks_total{policy=\"closed\"}", 1),
+        ] {
+            assert!(metric(gateway, line) >= least, "{line}");
+        }
+    }
+    redis.restart();
+    shared_again(&gateways);
+}
+
+#[test]
+fn a_gateway_without_traffic_tells_of_the_loss_too() {
+    let mut redis = RedisServer::start();
+    let gateway = start(&redis, 1_000_000);
+    eventually("all is well", || {
+        let decided = |_| has_rate_headers(&get(gateway.address(), "/open", ""));
+        store(&gateway)["healthy"] == true && (0..16).all(decided)
+    });
+    redis.kill();
+    eventually("the loss is told", || store(&gateway)["healthy"] == false);
+    assert_eq!(store(&gateway)["workers_without"], 0, "no worker has met it yet");
+    redis.restart();
+    eventually("so is the end of it", || store(&gateway)["healthy"] == true);
+}
+
+#[test]
+fn an_open_limit_lets_no_upstream_speak_in_its_name() {
+    let upstream = Upstream::answering(
+        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-RateLimit-Limit: 999\r\n\
+         X-RateLimit-Remaining: 998\r\n\r\nok",
+    );
+    let gateway = Gateway::start(&format!(
+        "store: {{redis: {{shards: [{{primary: \"{}\"}}]}}}}
+upstreams: {{origin: {{targets: [{}]}}}}
+limits: {{few: {{quota: 1, window: 1h, on_failure: open}}}}
+routes: [{{name: a, match: {{path: /a}}, upstream: origin, limits: [few]}}]
+",
+        RedisServer::absent().url(),
+        upstream.target(),
+    ));
+    for _ in 0..3 {
+        let reply = get(gateway.address(), "/a", "");
+        assert_eq!(reply.status, 200);
+        assert!(!has_rate_headers(&reply), "{}", reply.head);
+    }
+}
+
+/// What a load met.
+#[derive(Default)]
+struct Load {
+    stop: AtomicBool,
+    sent: AtomicU64,
+    slowest_us: AtomicU64,
+    unlimited: AtomicU64,
+}
+
+/// Asks `/local` and `/open` of both gateways all the time while `act` runs; every answer is a 200.
+fn under_load(gateways: &[Gateway], act: impl FnOnce(&Load)) -> Load {
+    let load = Load::default();
+    thread::scope(|scope| {
+        for number in 0..8 {
+            let address = gateways[number % 2].address();
+            let (load, path) = (&load, ["/local", "/open"][number / 2 % 2]);
+            scope.spawn(move || {
+                let mut client = Client::connect(address);
+                while !load.stop.load(Ordering::Relaxed) {
+                    let (reply, took) = timed(|| client.get(path, ""));
+                    assert_eq!(reply.status, 200, "{path}: {}", reply.text());
+                    if !has_rate_headers(&reply) {
+                        assert_eq!(path, "/open", "only an open limit may know nothing");
+                        load.unlimited.fetch_add(1, Ordering::Relaxed);
+                    }
+                    load.slowest_us.fetch_max(took.as_micros() as u64, Ordering::Relaxed);
+                    load.sent.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        // Without this a failure here would leave the load running for ever.
+        let _stop = StopOnDrop(&load.stop);
+        act(&load);
+    });
+    load
+}
+
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Load {
+    /// Waits until so many more requests have been answered.
+    fn goes_on(&self, more: u64) {
+        let before = self.sent.load(Ordering::Relaxed);
+        eventually("requests go on", || self.sent.load(Ordering::Relaxed) >= before + more);
+    }
+
+    fn slowest(&self) -> Duration {
+        Duration::from_micros(self.slowest_us.load(Ordering::Relaxed))
+    }
+}
+
+fn is_lost(gateways: &[Gateway]) -> bool {
+    gateways.iter().all(|gateway| store(gateway)["workers_without"] != 0)
+}
+
+#[test]
+fn killed_under_load_no_request_fails_or_waits() {
+    let mut redis = RedisServer::start();
+    let gateways = [start(&redis, 50_000_000), start(&redis, 50_000_000)];
+    let load = under_load(&gateways, |load| {
+        load.goes_on(500);
+        redis.kill();
+        eventually("the loss is noticed", || is_lost(&gateways));
+        load.goes_on(500);
+        redis.restart();
+        eventually("it is found again", || gateways.iter().all(|g| store(g)["healthy"] == true));
+        load.goes_on(200);
+    });
+    assert!(load.slowest() < RESPONSE_TIMEOUT + GRACE, "one waited {:?}", load.slowest());
+    assert!(load.unlimited.load(Ordering::Relaxed) > 0, "some were let through unknown");
+    shared_again(&gateways);
+    assert!(metric(&gateways[0], "tidegate_store_failures_total{kind=\"open\"}") > 0);
+}
+
+#[test]
+fn a_hung_redis_holds_no_request_longer_than_the_timeout() {
+    let redis = RedisServer::start();
+    let gateways = [start(&redis, 50_000_000), start(&redis, 50_000_000)];
+    let load = under_load(&gateways, |load| {
+        load.goes_on(500);
+        redis.suspend();
+        eventually("the loss is noticed", || is_lost(&gateways));
+        load.goes_on(2_000);
+        redis.resume();
+        eventually("it is found again", || gateways.iter().all(|g| store(g)["healthy"] == true));
+        load.goes_on(200);
+    });
+    assert!(load.slowest() < RESPONSE_TIMEOUT + GRACE, "one waited {:?}", load.slowest());
+    assert!(metric(&gateways[0], "tidegate_store_failures_total{kind=\"timeout\"}") > 0);
+    shared_again(&gateways);
+}
+
+#[test]
+fn a_hung_redis_and_each_policy() {
+    let redis = RedisServer::start();
+    let gateway = start(&redis, 1_000);
+    get(gateway.address(), "/local", "");
+    redis.suspend();
+    notice_the_loss(&gateway);
+    let ((), took) = timed(|| check_policies(&gateway));
+    assert!(took < GRACE, "an open breaker holds nobody up: {took:?}");
+    redis.resume();
+    shared_again(&[gateway]);
+}
+
+#[test]
+fn a_flushed_redis_goes_on_counting_unnoticed() {
+    let redis = RedisServer::start();
+    let gateways = [start(&redis, 50_000_000), start(&redis, 50_000_000)];
+    let load = under_load(&gateways, |load| {
+        load.goes_on(300);
+        for flush in [&["SCRIPT", "FLUSH"][..], &["FLUSHALL"], &["SCRIPT", "FLUSH"]] {
+            let _: String = redis.command(flush);
+            load.goes_on(300);
+        }
+    });
+    assert_eq!(load.unlimited.load(Ordering::Relaxed), 0, "every answer was decided by Redis");
+    for gateway in &gateways {
+        for kind in ["open", "timeout", "io", "server", "reply"] {
+            let line = format!("tidegate_store_failures_total{{kind=\"{kind}\"}}");
+            assert_eq!(metric(gateway, &line), 0, "{kind}");
+        }
+    }
+    shared_again(&gateways);
+}
+
+#[test]
+fn every_key_in_redis_has_an_end_that_presence_puts_off() {
+    let redis = RedisServer::start();
+    let gateways = [start(&redis, 5), start(&redis, 5)];
+    for gateway in &gateways {
+        for policy in POLICIES.repeat(5) {
+            get(gateway.address(), &format!("/{policy}"), "");
+        }
+    }
+    let keys: Vec<String> = redis.command(&["KEYS", "*"]);
+    let limits = keys.iter().filter(|key| key.contains('{')).count();
+    assert_eq!(limits, POLICIES.len(), "{keys:?}");
+    for key in &keys {
+        let ttl: i64 = redis.command(&["PTTL", key]);
+        // The probe's may be over by now.
+        assert!(ttl > 0 || (ttl == -2 && key.ends_with(":probe")), "{key}: {ttl}");
+    }
+    let _: i64 = redis.command(&["EXPIRE", "tidegate:seed", "100"]);
+    eventually("the seed's end is put off", || {
+        let ttl: i64 = redis.command(&["TTL", "tidegate:seed"]);
+        ttl > 1_000
+    });
+}
+
+#[test]
+fn the_local_share_is_the_quota_over_the_gateways_last_seen() {
+    let mut redis = RedisServer::start();
+    let gateways = [start(&redis, 11), start(&redis, 11)];
+    eventually("they know of each other", || {
+        gateways.iter().all(|gateway| store(gateway)["gateways"] == 2)
+    });
+    redis.kill();
+    for gateway in &gateways {
+        notice_the_loss(gateway);
+        eventually("the share is used up", || get(gateway.address(), "/local", "").status == 429);
+        let refused = get(gateway.address(), "/local", "");
+        assert_eq!(refused.number("X-RateLimit-Limit"), 6);
+        assert_eq!(refused.number("X-RateLimit-Used"), 6);
+    }
+    redis.restart();
+    shared_again(&gateways);
+    assert_eq!(get(gateways[0].address(), "/local", "").number("X-RateLimit-Limit"), 11);
+}

@@ -1,0 +1,273 @@
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::Path,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
+};
+
+use rustix::process::Signal;
+use tidegate::{clock::Clock, server::Server};
+
+use crate::{
+    binary::{Gate, held_back},
+    client::{Client, Reply, get},
+    gateway::Gateway,
+    process::Process,
+    stage::on_every_store,
+    upstream::Upstream,
+    wait::{eventually, pause},
+};
+
+/// A configuration whose answers say `word`.
+fn saying(word: &str) -> String {
+    format!(
+        "listen: [{{address: \"127.0.0.1:0\"}}]
+admin: {{address: \"127.0.0.1:0\"}}
+workers: 2
+access_log: off
+drain_timeout: 2s
+upstreams: {{hello: {{respond: {{body: {word}}}}}}}
+limits: {{many: {{quota: 1000000, window: 1h}}}}
+routes: [{{name: a, match: {{path: /a}}, upstream: hello, limits: [many]}}]
+"
+    )
+}
+
+fn post_reload(admin: std::net::SocketAddr) -> Reply {
+    let mut client = Client::connect(admin);
+    client.send("POST /api/reload HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+    client.reply()
+}
+
+#[test]
+fn fifty_reloads_under_load_lose_no_request_and_no_counter() {
+    const CLIENTS: u64 = 6;
+    let upstream = Upstream::hello();
+    let yaml = |round: u64| {
+        let (quota, idle) = (1_000_000 + round, 10 + round % 3);
+        format!(
+            "upstreams: {{origin: {{targets: [{}], idle_timeout: {idle}s}}}}
+limits: {{many: {{quota: {quota}, window: 24h, resolution: 1, key: []}}}}
+routes: [{{name: a, match: {{path: /a}}, upstream: origin, limits: [many]}}]
+",
+            upstream.target()
+        )
+    };
+    on_every_store(|stage| {
+        let fleet = stage.start(&yaml(0), &Clock::manual(1_700_000_000_000));
+        let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+        thread::scope(|scope| {
+            for number in 0..CLIENTS as usize {
+                let address = fleet.gateways[number % fleet.gateways.len()].address();
+                let (stop, sent) = (&stop, &sent);
+                scope.spawn(move || {
+                    let mut kept = Client::connect(address);
+                    while !stop.load(Ordering::Relaxed) {
+                        // Some stay on one connection, some come anew each time.
+                        let reply = match number % 3 {
+                            0 => get(address, "/a", "Connection: close\r\n"),
+                            _ => kept.get("/a", ""),
+                        };
+                        assert_eq!((reply.status, &*reply.body), (200, &b"hello"[..]));
+                        assert!(reply.number("X-RateLimit-Limit") >= 1_000_000);
+                        sent.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            for round in 1..=50 {
+                let before = sent.load(Ordering::Relaxed);
+                if round % 5 == 0 {
+                    for gateway in &fleet.gateways {
+                        gateway.reload("routes: [").expect_err("a fault");
+                    }
+                } else {
+                    fleet.reload(&yaml(round));
+                }
+                eventually("requests go on", || sent.load(Ordering::Relaxed) >= before + 20);
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        let last = fleet.get("/a", "");
+        assert_eq!(last.number("X-RateLimit-Used"), sent.into_inner() + 1, "a counter was lost");
+        assert_eq!(last.number("X-RateLimit-Limit"), 1_000_049);
+    });
+}
+
+#[test]
+fn a_fault_keeps_the_old_rules_and_is_told() {
+    let gateway = Gateway::start(&saying("old"));
+    gateway.rewrite(&saying("new").replace("quota: 1000000", "quota: x"));
+    let refused = post_reload(gateway.admin());
+    assert_eq!(refused.status, 400);
+    assert_eq!(refused.header("Content-Type"), Some("application/problem+json"));
+    let faults = refused.json()["faults"].clone();
+    assert_eq!(faults.as_array().map(Vec::len), Some(1), "{faults}");
+    let fault = faults[0].as_str().expect("text");
+    assert!(fault.contains("tidegate.yaml:7:24: `x`, expected a whole number"), "{fault}");
+    assert_eq!(get(gateway.address(), "/a", "").text(), "old");
+    let reply = post_reload(gateway.admin());
+    assert_eq!(reply.status, 400, "it is still faulty");
+
+    gateway.rewrite(&saying("new"));
+    let reloaded = post_reload(gateway.admin());
+    assert_eq!(reloaded.status, 200, "{}", reloaded.text());
+    assert!(reloaded.json()["generation"].as_u64() >= Some(2));
+    let reply = get(gateway.address(), "/a", "");
+    assert_eq!((reply.text(), reply.number("X-RateLimit-Used")), ("new".to_owned(), 2));
+    let text = get(gateway.admin(), "/metrics", "").text();
+    let faulty = text.lines().find(|line| line.starts_with("tidegate_reloads_total{outcome=\"f"));
+    let count = faulty.and_then(|line| line.rsplit(' ').next()?.parse::<u32>().ok());
+    assert!(count.is_some_and(|count| count >= 2), "{text}");
+
+    let mut page = Client::connect(gateway.admin());
+    page.send(
+        "POST /api/reload HTTP/1.1\r\nHost: a\r\nOrigin: http://evil\r\nContent-Length: 0\r\n\r\n",
+    );
+    assert_eq!(page.reply().status, 403, "no web page may do it");
+}
+
+#[test]
+fn what_only_a_restart_can_change_is_refused() {
+    let gateway = Gateway::start(&saying("old"));
+    for (key, from, to) in [
+        ("listen", "listen: [{address: \"127.0.0.1:0\"}]", "listen: [{address: \"127.0.0.1:1\"}]"),
+        ("admin", "admin: {address: \"127.0.0.1:0\"}", "admin: {address: \"127.0.0.1:1\"}"),
+        ("workers", "workers: 2", "workers: 3"),
+        ("access_log", "access_log: off", "access_log: stdout"),
+        ("drain_timeout", "drain_timeout: 2s", "drain_timeout: 3s"),
+        ("store", "workers: 2", "workers: 2\nstore: {memory: {max_keys: 5}}"),
+    ] {
+        let faults = gateway.reload(&saying("new").replace(from, to)).expect_err("a fault");
+        let told = format!("`{key}` is not what it was");
+        assert!(faults.contains(&told) && faults.contains("restart"), "{faults}");
+        assert_eq!(get(gateway.address(), "/a", "").text(), "old");
+    }
+}
+
+#[test]
+fn requests_in_flight_finish_on_the_old_rules() {
+    let gate = Gate::default();
+    let (old, new) = (held_back(&gate, "old"), Upstream::hello());
+    let yaml = |upstream: &Upstream| {
+        format!(
+            "upstreams: {{origin: {{targets: [{}]}}}}
+routes: [{{name: a, match: {{path: /a}}, upstream: origin}}]
+",
+            upstream.target()
+        )
+    };
+    let gateway = Gateway::start(&yaml(&old));
+    let mut waiting: Vec<_> = (0..4).map(|_| Client::connect(gateway.address())).collect();
+    for client in &mut waiting {
+        client.send("GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    eventually("all are at the upstream", || old.count() == 4);
+    gateway.reload(&yaml(&new)).expect("no fault");
+    for _ in 0..4 {
+        assert_eq!(get(gateway.address(), "/a", "").text(), "hello", "new requests, new rules");
+    }
+    gate.open();
+    for client in &mut waiting {
+        assert_eq!(client.reply().text(), "old");
+        assert_eq!(client.get("/a", "").text(), "hello", "the next on the same connection");
+    }
+}
+
+/// Starts the file at `path` and waits until it answers `word` on its own.
+struct Watched(Server);
+
+impl Watched {
+    fn start(path: &Path) -> Self {
+        Self(Server::start(path, Clock::system()).unwrap_or_else(|error| panic!("{error}")))
+    }
+
+    fn says(&self) -> String {
+        get(self.0.addresses[0], "/a", "").text()
+    }
+
+    fn comes_to_say(&self, word: &str) {
+        eventually(word, || self.says() == word);
+    }
+}
+
+#[test]
+fn a_changed_file_is_noticed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("tidegate.yaml");
+    fs::write(&path, saying("one")).expect("a file");
+    let gateway = Watched::start(&path);
+    fs::write(&path, saying("two")).expect("a file");
+    gateway.comes_to_say("two");
+    // As editors do it: a new file in the old one's place.
+    let new = folder.path().join(".tidegate.yaml.swp");
+    fs::write(&new, saying("three")).expect("a file");
+    fs::rename(&new, &path).expect("a new file in its place");
+    gateway.comes_to_say("three");
+    // A fault is noticed and told, and changes nothing.
+    let faults = || gateway.0.shared.metrics.reload_faults.load(Ordering::Relaxed);
+    fs::write(&path, "routes: [").expect("a file");
+    eventually("the fault is told", || faults() == 1);
+    fs::remove_file(&path).expect("the file");
+    pause(std::time::Duration::from_millis(300));
+    assert_eq!((gateway.says(), faults()), ("three".to_owned(), 1), "gone is no change");
+    fs::write(&path, saying("four")).expect("a file");
+    gateway.comes_to_say("four");
+}
+
+#[test]
+fn a_mounted_configuration_volume_is_noticed() {
+    // As Kubernetes mounts a ConfigMap: the file is a link into `..data`, itself a link that is
+    // replaced by rename.
+    let folder = tempfile::tempdir().expect("a folder");
+    let version = |name: &str, word: &str| {
+        fs::create_dir(folder.path().join(name)).expect("a folder");
+        fs::write(folder.path().join(name).join("tidegate.yaml"), saying(word)).expect("a file");
+        let link = folder.path().join("..data_tmp");
+        symlink(name, &link).expect("a link");
+        fs::rename(link, folder.path().join("..data")).expect("the new link in its place");
+    };
+    version("..2026_1", "one");
+    let path = folder.path().join("tidegate.yaml");
+    symlink("..data/tidegate.yaml", &path).expect("a link");
+    let gateway = Watched::start(&path);
+    for (name, word) in [("..2026_2", "two"), ("..2026_3", "three")] {
+        version(name, word);
+        gateway.comes_to_say(word);
+    }
+}
+
+#[test]
+fn a_file_behind_a_link_is_noticed() {
+    let (folder, elsewhere) = (tempfile::tempdir(), tempfile::tempdir());
+    let (folder, elsewhere) = (folder.expect("a folder"), elsewhere.expect("a folder"));
+    let real = elsewhere.path().join("real.yaml");
+    fs::write(&real, saying("one")).expect("a file");
+    let path = folder.path().join("tidegate.yaml");
+    symlink(&real, &path).expect("a link");
+    let gateway = Watched::start(&path);
+    fs::write(&real, saying("two")).expect("a file");
+    gateway.comes_to_say("two");
+}
+
+#[test]
+fn sighup_reloads_the_real_process() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("own.yaml");
+    fs::write(&path, saying("one")).expect("a file");
+    let mut process = Process::start(folder.path(), &["serve", "--config", "own.yaml"]);
+    let generation = || get(process.admin, "/readyz", "").json()["generation"].as_u64();
+    assert_eq!(generation(), Some(1));
+    assert_eq!(get(process.address, "/a", "").number("X-RateLimit-Used"), 1);
+    // The file has not changed: nothing but the signal can do it.
+    for wanted in [2, 3] {
+        process.signal(Signal::HUP);
+        eventually("a reload", || generation() == Some(wanted));
+    }
+    assert_eq!(get(process.address, "/a", "").number("X-RateLimit-Used"), 2);
+    fs::write(&path, saying("two")).expect("a file");
+    process.signal(Signal::HUP);
+    eventually("the new rules", || get(process.address, "/a", "").text() == "two");
+    process.signal(Signal::INT);
+    assert_eq!(process.ended().code(), Some(0));
+}

@@ -1,0 +1,27 @@
+//! Waiting for what happens in its own time: another thread, another process, the wall clock.
+
+use std::time::{Duration, Instant};
+
+use tidegate::clock;
+
+/// Waits until `condition` holds, and fails the test if it does not within 10 s.
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let start: Instant = clock::instant();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(10), "not within 10 s: {what}");
+        pause(Duration::from_millis(10));
+    }
+}
+
+/// Waits for the wall clock: only where the real time is what is tested.
+#[expect(clippy::disallowed_methods, reason = "a test's own thread; nothing is served by it")]
+pub(crate) fn pause(time: Duration) {
+    std::thread::sleep(time);
+}
+
+/// How long `act` took, and what it gave.
+pub(crate) fn timed<T>(act: impl FnOnce() -> T) -> (T, Duration) {
+    let start: Instant = clock::instant();
+    let value = act();
+    (value, start.elapsed())
+}
