@@ -97,7 +97,8 @@ fn imports(files: &[Source]) -> Vec<String> {
     for file in files.iter().filter(|file| file.path != "src/lib.rs") {
         let module = file.module();
         // In a file that is a whole room, `super` is the crate, as it is in `mod.rs`.
-        let at_top = matches!(file.path.split('/').collect::<Vec<_>>()[..], [_, _] | [_, _, "mod.rs"]);
+        let at_top =
+            matches!(file.path.split('/').collect::<Vec<_>>()[..], [_, _] | [_, _, "mod.rs"]);
         for path in file.paths() {
             let mut steps = path.split("::");
             let other = match steps.next() {
@@ -182,9 +183,8 @@ fn length(files: &[Source]) -> Vec<String> {
 
 /// Rule: every public module says what it is: above its name, or at the top of its file.
 fn documented(files: &[Source]) -> Vec<String> {
-    let opens = |path: String| {
-        files.iter().any(|file| file.path == path && file.text.starts_with("//!"))
-    };
+    let opens =
+        |path: String| files.iter().any(|file| file.path == path && file.text.starts_with("//!"));
     let mut violations = Vec::new();
     for file in files {
         let folder = match file.path.strip_suffix(".rs").unwrap_or(&file.path) {
@@ -193,7 +193,8 @@ fn documented(files: &[Source]) -> Vec<String> {
         };
         let lines: Vec<&str> = file.text.lines().collect();
         for (at, line) in lines.iter().enumerate() {
-            let named = line.trim().strip_prefix("pub mod ").and_then(|rest| rest.strip_suffix(';'));
+            let named =
+                line.trim().strip_prefix("pub mod ").and_then(|rest| rest.strip_suffix(';'));
             let Some(name) = named else { continue };
             let above = at > 0 && lines[at - 1].trim().starts_with("///");
             let inside = [format!("{folder}/{name}.rs"), format!("{folder}/{name}/mod.rs")];
@@ -209,8 +210,12 @@ fn documented(files: &[Source]) -> Vec<String> {
 fn scripts(lua: &[Source], rust: &[Source]) -> Vec<String> {
     let mut violations = Vec::new();
     for file in lua {
-        let opening: String =
-            file.text.lines().take_while(|line| line.starts_with("--")).collect::<Vec<_>>().join("\n");
+        let opening: String = file
+            .text
+            .lines()
+            .take_while(|line| line.starts_with("--"))
+            .collect::<Vec<_>>()
+            .join("\n");
         let calls = file.text.lines().filter(|line| !line.starts_with("--"));
         let is_script = calls.clone().any(|line| line.contains("KEYS") || line.contains("ARGV"));
         let contract: &[&str] = if is_script { &["KEYS", "ARGV", "Returns"] } else { &["--"] };

@@ -149,8 +149,9 @@ fn configurations_in_documents_start() {
         let violations = unloadable(&file);
         assert!(violations.is_empty(), "\n{}\n", violations.join("\n"));
     }
-    assert!(count > 1, "the README has configurations");
-    let faulty = "```yaml\nupstreams: {}\nroutes: [{name: a, match: {path: /}, upstream: b}]\n```\n";
+    assert!(count > 0, "the README has a configuration");
+    let faulty =
+        "```yaml\nupstreams: {}\nroutes: [{name: a, match: {path: /}, upstream: b}]\n```\n";
     assert_eq!(unloadable(&Source::new("README.md", faulty)).len(), 1);
 }
 
@@ -161,7 +162,8 @@ fn the_readme_names_every_metric() {
     let mut count = 0;
     for call in code.split("encoder").skip(1) {
         let Some(rest) = call.trim_start().strip_prefix(',') else { continue };
-        let Some(name) = rest.trim_start().strip_prefix('"').and_then(|r| r.split('"').next()) else {
+        let Some(name) = rest.trim_start().strip_prefix('"').and_then(|r| r.split('"').next())
+        else {
             continue;
         };
         assert!(readme.contains(&format!("`tidegate_{name}")), "README.md: tidegate_{name}");

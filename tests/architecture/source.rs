@@ -44,7 +44,8 @@ impl Source {
     /// Every path in the code, with the groups of `use` spelled out: `use a::{b, c::d}` is `a::b` and
     /// `a::c::d`.
     pub(crate) fn paths(&self) -> Vec<String> {
-        let words = words(&self.code());
+        let code = self.code();
+        let words = words(&code);
         let mut paths = Vec::new();
         let mut at = 0;
         while at < words.len() {
