@@ -15,7 +15,7 @@
 -- A reading with `dirty` set must be written: it was charged, or its clock was set back.
 algorithms.sliding_window = (function()
   local MAX_STEP_BACK = 5000
-  local floor, max, unpack_record = math.floor, math.max, struct.unpack
+  local floor, max = math.floor, math.max
 
   -- The first ms from now on at which `cost` would be admitted if nobody else charged; -1: never.
   local function retry_at(reading, cost)
@@ -63,23 +63,26 @@ algorithms.sliding_window = (function()
     return now, now, max(0, reset - back * s), true
   end
 
+  local function layout(k) return '<I6I6' .. string.rep('I4', k + 1) end
+
   local function read(raw, quota, now)
     local k = quota.resolution
     local s = floor(quota.window / k)
     local reading = {limit = quota.limit, s = s, k = k, counts = {}, seen = 0, reset_at = 0}
     local counts, stored = reading.counts, nil
     if raw and #raw == 12 + 4 * (k + 1) then
-      stored = {unpack_record('<I6I6' .. string.rep('I4', k + 1), raw)}
+      stored = {struct.unpack(layout(k), raw)}
       now, reading.seen, reading.reset_at, reading.dirty = settle(stored[1], stored[2], now, s)
     end
     reading.now, reading.index = now, floor(now / s)
     -- counts[1 + age]: the count of the sub-window `age` before the current one.
     local shift = stored and reading.index - floor(reading.seen / s) or k + 1
-    for age = 0, k do
-      counts[age + 1] = age >= shift and stored[3 + age - shift] or 0
-    end
     local full = 0
-    for age = 0, k - 1 do full = full + counts[age + 1] end
+    for age = 0, k do
+      local count = age >= shift and stored[3 + age - shift] or 0
+      counts[age + 1] = count
+      if age < k then full = full + count end
+    end
     local old = counts[k + 1]
     local left = s - (now - reading.index * s)
     reading.full, reading.old = full, old
@@ -109,10 +112,9 @@ algorithms.sliding_window = (function()
   end
 
   local function write(reading)
-    -- The counts are as of `now`; `seen` is at most a few sub-windows away, and only a record that
-    -- was charged or moved with its clock is written: both have seen = now.
-    local raw = struct.pack('<I6I6', reading.seen, reading.reset_at)
-    for age = 0, reading.k do raw = raw .. struct.pack('<I4', reading.counts[age + 1]) end
+    -- Only a record that was charged or moved with its clock is written: both have seen = now, and
+    -- the counts are as of now.
+    local raw = struct.pack(layout(reading.k), reading.seen, reading.reset_at, unpack(reading.counts))
     return raw, max(reading.reset_at, reading.seen + (reading.k + 1) * reading.s)
   end
 

@@ -122,7 +122,7 @@ pub struct Charge<'a> {
     pub limit: &'a Limit,
     /// Who is counted.
     pub key: Key,
-    /// What the request costs, in the quota's units; at least 1.
+    /// What the request costs, in the quota's units; 0 only looks: it is admitted and charges nothing.
     pub cost: u32,
 }
 
