@@ -158,10 +158,10 @@ pub(crate) fn all(folder: &str, ending: &str) -> Vec<Source> {
     while let Some(folder) = folders.pop() {
         let entries = std::fs::read_dir(root().join(&folder));
         for entry in entries.unwrap_or_else(|error| panic!("{folder}: {error}")) {
-            let entry = entry.unwrap();
-            let name = entry.file_name().into_string().unwrap();
+            let entry = entry.expect("an entry");
+            let name = entry.file_name().into_string().expect("a name in UTF-8");
             let path = format!("{folder}/{name}");
-            if entry.file_type().unwrap().is_dir() {
+            if entry.file_type().expect("a kind").is_dir() {
                 folders.push(path);
             } else if name.ends_with(ending) {
                 found.push(read(&path));
