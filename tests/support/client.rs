@@ -103,19 +103,15 @@ impl Client {
         if lower.contains("transfer-encoding: chunked") {
             return Some(reply(self.chunks()?));
         }
-        match reply(Vec::new()).header("content-length") {
-            Some(length) => {
-                let length = length.parse().expect("a length");
-                while self.held.len() < length {
-                    self.more()?;
-                }
-                Some(reply(self.held.drain(..length).collect()))
-            }
-            None => {
-                while self.more().is_some() {}
-                Some(reply(std::mem::take(&mut self.held)))
-            }
+        let Some(length) = reply(Vec::new()).header("content-length").map(str::to_owned) else {
+            while self.more().is_some() {}
+            return Some(reply(std::mem::take(&mut self.held)));
+        };
+        let length = length.parse().expect("a length");
+        while self.held.len() < length {
+            self.more()?;
         }
+        Some(reply(self.held.drain(..length).collect()))
     }
 
     /// Reads one head alone: its status and its text.
