@@ -71,17 +71,33 @@ impl Seen {
 type Cut<'a> = Option<(&'a [u8], &'a [u8])>;
 
 /// Cuts the first line off, without its end; `None` while it has none.
-#[expect(
-    clippy::needless_bitwise_bool,
-    reason = "an early exit would keep vectors out of the loop"
-)]
-fn split_line(bytes: &[u8]) -> Result<Cut<'_>, Fault> {
+fn split_line(bytes: &[u8]) -> Result<Option<(&[u8], &[u8])>, Fault> {
     let Some(lf) = memchr::memchr(b'\n', bytes) else { return Ok(None) };
     let line = bytes[..lf].strip_suffix(b"\r").ok_or(Fault::BareLf)?;
-    // No early exit: a plain fold over the line is what the compiler makes vectors of.
-    let control =
-        line.iter().fold(false, |bad, &b| bad | ((b < 0x20) & (b != b'\t')) | (b == 0x7f));
-    if control { Err(Fault::Control) } else { Ok(Some((line, &bytes[lf + 1..]))) }
+    if has_control(line) { Err(Fault::Control) } else { Ok(Some((line, &bytes[lf + 1..]))) }
+}
+
+/// Whether a control character other than a tab stands in `line`. Eight bytes at a time; the last
+/// eight are looked at as one word, whatever has been seen of them.
+fn has_control(line: &[u8]) -> bool {
+    let (words, rest) = line.as_chunks::<8>();
+    let last = line.last_chunk::<8>().filter(|_| !rest.is_empty());
+    let suspect = match last {
+        None if words.is_empty() => true,
+        _ => words.iter().chain(last).any(|word| word_has_control(u64::from_le_bytes(*word))),
+    };
+    suspect && line.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t')
+}
+
+/// Whether one of eight bytes is below 0x20, or 0x7f. The bit tricks are exact: no byte borrows from
+/// another as long as each is compared with less than 0x80.
+fn word_has_control(word: u64) -> bool {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    const TOPS: u64 = ONES * 0x80;
+    let below = word.wrapping_sub(ONES * 0x20) & !word;
+    let delete = word ^ (ONES * 0x7f);
+    let is_delete = delete.wrapping_sub(ONES) & !delete;
+    (below | is_delete) & TOPS != 0
 }
 
 fn check_request_line(line: &[u8]) -> Result<Version, Fault> {
@@ -151,12 +167,12 @@ fn check_fields(mut rest: &[u8], max_headers: usize) -> Result<Option<(Seen, &[u
 
 /// Cuts one field line into its name and its trimmed value.
 pub(super) fn check_field(line: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
-    if matches!(line[0], b' ' | b'\t') {
-        return Err(Fault::Folded);
+    let end = line.iter().position(|&byte| !TOKEN[usize::from(byte)]);
+    match end.map(|end| (end, line[end])) {
+        Some((0, b' ' | b'\t')) => Err(Fault::Folded),
+        Some((end, b':')) if end > 0 => Ok((&line[..end], line[end + 1..].trim_ascii())),
+        _ => Err(Fault::HeaderName),
     }
-    let colon = memchr::memchr(b':', line).ok_or(Fault::HeaderName)?;
-    let (name, value) = (&line[..colon], &line[colon + 1..]);
-    if is_token(name) { Ok((name, value.trim_ascii())) } else { Err(Fault::HeaderName) }
 }
 
 /// RFC 9110, 7.2, for what a gateway serves: a name, an address or `[v6]`, and a port.
@@ -328,6 +344,15 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn control_characters_are_found_wherever_they_stand(
+            mut line in prop::collection::vec(b' '..=b'~', 1..40), at: prop::sample::Index, byte: u8,
+        ) {
+            let at = at.index(line.len());
+            line[at] = byte;
+            prop_assert_eq!(has_control(&line), byte.is_ascii_control() && byte != b'\t');
+        }
+
         #[test]
         fn no_bytes_panic(bytes: Vec<u8>) {
             let _ = check_request(&bytes, 100);

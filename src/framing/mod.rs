@@ -14,5 +14,5 @@ pub mod wire;
 
 pub use fault::Fault;
 pub use inbound::{HeadBounds, Inbound};
-pub use outbound::{Armed, Outbound};
+pub use outbound::{Exchange, Outbound};
 pub use wire::{Deadlines, Phase, Wire};

@@ -2,7 +2,7 @@
 //! has one reading.
 
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
     io,
     pin::Pin,
     rc::Rc,
@@ -16,22 +16,50 @@ use super::{head::check_answer, held::Held};
 /// The largest head of an answer, in bytes.
 const MAX_HEAD: usize = 64 * 1024;
 
-/// Whether the next bytes begin an answer. Set when a request is sent.
-pub type Armed = Rc<Cell<bool>>;
+/// What a connection to an upstream and its user tell one another about the exchange under way.
+#[derive(Debug, Default)]
+pub struct Exchange {
+    /// Whether the next bytes begin an answer.
+    awaiting: Cell<bool>,
+    /// Whether what is sent is kept.
+    recording: Cell<bool>,
+    sent: RefCell<Vec<u8>>,
+}
+
+impl Exchange {
+    /// A request is about to be sent. `recording`: its bytes are kept until an answer comes, so that
+    /// it can be sent again.
+    pub fn begin(&self, recording: bool) {
+        self.awaiting.set(true);
+        self.recording.set(recording);
+        self.sent.borrow_mut().clear();
+    }
+
+    /// What was sent of the request, where it was to be kept and no answer came.
+    pub fn take_sent(&self) -> Option<Vec<u8>> {
+        (self.recording.get() && self.awaiting.get()).then(|| self.sent.take())
+    }
+
+    fn record(&self, bytes: &[u8]) {
+        if self.recording.get() && self.awaiting.get() {
+            self.sent.borrow_mut().extend_from_slice(bytes);
+        }
+    }
+}
 
 /// A connection to an upstream, read strictly.
 #[derive(Debug)]
 pub struct Outbound<S> {
     io: S,
-    armed: Armed,
+    exchange: Rc<Exchange>,
     held: Held,
     checked: usize,
 }
 
 impl<S> Outbound<S> {
-    /// Wraps a new connection; `armed` is set by whoever sends a request.
-    pub fn new(io: S, armed: Armed) -> Self {
-        Self { io, armed, held: Held::default(), checked: 0 }
+    /// Wraps a new connection; whoever sends a request says so to `exchange`.
+    pub fn new(io: S, exchange: Rc<Exchange>) -> Self {
+        Self { io, exchange, held: Held::default(), checked: 0 }
     }
 
     /// Looks for whole heads among the held bytes: any number of interim ones, then the final one.
@@ -39,7 +67,7 @@ impl<S> Outbound<S> {
         while let Some((length, status)) = check_answer(&self.held.bytes()[self.checked..])? {
             self.checked += length;
             if status >= 200 {
-                self.armed.set(false);
+                self.exchange.awaiting.set(false);
                 // The body is the HTTP library's to follow.
                 self.checked = self.held.bytes().len();
                 break;
@@ -67,7 +95,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Outbound<S> {
                 this.checked -= this.held.hand_over(this.checked, buf);
                 return Poll::Ready(Ok(()));
             }
-            if !this.armed.get() {
+            if !this.exchange.awaiting.get() {
                 return Pin::new(&mut this.io).poll_read(cx, buf);
             }
             let count = ready!(this.held.fill(&mut this.io, cx))?;
@@ -85,19 +113,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Outbound<S> {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().io).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().io).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
+        let this = self.get_mut();
+        let written = ready!(Pin::new(&mut this.io).poll_write(cx, buf))?;
+        this.exchange.record(&buf[..written]);
+        Poll::Ready(Ok(written))
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -23,13 +23,13 @@ pub(super) fn to_origin_form(parts: &mut Parts) -> Result<(), GatewayError> {
 /// The requested host as routes and keys know it: lower case, without port and final dot. Empty
 /// where HTTP/1.0 sent none.
 pub(super) fn host(parts: &Parts) -> Cow<'_, str> {
-    let value = parts.headers.get(header::HOST).and_then(|value| value.to_str().ok());
-    let value = value.unwrap_or_default();
-    let name = match value.rfind(':') {
-        Some(colon) if !value[colon..].contains(']') => &value[..colon],
+    let value = parts.headers.get(header::HOST).map_or(&b""[..], HeaderValue::as_bytes);
+    let name = match value.iter().rposition(|byte| matches!(byte, b':' | b']')) {
+        Some(colon) if value[colon] == b':' => &value[..colon],
         _ => value,
     };
-    let name = name.strip_suffix('.').unwrap_or(name);
+    // The framing has checked it: letters, digits and a few signs.
+    let name = std::str::from_utf8(name.strip_suffix(b".").unwrap_or(name)).unwrap_or_default();
     if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
         Cow::Owned(name.to_ascii_lowercase())
     } else {

@@ -97,7 +97,12 @@ impl Table {
 
     /// Searches for a request: `host` in lower case without port, `path` in normal form.
     pub fn find<'a>(&'a self, host: &str, path: &'a str, method: &Method) -> Lookup<'a> {
-        match self.hosts(host).find_map(|paths| paths.find(path, method)) {
+        let found = if self.exact.is_empty() && self.below.is_empty() {
+            self.any.find(path, method)
+        } else {
+            self.hosts(host).find_map(|paths| paths.find(path, method))
+        };
+        match found {
             Some(found) => Lookup::Found(found),
             None => self.other_methods(host, path),
         }

@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, io, rc::Rc};
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri};
+use http::{HeaderName, HeaderValue, Request, Response};
 use http_body::Body;
 
 use super::{
@@ -96,9 +96,8 @@ impl Balance {
         loop {
             let (pool, link) = self.link(servers).await?;
             fresh_failures += u32::from(!link.used);
-            let copy = (retries > 0).then(|| HeadCopy::of(&request));
             let expired = || wire.expired() == Some(Phase::Answer);
-            match link.exchange(request, expired).await {
+            match link.exchange(request, retries > 0, expired).await {
                 Ok((answer, link)) => {
                     wire.answered();
                     return Ok(answer.map(|body| AnswerStream::new(body, link, pool)));
@@ -108,19 +107,18 @@ impl Balance {
                 }
                 Err(ExchangeError::Unsent(unsent)) => request = *unsent,
                 Err(ExchangeError::Expired) => return Err(UpstreamError::Timeout),
-                Err(ExchangeError::Failed(error)) => match copy.filter(|_| self.spend()) {
-                    Some(copy) => {
-                        retries -= 1;
-                        request = copy.into_request();
-                    }
-                    None => return Err(UpstreamError::Failed(error)),
-                },
+                Err(ExchangeError::Failed { error, sent }) => {
+                    let again = sent.and_then(|sent| rebuild(&sent)).filter(|_| self.spend());
+                    let Some(again) = again else { return Err(UpstreamError::Failed(error)) };
+                    retries -= 1;
+                    request = again;
+                }
             }
         }
     }
 
     /// An idle connection of the server whose turn it is, or a new one to it, or to the next.
-    async fn link(&self, servers: &Servers) -> Result<(Rc<Pool>, Link), UpstreamError> {
+    async fn link(&self, servers: &Servers) -> Result<(Rc<Pool>, Box<Link>), UpstreamError> {
         let mut failed = None;
         for _ in 0..self.pools.len() {
             let pool = self.pick();
@@ -137,32 +135,35 @@ impl Balance {
     }
 }
 
-/// What is needed to send a request without a body again.
-struct HeadCopy {
-    method: Method,
-    uri: Uri,
-    headers: Vec<(HeaderName, HeaderValue)>,
+/// The request without a body that `sent` are the bytes of; `None` where not all of it was sent.
+fn rebuild(sent: &[u8]) -> Option<Request<RequestBody>> {
+    let mut headers = vec![httparse::EMPTY_HEADER; sent.len() / 4];
+    let mut head = httparse::Request::new(&mut headers);
+    head.parse(sent).ok().filter(httparse::Status::is_complete)?;
+    let mut request = Request::new(RequestBody::none());
+    *request.method_mut() = head.method?.parse().ok()?;
+    *request.uri_mut() = head.path?.parse().ok()?;
+    for header in head.headers {
+        let name = HeaderName::from_bytes(header.name.as_bytes()).ok()?;
+        let value = HeaderValue::from_bytes(header.value).ok()?;
+        request.headers_mut().append(name, value);
+    }
+    Some(request)
 }
 
-impl HeadCopy {
-    fn of(request: &Request<RequestBody>) -> Self {
-        let headers = request.headers().iter();
-        Self {
-            method: request.method().clone(),
-            uri: request.uri().clone(),
-            headers: headers.map(|(name, value)| (name.clone(), value.clone())).collect(),
-        }
-    }
+#[cfg(test)]
+mod tests {
+    use http::Method;
 
-    fn into_request(self) -> Request<RequestBody> {
-        let mut request = Request::new(RequestBody::none());
-        *request.method_mut() = self.method;
-        *request.uri_mut() = self.uri;
-        let mut headers = HeaderMap::with_capacity(self.headers.len());
-        for (name, value) in self.headers {
-            headers.append(name, value);
-        }
-        *request.headers_mut() = headers;
-        request
+    use super::*;
+
+    #[test]
+    fn a_request_can_be_sent_again_from_its_bytes() {
+        let sent = b"GET /a?b HTTP/1.1\r\nhost: a\r\nx: 1\r\nx: 2\r\n\r\n";
+        let request = rebuild(sent).unwrap();
+        assert_eq!((request.method(), request.uri().to_string()), (&Method::GET, "/a?b".into()));
+        let values: Vec<_> = request.headers().get_all("x").iter().collect();
+        assert_eq!(values, ["1", "2"]);
+        assert!(rebuild(&sent[..sent.len() - 2]).is_none());
     }
 }

@@ -1,7 +1,6 @@
 //! One connection to an upstream server, and one exchange on it.
 
 use std::{
-    cell::Cell,
     pin::Pin,
     rc::Rc,
     sync::Arc,
@@ -22,7 +21,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 use super::{body::RequestBody, pool::Pool, waker::LinkWaker};
-use crate::framing::{Armed, Outbound};
+use crate::framing::{Exchange, Outbound};
 
 type Driver = http1::Connection<TokioIo<Outbound<TcpStream>>, RequestBody>;
 
@@ -33,7 +32,7 @@ const TURNS: usize = 8;
 pub struct Link {
     sender: SendRequest<RequestBody>,
     driver: Option<Driver>,
-    armed: Armed,
+    exchange: Rc<Exchange>,
     signal: Arc<LinkWaker>,
     waker: Waker,
     /// When it was last put back, by the worker's coarse clock, in ms.
@@ -44,13 +43,14 @@ pub struct Link {
 
 impl Link {
     /// Makes a link of a connected socket.
-    pub(super) async fn new(socket: TcpStream) -> hyper::Result<Self> {
-        let armed = Rc::new(Cell::new(false));
-        let io = TokioIo::new(Outbound::new(socket, armed.clone()));
+    pub(super) async fn new(socket: TcpStream) -> hyper::Result<Box<Self>> {
+        let exchange = Rc::new(Exchange::default());
+        let io = TokioIo::new(Outbound::new(socket, exchange.clone()));
         let (sender, driver) = http1::Builder::new().writev(false).handshake(io).await?;
         let signal = Arc::new(LinkWaker::default());
         let waker = Waker::from(signal.clone());
-        Ok(Self { sender, driver: Some(driver), armed, signal, waker, idle_since: 0, used: false })
+        let driver = Some(driver);
+        Ok(Box::new(Self { sender, driver, exchange, signal, waker, idle_since: 0, used: false }))
     }
 
     /// Whether another exchange may begin on it.
@@ -66,22 +66,28 @@ impl Link {
     }
 
     /// Sends `request` and waits for the answer's head. `expired` is asked at every turn whether the
-    /// time is up. The error gives the request back where nothing of it was sent.
+    /// time is up. The error gives the request back where nothing of it was sent, and its bytes where
+    /// they were to be kept: `recording`, only for a request without a body.
     pub(super) async fn exchange(
-        mut self,
+        mut self: Box<Self>,
         request: Request<RequestBody>,
+        recording: bool,
         expired: impl Fn() -> bool,
-    ) -> Result<(Response<Incoming>, Self), ExchangeError> {
-        self.armed.set(true);
+    ) -> Result<(Response<Incoming>, Box<Self>), ExchangeError> {
+        self.exchange.begin(recording);
         let mut answer = std::pin::pin!(self.sender.try_send_request(request));
-        let result = std::future::poll_fn(|cx| {
+        let sent = std::future::poll_fn(|cx| {
             if expired() {
-                return Poll::Ready(Err(ExchangeError::Expired));
+                return Poll::Ready(None);
             }
-            self.turn(cx, |cx| answer.as_mut().poll(cx)).map_err(ExchangeError::from)
+            self.turn(cx, |cx| answer.as_mut().poll(cx)).map(Some)
         })
         .await;
-        result.map(|answer| (answer, self))
+        match sent {
+            Some(Ok(answer)) => Ok((answer, self)),
+            Some(Err(error)) => Err(ExchangeError::new(error, &self.exchange)),
+            None => Err(ExchangeError::Expired),
+        }
     }
 
     /// Polls `part` and the driver in turns until neither goes on.
@@ -92,21 +98,23 @@ impl Link {
     ) -> Poll<T> {
         self.signal.enter(cx.waker());
         let own = &mut Context::from_waker(&self.waker);
-        let mut result = Poll::Pending;
+        // What has already come is handed on before more is read.
+        let mut result = part(own);
         for _ in 0..TURNS {
-            let driven = match &mut self.driver {
-                Some(driver) => Pin::new(driver).poll(own).is_ready(),
-                None => false,
-            };
-            if driven {
+            if result.is_ready() {
+                break;
+            }
+            self.signal.again();
+            let Some(driver) = &mut self.driver else { break };
+            if Pin::new(driver).poll(own).is_ready() {
                 self.driver = None;
             }
             result = part(own);
-            if result.is_ready() || !self.signal.again() {
+            if !self.signal.again() {
                 break;
             }
         }
-        self.signal.leave();
+        self.signal.leave(result.is_pending());
         result
     }
 }
@@ -118,14 +126,19 @@ pub(super) enum ExchangeError {
     /// The time was up.
     Expired,
     /// Anything else; the upstream may have seen the request.
-    Failed(hyper::Error),
+    Failed {
+        /// What happened.
+        error: hyper::Error,
+        /// The bytes of the request, where they were to be kept.
+        sent: Option<Vec<u8>>,
+    },
 }
 
-impl From<TrySendError<Request<RequestBody>>> for ExchangeError {
-    fn from(mut error: TrySendError<Request<RequestBody>>) -> Self {
+impl ExchangeError {
+    fn new(mut error: TrySendError<Request<RequestBody>>, exchange: &Exchange) -> Self {
         match error.take_message() {
             Some(request) => Self::Unsent(Box::new(request)),
-            None => Self::Failed(error.into_error()),
+            None => Self::Failed { error: error.into_error(), sent: exchange.take_sent() },
         }
     }
 }
@@ -133,13 +146,13 @@ impl From<TrySendError<Request<RequestBody>>> for ExchangeError {
 /// The body of an upstream's answer, as it comes. Puts its connection back when it has ended.
 pub struct AnswerStream {
     body: Incoming,
-    link: Option<Link>,
+    link: Option<Box<Link>>,
     pool: Rc<Pool>,
     ended: bool,
 }
 
 impl AnswerStream {
-    pub(super) fn new(body: Incoming, link: Link, pool: Rc<Pool>) -> Self {
+    pub(super) fn new(body: Incoming, link: Box<Link>, pool: Rc<Pool>) -> Self {
         Self { ended: body.is_end_stream(), body, link: Some(link), pool }
     }
 }
@@ -155,12 +168,7 @@ impl Body for AnswerStream {
         let this = self.get_mut();
         let Some(link) = &mut this.link else { return Poll::Ready(None) };
         let body = &mut this.body;
-        // What has already come is handed on before more is read.
-        let mut first = Pin::new(&mut *body).poll_frame(&mut Context::from_waker(&link.waker));
-        if first.is_pending() {
-            first = link.turn(cx, |cx| Pin::new(&mut *body).poll_frame(cx));
-        }
-        let frame = std::task::ready!(first);
+        let frame = std::task::ready!(link.turn(cx, |cx| Pin::new(&mut *body).poll_frame(cx)));
         this.ended = frame.is_none() || this.body.is_end_stream();
         if let Some(Ok(frame)) = frame {
             return Poll::Ready(Some(Ok(super::headers::clean_trailers(frame))));

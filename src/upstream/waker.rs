@@ -37,10 +37,11 @@ impl LinkWaker {
         self.again.load(Ordering::Relaxed) && self.again.swap(false, Ordering::AcqRel)
     }
 
-    /// The turn ends; what woke meanwhile and was not looked at wakes the task.
-    pub(super) fn leave(&self) {
+    /// The turn ends. If it ends `waiting`, what woke meanwhile and was not looked at wakes the task;
+    /// otherwise the task goes on by itself, and will take another turn before it waits.
+    pub(super) fn leave(&self, waiting: bool) {
         self.polling.store(false, Ordering::Release);
-        if self.again() {
+        if self.again() && waiting {
             self.wake_task();
         }
     }

@@ -1,11 +1,14 @@
 //! From outcomes to responses: rate-limit headers and problem documents, all from the one decision.
 
+mod number;
+
 use std::fmt::Write;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use serde::Serialize;
 
+use self::number::header_value;
 use crate::{
     error::GatewayError,
     limit::{Decision, Millis, Verdict},
@@ -49,10 +52,10 @@ pub fn rate_headers(
 ) {
     let Some((index, tightest)) = tightest(verdict) else { return };
     if which.x_ratelimit {
-        headers.insert(LIMIT, HeaderValue::from(tightest.limit));
-        headers.insert(REMAINING, HeaderValue::from(tightest.remaining));
-        headers.insert(USED, HeaderValue::from(tightest.used));
-        headers.insert(RESET, HeaderValue::from(tightest.reset_at.div_ceil(1000)));
+        headers.insert(LIMIT, header_value(tightest.limit));
+        headers.insert(REMAINING, header_value(tightest.remaining));
+        headers.insert(USED, header_value(tightest.used));
+        headers.insert(RESET, header_value(tightest.reset_at.div_ceil(1000)));
         headers.insert(RESOURCE, route.limits[index].resource.clone());
     }
     if which.draft_11 {
@@ -140,7 +143,7 @@ pub fn error(error: &GatewayError, route: Option<&Route>, request_id: &str) -> R
         (GatewayError::Refused(verdict), Some(route)) => {
             refusal(&mut problem, route, verdict);
             if let Some(seconds) = problem.retry_after {
-                headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+                headers.insert(header::RETRY_AFTER, header_value(seconds));
             }
         }
         (GatewayError::StoreUnavailable, _) => {
