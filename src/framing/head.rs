@@ -71,7 +71,7 @@ impl Seen {
 type Cut<'a> = Option<(&'a [u8], &'a [u8])>;
 
 /// Cuts the first line off, without its end; `None` while it has none.
-fn split_line(bytes: &[u8]) -> Result<Option<(&[u8], &[u8])>, Fault> {
+fn split_line(bytes: &[u8]) -> Result<Cut<'_>, Fault> {
     let Some(lf) = memchr::memchr(b'\n', bytes) else { return Ok(None) };
     let line = bytes[..lf].strip_suffix(b"\r").ok_or(Fault::BareLf)?;
     if has_control(line) { Err(Fault::Control) } else { Ok(Some((line, &bytes[lf + 1..]))) }

@@ -32,7 +32,6 @@ const EXPOSED: HeaderValue = HeaderValue::from_static(
 );
 
 /// What an answer's body is made of.
-#[expect(clippy::large_enum_variant, reason = "most answers are streams; a box is an allocation")]
 pub enum Content {
     /// All of it, made here.
     Whole(Bytes),

@@ -17,6 +17,7 @@ const MAX_IDLE: usize = 512;
 /// The idle connections of one worker to one server; the last one used is the first one taken.
 pub struct Pool {
     target: Target,
+    #[expect(clippy::vec_box, reason = "a link is 800 bytes, and moves with every request")]
     idle: RefCell<Vec<Box<Link>>>,
     clock: Rc<Cell<u64>>,
 }
