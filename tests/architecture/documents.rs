@@ -103,6 +103,16 @@ fn undocumented(readme: &str) -> Vec<String> {
     violations
 }
 
+/// Rule: a file or folder that a document names is there, but for those that are still to come.
+fn missing(document: &str, is_there: impl Fn(&str) -> bool) -> Vec<String> {
+    let folders = ["src/", "lua/", "tests/", "benches/", "config/", "scripts/"];
+    let named = document.split('`').skip(1).step_by(2);
+    let paths = named.filter(|name| folders.iter().any(|folder| name.starts_with(folder)));
+    let to_come = |path: &str| path.contains("NAME") || path.starts_with("src/throttle/");
+    let lost = paths.filter(|path| !to_come(path) && !path.contains(' ') && !is_there(path));
+    lost.map(|path| format!("{path} is named, and is not there")).collect()
+}
+
 /// The YAML blocks of a document, each with the line it begins on.
 fn blocks(text: &str) -> Vec<(usize, String)> {
     let mut blocks = Vec::new();
@@ -183,6 +193,16 @@ fn the_composition_mounts_a_configuration_that_is_there() {
     Snapshot::compile(&loaded).unwrap_or_else(|faults| panic!("{faults}"));
     // Inside a container, loopback is the container's own: nobody could connect.
     assert!(!loaded.config.listen[0].address.0.ip().is_loopback());
+}
+
+#[test]
+fn files_that_documents_name_are_there() {
+    let is_there = |path: &str| root().join(path).exists();
+    for name in ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"] {
+        let violations = missing(&read(name).text, is_there);
+        assert!(violations.is_empty(), "\n{name}: {}\n", violations.join("\n"));
+    }
+    assert_eq!(missing("see `src/nowhere.rs` and `src/lib.rs`", is_there).len(), 1);
 }
 
 #[test]
