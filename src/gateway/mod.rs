@@ -152,9 +152,11 @@ impl Gateway {
         if matches!(parts.method, Method::CONNECT | Method::TRACE) {
             return Err(GatewayError::MethodRefused(parts.method.clone()));
         }
-        let expect = parts.headers.get(header::EXPECT);
-        if expect.is_some_and(|value| !value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
-            return Err(GatewayError::Expectation);
+        if visit.expects {
+            let mut values = parts.headers.get_all(header::EXPECT).iter();
+            if values.any(|value| !value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
+                return Err(GatewayError::Expectation);
+            }
         }
         target::to_origin_form(parts)
     }
@@ -183,7 +185,7 @@ impl Gateway {
                 method: &parts.method,
                 route: &route.name,
                 path: &path,
-                params: &found.params,
+                param: &|name| found.params.get(name),
                 query: parts.uri.query(),
                 headers: &parts.headers,
                 token_sources: &snapshot.identity.token,

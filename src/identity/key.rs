@@ -48,7 +48,7 @@ pub enum Part {
 pub struct KeyPlan(pub Vec<Part>);
 
 /// What a key is read from: one request of one client.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Subject<'r> {
     /// The client's address, behind trusted proxies.
     pub client: IpAddr,
@@ -60,8 +60,8 @@ pub struct Subject<'r> {
     pub route: &'r str,
     /// The path in normal form.
     pub path: &'r str,
-    /// The values of the path's parameters, by name.
-    pub params: &'r [(&'r str, &'r str)],
+    /// Finds the value of one of the path's parameters by its name.
+    pub param: &'r dyn Fn(&str) -> Option<&'r str>,
     /// The query, without the question mark.
     pub query: Option<&'r str>,
     /// The request's headers.
@@ -123,8 +123,7 @@ impl KeyHash {
             Part::Route => self.bytes(5, subject.route.as_bytes()),
             Part::Path => self.bytes(6, subject.path.as_bytes()),
             Part::PathParam(name) => {
-                let found = subject.params.iter().find(|(known, _)| known == name);
-                self.bytes(7, found.map_or(b"", |(_, value)| value.as_bytes()))
+                self.bytes(7, (subject.param)(name).unwrap_or_default().as_bytes())
             }
             Part::Header(name) => {
                 let value = single_header(subject.headers, name)?.unwrap_or_default();
@@ -210,14 +209,19 @@ mod tests {
         }
 
         fn key(&self, parts: &[Part]) -> Result<u128, Ambiguous> {
-            let params: Vec<_> = self.params.iter().map(|(n, v)| (*n, v.as_str())).collect();
+            let param = |name: &str| {
+                self.params
+                    .iter()
+                    .find(|(known, _)| *known == name)
+                    .map(|(_, value)| value.as_str())
+            };
             let subject = Subject {
                 client: self.client,
                 host: "api.example.com",
                 method: &Method::GET,
                 route: "items",
                 path: "/items/5",
-                params: &params,
+                param: &param,
                 query: self.query.as_deref(),
                 headers: &self.headers,
                 token_sources: &[TokenSource::Header(header::AUTHORIZATION)],

@@ -36,7 +36,9 @@ pub(super) fn header_value(number: u64) -> HeaderValue {
         let (kept, value) = &mut recent[(number % 4) as usize];
         if *kept != number {
             *kept = number;
-            *value = HeaderValue::from(number);
+            let mut digits = itoa::Buffer::new();
+            *value = HeaderValue::from_str(digits.format(number))
+                .unwrap_or_else(|_| HeaderValue::from(number));
         }
         value.clone()
     })

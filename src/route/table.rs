@@ -39,7 +39,7 @@ pub struct Found<'a> {
 }
 
 /// The values of a path's parameters, by name.
-pub type Params<'a> = SmallVec<[(&'a str, &'a str); 2]>;
+pub type Params<'a> = matchit::Params<'a, 'a>;
 
 /// What a search ends with.
 #[derive(Debug)]
@@ -153,8 +153,7 @@ impl Paths {
             .find_map(|(named, router)| (named == method).then_some(router))
             .unwrap_or(&self.any);
         let found = router.at(path).ok()?;
-        let params = found.params.iter().collect();
-        Some(Found { route: *found.value, params })
+        Some(Found { route: *found.value, params: found.params })
     }
 }
 

@@ -51,6 +51,10 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap, kept: impl Fn(&HeaderName) -> 
     }
     if found.contains(&header::CONNECTION) {
         for line in headers.get_all(header::CONNECTION) {
+            if matches!(line.as_bytes(), b"keep-alive" | b"close") {
+                // What nearly all of them say; both are removed in any case.
+                continue;
+            }
             let names = line.as_bytes().split(|byte| *byte == b',');
             let names = names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok());
             found.extend(names.filter(|name| !is_end_to_end(name) && !kept(name)));
