@@ -12,6 +12,7 @@
 //! - [`gateway`]: the request's path, read top to bottom.
 //! - [`identity`]: who is asking: client address, token, and the keys that limits count by.
 //! - [`limit`]: the limit algorithms: pure functions of state, time and cost.
+//! - [`live`]: the rules that requests run on now.
 //! - [`metrics`]: counters of what happened, one shard a worker.
 //! - [`reload`]: replaces the running rules with new ones, whole or not at all.
 //! - [`respond`]: from outcomes to responses: rate-limit headers and problem documents.
@@ -33,6 +34,7 @@ pub mod framing;
 pub mod gateway;
 pub mod identity;
 pub mod limit;
+pub mod live;
 pub mod metrics;
 pub mod reload;
 pub mod respond;

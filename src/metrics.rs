@@ -40,7 +40,7 @@ impl Histogram {
 /// What one route did.
 #[derive(Debug, Default)]
 pub struct RouteCounters {
-    /// Answers by class: `1xx` (also those that no answer reached) to `5xx`.
+    /// Answers by class, `1xx` to `5xx`; a client that was gone before its answer counts as `4xx`.
     pub answers: [Counter; 5],
     /// From the request's head to the answer's last byte.
     pub latency: Histogram,

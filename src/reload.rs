@@ -1,15 +1,11 @@
-//! The rules that requests run on now, and their replacement, whole or not at all.
+//! Replaces the rules by what the configuration's file says now, whole or not at all.
 
 use std::{
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use arc_swap::ArcSwap;
 use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
@@ -23,36 +19,6 @@ use crate::{
 
 /// An editor writes a file in several steps; the last one is waited for so long.
 const SETTLE: Duration = Duration::from_millis(200);
-
-/// The rules that requests run on now. A worker asks for the generation, which is one load, and only
-/// when it has changed for the snapshot.
-#[derive(Debug)]
-pub struct Live {
-    snapshot: ArcSwap<Snapshot>,
-    generation: AtomicU64,
-}
-
-impl Live {
-    /// Begins with `snapshot`, as generation 1.
-    pub fn new(snapshot: Snapshot) -> Self {
-        Self { snapshot: ArcSwap::from_pointee(snapshot), generation: AtomicU64::new(1) }
-    }
-
-    /// Counts how often the rules have been replaced, from 1.
-    pub fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Acquire)
-    }
-
-    /// The rules now.
-    pub fn snapshot(&self) -> Arc<Snapshot> {
-        self.snapshot.load_full()
-    }
-
-    fn replace(&self, snapshot: Snapshot) -> u64 {
-        self.snapshot.store(Arc::new(snapshot));
-        self.generation.fetch_add(1, Ordering::Release) + 1
-    }
-}
 
 /// Replaces the rules by what the configuration's file says now.
 pub struct Reloader {

@@ -41,7 +41,8 @@ pub struct Snapshot {
     pub identity: IdentityRules,
     /// Which rate-limit headers are written.
     pub headers: RateHeaders,
-    /// What clients' connections are held to; a connection keeps what it was accepted with.
+    /// What clients' connections are held to; a connection keeps the head's bounds that it was
+    /// accepted with.
     pub http: HttpRules,
 }
 

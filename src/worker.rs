@@ -113,6 +113,7 @@ struct Worker {
     wires: RefCell<Vec<Weak<Wire>>>,
     connections: TaskTracker,
     draining: Cell<bool>,
+    warned_at: Cell<u64>,
     /// Set a little later than `draining`: connections that wait for a request are closed.
     closing: Cell<bool>,
 }
@@ -128,6 +129,7 @@ impl Worker {
             wires: RefCell::default(),
             connections: TaskTracker::new(),
             draining: Cell::new(false),
+            warned_at: Cell::new(0),
             closing: Cell::new(false),
         }
     }
@@ -182,7 +184,11 @@ impl Worker {
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
+                // Such as no free file descriptor: it lasts, and one line a second tells it.
+                if self.clock.get().saturating_sub(self.warned_at.get()) >= 1000 {
+                    self.warned_at.set(self.clock.get());
+                    tracing::warn!(%error, "a connection could not be accepted");
+                }
                 sleep(ACCEPT_PAUSE).await;
             }
         }

@@ -95,6 +95,6 @@ fn raise_file_limit() {
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
         tracing::warn!(%error, "the limit of open files cannot be raised");
     }
-    let open_files = getrlimit(Resource::Nofile).current;
-    tracing::info!(?open_files, "the limit of open files");
+    let open_files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    tracing::info!(open_files, "the limit of open files");
 }

@@ -40,7 +40,8 @@ impl Listener {
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Http {
-    /// The longest time from a request's first byte to the end of its head; then 408.
+    /// The longest time from the accept, or a further request's first byte, to the end of the head;
+    /// then 408, or nothing where nothing was sent.
     pub head_timeout: Duration,
     /// How long a connection may stay open without a request.
     pub idle_timeout: Duration,

@@ -20,7 +20,8 @@ pub struct Store {
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Memory {
-    /// The most keys that are counted at once; beyond, the one that ends first makes room.
+    /// The most keys that are counted at once; beyond, one that is over makes room, or of a few
+    /// looked at the one that has used the least of its quota.
     #[schemars(range(min = 1))]
     pub max_keys: u64,
 }

@@ -14,8 +14,8 @@ use http::HeaderValue;
 use smallvec::SmallVec;
 
 use crate::{
+    live::Live,
     metrics::{LimitCounters, RouteCounters, Shard, UpstreamCounters},
-    reload::Live,
     snapshot::Snapshot,
     upstream::{Balance, Kind, Pool, Target},
 };

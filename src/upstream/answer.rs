@@ -154,7 +154,7 @@ fn read_head(
 
 /// The body of an upstream's answer, as it comes. Puts its connection back when it has ended.
 pub struct AnswerStream {
-    link: Option<Box<Link>>,
+    link: Option<Link>,
     /// What is still to be sent of the request.
     outgoing: Option<Outgoing>,
     end: End,
@@ -165,7 +165,7 @@ pub struct AnswerStream {
 impl Answer {
     pub(super) fn into_stream(
         self,
-        link: Box<Link>,
+        link: Link,
         outgoing: Outgoing,
         pool: Rc<Pool>,
     ) -> Response<AnswerStream> {

@@ -110,7 +110,7 @@ impl Balance {
                 Err(ExchangeError::Failed(error)) => {
                     let harmless = outgoing.is_harmless() && !link.heard && retries > 0;
                     let unsent = outgoing.is_unsent() && fresh <= MAX_FRESH;
-                    if !unsent && !(harmless && self.spend()) {
+                    if !(unsent || harmless && self.spend()) {
                         return Err(UpstreamError::Failed(error));
                     }
                     retries -= u32::from(!unsent);
@@ -121,7 +121,7 @@ impl Balance {
     }
 
     /// An idle connection of the server whose turn it is, or a new one to it, or to the next.
-    async fn link(&self, servers: &Servers) -> Result<(Rc<Pool>, Box<Link>), UpstreamError> {
+    async fn link(&self, servers: &Servers) -> Result<(Rc<Pool>, Link), UpstreamError> {
         let mut failed = None;
         for _ in 0..self.pools.len() {
             let pool = self.pick();

@@ -110,9 +110,10 @@ impl Fate {
             return Self::Dropped;
         }
         match name.as_str() {
-            // The gateway itself says when to go on.
-            "expect" => Self::Dropped,
-            "forwarded" | "x-forwarded-for" | "x-request-id" | "content-length" => Self::Dropped,
+            // To what is expected the gateway itself answers.
+            "expect" | "forwarded" | "x-forwarded-for" | "x-request-id" | "content-length" => {
+                Self::Dropped
+            }
             "x-forwarded-proto" => Self::Proto,
             "x-forwarded-host" => Self::Host,
             _ => Self::Carried,

@@ -46,9 +46,9 @@ pub(super) enum ExchangeError {
 
 impl Link {
     /// Makes a link of a connected socket.
-    pub(super) fn new(socket: TcpStream) -> Box<Self> {
+    pub(super) fn new(socket: TcpStream) -> Self {
         let (held, idle_since) = (Held::default(), 0);
-        Box::new(Self { socket, held, interim: 0, heard: false, idle_since, used: false })
+        Self { socket, held, interim: 0, heard: false, idle_since, used: false }
     }
 
     /// Whether another exchange may begin on it: the upstream has neither closed it nor sent what

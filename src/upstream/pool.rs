@@ -17,8 +17,7 @@ const MAX_IDLE: usize = 512;
 /// The idle connections of one worker to one server; the last one used is the first one taken.
 pub struct Pool {
     target: Target,
-    #[expect(clippy::vec_box, reason = "a link is large, and is handed from owner to owner")]
-    idle: RefCell<Vec<Box<Link>>>,
+    idle: RefCell<Vec<Link>>,
     clock: Rc<Cell<u64>>,
 }
 
@@ -34,7 +33,7 @@ impl Pool {
     }
 
     /// An idle connection that was not closed, as far as is known.
-    pub(super) fn take(&self) -> Option<Box<Link>> {
+    pub(super) fn take(&self) -> Option<Link> {
         let mut idle = self.idle.borrow_mut();
         loop {
             let link = idle.pop()?;
@@ -45,7 +44,7 @@ impl Pool {
     }
 
     /// Makes a new connection.
-    pub(super) async fn connect(&self, within: Duration) -> io::Result<Box<Link>> {
+    pub(super) async fn connect(&self, within: Duration) -> io::Result<Link> {
         let socket = timeout(within, TcpStream::connect((&*self.target.host, self.target.port)))
             .await
             .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
@@ -53,7 +52,7 @@ impl Pool {
         Ok(Link::new(socket))
     }
 
-    pub(super) fn put(&self, mut link: Box<Link>) {
+    pub(super) fn put(&self, mut link: Link) {
         let mut idle = self.idle.borrow_mut();
         if link.is_reusable() && idle.len() < MAX_IDLE {
             link.rest(self.clock.get());

@@ -1,4 +1,5 @@
 //! A client that says exactly the bytes that a test wants, and reads what comes back.
+#![allow(dead_code, reason = "a kit: no suite uses all of it")]
 
 use std::{
     io::{Read, Write},

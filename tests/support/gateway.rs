@@ -1,5 +1,6 @@
 //! A gateway of a test's own: the real server on free ports, its configuration in a folder that goes
 //! with it.
+#![allow(dead_code, reason = "a kit: no suite uses all of it")]
 
 use std::{fs, net::SocketAddr, path::PathBuf};
 

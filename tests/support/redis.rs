@@ -1,4 +1,5 @@
 //! A real Redis for a test: started on a free port, gone when the test is over.
+#![allow(dead_code, reason = "a kit: no suite uses all of it")]
 
 use std::{
     net::TcpListener,

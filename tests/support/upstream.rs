@@ -1,4 +1,5 @@
 //! An upstream that sees raw bytes and answers with raw bytes.
+#![allow(dead_code, reason = "a kit: no suite uses all of it")]
 
 use std::{
     io::{Read, Write},
