@@ -55,7 +55,7 @@ const MAY_IMPORT: [(&str, &[&str]); 13] = [
             "upstream",
         ],
     ),
-    ("worker", &["clock", "framing", "gateway", "identity", "snapshot", "upstream"]),
+    ("worker", &["clock", "framing", "gateway", "identity", "metrics", "snapshot", "upstream"]),
     ("admin", &["gateway", "limit", "metrics", "reload", "store", "telemetry"]),
     (
         "server",
