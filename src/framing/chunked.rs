@@ -30,6 +30,15 @@ enum State {
     Done,
 }
 
+/// What a frame carries.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Piece<'a> {
+    /// Bytes of the body.
+    Data(&'a [u8]),
+    /// A trailer's name and value.
+    Trailer(&'a [u8], &'a [u8]),
+}
+
 /// Follows one chunked body from chunk to chunk.
 #[derive(Debug)]
 pub struct Chunked {
@@ -54,24 +63,34 @@ impl Chunked {
     /// Reads on through `bytes`; returns how many of them belong to this body, which is all of them
     /// until it is done.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
+        self.feed_with(bytes, |_| {})
+    }
+
+    /// The same, and hands what the frame carries to `sink`.
+    pub fn feed_with(
+        &mut self,
+        bytes: &[u8],
+        mut sink: impl FnMut(Piece<'_>),
+    ) -> Result<usize, Fault> {
         let mut at = 0;
         while at < bytes.len() && !self.is_done() {
             if let State::Data(left) = &mut self.state {
                 let step = (*left).min((bytes.len() - at) as u64);
                 *left -= step;
+                sink(Piece::Data(&bytes[at..at + step as usize]));
                 at += step as usize;
                 if *left == 0 {
                     self.state = State::DataCr;
                 }
             } else {
-                self.step(bytes[at])?;
+                self.step(bytes[at], &mut sink)?;
                 at += 1;
             }
         }
         Ok(at)
     }
 
-    fn step(&mut self, byte: u8) -> Result<(), Fault> {
+    fn step(&mut self, byte: u8, sink: &mut impl FnMut(Piece<'_>)) -> Result<(), Fault> {
         self.state = match self.state {
             State::Size { value, digits } => match char::from(byte).to_digit(16) {
                 Some(digit) if digits < 15 => {
@@ -96,13 +115,13 @@ impl Chunked {
             State::DataCr if byte == b'\r' => State::DataLf,
             State::DataLf if byte == b'\n' => State::Size { value: 0, digits: 0 },
             State::DataCr | State::DataLf => return Err(Fault::ChunkEnd),
-            State::Trailer => return self.trailer(byte),
+            State::Trailer => return self.trailer(byte, sink),
             State::Data(_) | State::Done => return Ok(()),
         };
         Ok(())
     }
 
-    fn trailer(&mut self, byte: u8) -> Result<(), Fault> {
+    fn trailer(&mut self, byte: u8, sink: &mut impl FnMut(Piece<'_>)) -> Result<(), Fault> {
         self.trailers += 1;
         if self.trailers > MAX_TRAILERS {
             return Err(Fault::Trailer);
@@ -118,7 +137,8 @@ impl Chunked {
         if line.is_empty() {
             self.state = State::Done;
         } else {
-            check_field(line)?;
+            let (name, value) = check_field(line)?;
+            sink(Piece::Trailer(name, value));
         }
         self.line.clear();
         Ok(())

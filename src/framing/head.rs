@@ -3,6 +3,10 @@
 //! RFC 9112, 2.2 (line ends), 3 (request line), 3.2 (Host), 5 (fields), 6 (length), but stricter
 //! wherever it lets a recipient repair what it receives.
 
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
 use super::fault::Fault;
 
 /// The HTTP library reads targets and names up to so many bytes.
@@ -23,7 +27,7 @@ pub enum Length {
 pub fn check_request(bytes: &[u8], max_headers: usize) -> Result<Option<(usize, Length)>, Fault> {
     let Some((line, fields)) = split_line(bytes)? else { return Ok(None) };
     let version = check_request_line(line)?;
-    let Some((seen, rest)) = check_fields(fields, max_headers)? else { return Ok(None) };
+    let Some((seen, rest)) = check_fields(fields, max_headers, |_, _| {})? else { return Ok(None) };
     match seen.hosts {
         0 if version == Version::Http11 => return Err(Fault::HostMissing),
         0 | 1 => {}
@@ -33,17 +37,41 @@ pub fn check_request(bytes: &[u8], max_headers: usize) -> Result<Option<(usize, 
     Ok(Some((bytes.len() - rest.len(), length)))
 }
 
-/// Checks the answer's head that `bytes` begin with. Returns its length in bytes and its status;
-/// `None` while the head is incomplete.
-pub fn check_answer(bytes: &[u8]) -> Result<Option<(usize, u16)>, Fault> {
-    let Some((line, fields)) = split_line(bytes)? else { return Ok(None) };
-    let (version, status) = check_status_line(line)?;
-    let Some((seen, rest)) = check_fields(fields, usize::MAX)? else { return Ok(None) };
-    seen.length(version)?;
-    if status == 101 {
-        return Err(Fault::UnaskedSwitch);
+/// An answer's head that was checked.
+#[derive(Debug)]
+pub struct AnswerHead {
+    /// Its length, the empty line included.
+    pub bytes: usize,
+    /// Its status.
+    pub status: u16,
+    /// Whether it is of HTTP/1.1, not 1.0.
+    pub is_http_11: bool,
+    /// What it says of the body's length, if anything.
+    pub length: Option<Length>,
+    /// Where the name and the trimmed value of each field stand in it.
+    pub fields: SmallVec<[(Range<u32>, Range<u32>); 16]>,
+}
+
+impl AnswerHead {
+    /// Checks the answer's head that `bytes` begin with; `None` while it is incomplete.
+    pub fn check(bytes: &[u8]) -> Result<Option<Self>, Fault> {
+        let Some((line, fields)) = split_line(bytes)? else { return Ok(None) };
+        let (version, status) = check_status_line(line)?;
+        let mut places = SmallVec::new();
+        let start = bytes.as_ptr() as usize;
+        let place = |part: &[u8]| {
+            let at = (part.as_ptr() as usize - start) as u32;
+            at..at + part.len() as u32
+        };
+        let keep = |name: &[u8], value: &[u8]| places.push((place(name), place(value)));
+        let Some((seen, rest)) = check_fields(fields, usize::MAX, keep)? else { return Ok(None) };
+        let length = seen.length(version)?;
+        if status == 101 {
+            return Err(Fault::UnaskedSwitch);
+        }
+        let (bytes, is_http_11) = (bytes.len() - rest.len(), version == Version::Http11);
+        Ok(Some(Self { bytes, status, is_http_11, length, fields: places }))
     }
-    Ok(Some((bytes.len() - rest.len(), status)))
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -136,7 +164,11 @@ fn check_status_line(line: &[u8]) -> Result<(Version, u16), Fault> {
     if status < 100 { Err(Fault::StatusLine) } else { Ok((version, status)) }
 }
 
-fn check_fields(mut rest: &[u8], max_headers: usize) -> Result<Option<(Seen, &[u8])>, Fault> {
+fn check_fields(
+    mut rest: &[u8],
+    max_headers: usize,
+    mut keep: impl FnMut(&[u8], &[u8]),
+) -> Result<Option<(Seen, &[u8])>, Fault> {
     let mut seen = Seen::default();
     let mut count = 0;
     loop {
@@ -150,6 +182,7 @@ fn check_fields(mut rest: &[u8], max_headers: usize) -> Result<Option<(Seen, &[u
             return Err(Fault::HeadTooLarge);
         }
         let (name, value) = check_field(line)?;
+        keep(name, value);
         match name.len() {
             4 if name.eq_ignore_ascii_case(b"host") => {
                 seen.hosts += 1;

@@ -19,25 +19,25 @@ thread_local! {
 
 /// Bytes that were read and not yet handed on. Gives its memory back when it runs empty.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(crate) struct Held {
     bytes: Vec<u8>,
     start: usize,
 }
 
 impl Held {
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[self.start..]
     }
 
-    pub(super) fn push(&mut self, bytes: &[u8]) {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    pub(super) fn skip(&mut self, count: usize) {
+    pub(crate) fn skip(&mut self, count: usize) {
         self.start += count;
         if self.start >= self.bytes.len() {
             self.bytes.clear();
@@ -46,7 +46,7 @@ impl Held {
     }
 
     /// Moves up to `limit` bytes to a reader; says how many.
-    pub(super) fn hand_over(&mut self, limit: usize, to: &mut ReadBuf<'_>) -> usize {
+    pub(crate) fn hand_over(&mut self, limit: usize, to: &mut ReadBuf<'_>) -> usize {
         let count = limit.min(to.remaining()).min(self.bytes().len());
         to.put_slice(&self.bytes()[..count]);
         self.skip(count);
@@ -54,7 +54,7 @@ impl Held {
     }
 
     /// Reads once from `io`. Returns the bytes that came, as a slice of all held; none at the end.
-    pub(super) fn fill<R: AsyncRead + Unpin>(
+    pub(crate) fn fill<R: AsyncRead + Unpin>(
         &mut self,
         io: &mut R,
         cx: &mut Context<'_>,

@@ -7,12 +7,11 @@
 pub mod chunked;
 pub mod fault;
 pub mod head;
-mod held;
+pub(crate) mod held;
 pub mod inbound;
-pub mod outbound;
 pub mod wire;
 
 pub use fault::Fault;
+pub use head::AnswerHead;
 pub use inbound::{HeadBounds, Inbound};
-pub use outbound::{Exchange, Outbound};
 pub use wire::{Deadlines, Phase, Wire};

@@ -117,12 +117,12 @@ impl AnswerBody {
 
 impl Body for AnswerBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = std::io::Error;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<std::io::Result<Frame<Bytes>>>> {
         let this = self.get_mut();
         let frame = match &mut this.content {
             Content::Whole(bytes) if bytes.is_empty() => None,

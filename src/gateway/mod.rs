@@ -41,8 +41,8 @@ use crate::{
     store::{Store, Stores},
     telemetry::AccessLog,
     upstream::{
-        Kind, RequestBody, UpstreamError,
-        headers::{Forwarding, X_REQUEST_ID, add_forwarding, remove_hop_by_hop},
+        Kind, UpstreamError,
+        headers::{Forwarding, X_REQUEST_ID},
     },
 };
 
@@ -274,13 +274,12 @@ impl Gateway {
             Kind::Respond(fixed) => return Ok(respond::fixed(fixed).map(respond::Content::Whole)),
             Kind::Servers(servers) => servers,
         };
-        let request = visit.outgoing(peer, route, &rules.snapshot.identity.token);
+        let tokens = &rules.snapshot.identity.token;
+        let outgoing = visit.outgoing(peer, route, tokens, &servers.targets[0]);
+        let (method, map) = (&visit.parts.method, std::mem::take(&mut visit.parts.headers));
         let balance = &rules.balances[route.upstream.index];
-        match balance.forward(servers, request, &peer.wire).await {
-            Ok(mut answer) => {
-                remove_hop_by_hop(answer.headers_mut(), |_| false);
-                Ok(answer.map(respond::Content::Stream))
-            }
+        match balance.forward(servers, outgoing, method, map, &peer.wire).await {
+            Ok(answer) => Ok(answer.map(respond::Content::Stream)),
             Err(error) => Err(self.blame(rules, peer, visit, error)),
         }
     }
@@ -331,9 +330,10 @@ impl Gateway {
             }
         };
         let headers = response.headers_mut();
-        if let (Some(verdict), Some(route)) = (&visit.verdict, route) {
-            let which = rules.snapshot.headers;
-            respond::rate_headers(headers, route, verdict, which, visit.cross_origin);
+        if let (Some(verdict), Some(index)) = (&visit.verdict, visit.route) {
+            let (which, names) = (rules.snapshot.headers, &rules.routes[index].names);
+            let route = &rules.snapshot.routes[index];
+            respond::rate_headers(headers, route, names, verdict, which, visit.cross_origin);
         }
         headers.insert(X_REQUEST_ID, visit.request_id.clone());
         if settle::settle(&mut visit, peer, failed) {

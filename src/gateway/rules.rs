@@ -10,6 +10,7 @@ use std::{
 use ahash::RandomState;
 use crossbeam_utils::CachePadded;
 use hashbrown::HashMap;
+use http::HeaderValue;
 use smallvec::SmallVec;
 
 use crate::{
@@ -32,6 +33,9 @@ pub(super) struct Rules {
 pub(super) struct RouteView {
     pub(super) counters: Arc<CachePadded<RouteCounters>>,
     pub(super) limits: SmallVec<[Arc<CachePadded<LimitCounters>>; 4]>,
+    /// The limits' names as header values. Their own copies: a shared one's reference count would be
+    /// written by every worker at every answer.
+    pub(super) names: SmallVec<[HeaderValue; 4]>,
     pub(super) upstream: Arc<CachePadded<UpstreamCounters>>,
 }
 
@@ -90,6 +94,7 @@ impl Rules {
         let routes = snapshot.routes.iter().map(|route| RouteView {
             counters: shard.route(&route.name),
             limits: route.limits.iter().map(|l| shard.limit(&route.name, &l.limit.name)).collect(),
+            names: route.limits.iter().map(|l| own(&l.resource)).collect(),
             upstream: shard.upstream(&route.upstream.name),
         });
         let pool_of = |target: &Target| {
@@ -105,4 +110,8 @@ impl Rules {
         });
         Self { routes: routes.collect(), balances: balances.collect(), snapshot }
     }
+}
+
+fn own(value: &HeaderValue) -> HeaderValue {
+    HeaderValue::from_bytes(value.as_bytes()).unwrap_or_else(|_| value.clone())
 }

@@ -16,8 +16,14 @@ pub(super) fn to_origin_form(parts: &mut Parts) -> Result<(), GatewayError> {
     check_host(authority.as_str().as_bytes()).map_err(|_| GatewayError::Target)?;
     let host = HeaderValue::from_str(authority.as_str()).map_err(|_| GatewayError::Target)?;
     parts.headers.insert(header::HOST, host);
-    let path = parts.uri.path_and_query().cloned();
-    parts.uri = Uri::from(path.unwrap_or_else(|| PathAndQuery::from_static("/")));
+    let target = parts.uri.path_and_query().cloned();
+    let target = target.unwrap_or_else(|| PathAndQuery::from_static("/"));
+    parts.uri = if target.as_str().starts_with('/') {
+        Uri::from(target)
+    } else {
+        // `http://a?b` has no path; an origin form without one is no request line.
+        Uri::try_from(format!("/{}", target.as_str())).map_err(|_| GatewayError::Target)?
+    };
     Ok(())
 }
 

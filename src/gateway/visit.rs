@@ -2,18 +2,18 @@
 
 use std::cell::Cell;
 
-use http::{HeaderValue, Request, header, request::Parts};
+use http::{HeaderName, HeaderValue, Request, header, request::Parts};
 use http_body::Body;
 use hyper::body::Incoming;
 use smallvec::SmallVec;
 
-use super::{Peer, RequestBody, account::Account, add_forwarding, remove_hop_by_hop};
+use super::{Peer, account::Account};
 use crate::{
     error::GatewayError,
     identity::{Part, TokenSource},
     limit::{Key, Verdict},
     snapshot::Route,
-    upstream::headers::X_REQUEST_ID,
+    upstream::{Outgoing, RequestBody, Target, headers::X_REQUEST_ID},
 };
 
 /// The longest id that is taken over from a trusted proxy, in bytes.
@@ -82,30 +82,17 @@ impl Visit {
         peer: &Peer,
         route: &Route,
         tokens: &[TokenSource],
-    ) -> Request<RequestBody> {
-        let body = match self.body.take() {
-            Some(body) if !body.is_end_stream() => {
-                RequestBody::new(body, route.max_body, peer.wire.clone())
-            }
-            _ => RequestBody::none(),
-        };
-        let mut request = Request::new(body);
-        *request.method_mut() = self.parts.method.clone();
-        *request.uri_mut() = std::mem::take(&mut self.parts.uri);
-        let mut headers = std::mem::take(&mut self.parts.headers);
-        remove_hop_by_hop(&mut headers, |name| counts_by(route, tokens, name));
-        if self.expects {
-            // The gateway itself says when to go on.
-            headers.remove(header::EXPECT);
-        }
-        add_forwarding(&mut headers, &peer.forwarding, self.request_id.clone());
-        *request.headers_mut() = headers;
-        request
+        target: &Target,
+    ) -> Outgoing {
+        let body = self.body.take().filter(|body| !body.is_end_stream());
+        let body = body.map(|body| RequestBody::new(body, route.max_body, peer.wire.clone()));
+        let protected = |name: &HeaderName| counts_by(route, tokens, name);
+        Outgoing::new(&self.parts, body, &peer.forwarding, &self.request_id, target, protected)
     }
 }
 
 /// Whether a limit of `route` counts by the header `name`, or tokens stand in it.
-fn counts_by(route: &Route, tokens: &[TokenSource], name: &http::HeaderName) -> bool {
+fn counts_by(route: &Route, tokens: &[TokenSource], name: &HeaderName) -> bool {
     let mut parts = route.limits.iter().flat_map(|used| &used.key.0);
     parts.any(|part| matches!(part, Part::Header(header) if header == name))
         || tokens.iter().any(|from| matches!(from, TokenSource::Header(header) if header == name))

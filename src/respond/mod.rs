@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use serde::Serialize;
 
-use self::number::header_value;
+use self::number::{header_value, repeated};
 use crate::{
     error::GatewayError,
     limit::{Decision, Millis, Verdict},
@@ -40,22 +40,24 @@ pub enum Content {
 }
 
 /// Writes what the limits of `route` say into an answer's headers, replacing what the upstream wrote
-/// under the same names. `cross_origin`: a browser asks for another site, and may read only what it
+/// under the same names. `names` are those of the route's limits, as values that this worker alone
+/// counts references of. `cross_origin`: a browser asks for another site, and may read only what it
 /// is told it may.
 pub fn rate_headers(
     headers: &mut HeaderMap,
     route: &Route,
+    names: &[HeaderValue],
     verdict: &Verdict,
     which: RateHeaders,
     cross_origin: bool,
 ) {
     let Some((index, tightest)) = tightest(verdict) else { return };
     if which.x_ratelimit {
-        headers.insert(LIMIT, header_value(tightest.limit));
+        headers.insert(LIMIT, repeated(tightest.limit));
         headers.insert(REMAINING, header_value(tightest.remaining));
         headers.insert(USED, header_value(tightest.used));
-        headers.insert(RESET, header_value(tightest.reset_at.div_ceil(1000)));
-        headers.insert(RESOURCE, route.limits[index].resource.clone());
+        headers.insert(RESET, repeated(tightest.reset_at.div_ceil(1000)));
+        headers.insert(RESOURCE, names[index].clone());
     }
     if which.draft_11 {
         draft_headers(headers, route, verdict);

@@ -17,12 +17,6 @@ static BELOW_1000: [u8; 3000] = {
     text
 };
 
-thread_local! {
-    /// The last large numbers of this worker: a quota and a reset-at come again and again.
-    static RECENT: RefCell<[(u64, HeaderValue); 4]> =
-        const { RefCell::new([const { (0, HeaderValue::from_static("0")) }; 4]) };
-}
-
 /// `number` in decimal digits.
 pub(super) fn header_value(number: u64) -> HeaderValue {
     if number < 1000 {
@@ -32,13 +26,21 @@ pub(super) fn header_value(number: u64) -> HeaderValue {
         let digits = std::str::from_utf8(&BELOW_1000[place + leading..place + 3]);
         return HeaderValue::from_static(digits.unwrap_or_default());
     }
+    let mut digits = itoa::Buffer::new();
+    HeaderValue::from_str(digits.format(number)).unwrap_or_else(|_| HeaderValue::from(number))
+}
+
+/// The same, for a number that comes again and again, as a quota or a reset-at does: the last few are
+/// kept, each worker its own.
+pub(super) fn repeated(number: u64) -> HeaderValue {
+    thread_local! {
+        static RECENT: RefCell<[(u64, HeaderValue); 16]> =
+            const { RefCell::new([const { (0, HeaderValue::from_static("0")) }; 16]) };
+    }
     RECENT.with_borrow_mut(|recent| {
-        let (kept, value) = &mut recent[(number % 4) as usize];
+        let (kept, value) = &mut recent[(number % 16) as usize];
         if *kept != number {
-            *kept = number;
-            let mut digits = itoa::Buffer::new();
-            *value = HeaderValue::from_str(digits.format(number))
-                .unwrap_or_else(|_| HeaderValue::from(number));
+            (*kept, *value) = (number, header_value(number));
         }
         value.clone()
     })
@@ -52,6 +54,7 @@ mod tests {
     fn every_number_is_itself() {
         for number in (0..2100).chain([u64::MAX, 1_700_000_060, 1_700_000_060, 4_000_000_000]) {
             assert_eq!(header_value(number), number.to_string());
+            assert_eq!(repeated(number), number.to_string());
         }
     }
 }

@@ -2,14 +2,14 @@
 
 use std::{cell::Cell, io, rc::Rc};
 
-use http::{HeaderName, HeaderValue, Request, Response, header};
-use http_body::Body;
+use http::{HeaderMap, Method, Response};
 
 use super::{
-    Servers, Target,
-    body::RequestBody,
-    link::{AnswerStream, ExchangeError, Link},
+    Servers,
+    answer::AnswerStream,
+    link::{ExchangeError, Link},
     pool::Pool,
+    request::Outgoing,
 };
 use crate::framing::{Phase, Wire};
 
@@ -22,9 +22,9 @@ pub enum UpstreamError {
     /// No answer's head in time.
     #[error("no answer from the upstream in time")]
     Timeout,
-    /// The connection broke, or the answer was malformed.
+    /// The connection broke, the answer was malformed, or the client's body failed.
     #[error("the upstream failed: {0}")]
-    Failed(hyper::Error),
+    Failed(io::Error),
 }
 
 impl UpstreamError {
@@ -79,40 +79,42 @@ impl Balance {
         left.is_some()
     }
 
-    /// Sends `request` to one server and waits for the answer's head. A connection found closed
-    /// before anything was sent is replaced; a request that may have been seen is sent again only if
-    /// that does no harm, `retries` times at the most.
+    /// Sends `outgoing` to one server and waits for the answer's head. A connection found closed before
+    /// anything was sent is replaced; a request that may have been seen is sent again only if that does
+    /// no harm, `retries` times at the most. `map` is reused for the answer's headers.
     pub async fn forward(
         &self,
         servers: &Servers,
-        mut request: Request<RequestBody>,
+        mut outgoing: Outgoing,
+        method: &Method,
+        mut map: HeaderMap,
         wire: &Wire,
     ) -> Result<Response<AnswerStream>, UpstreamError> {
         self.earn();
-        name_host(&mut request, servers);
         wire.await_answer(servers.response_timeout.as_millis() as u64);
-        let harmless = request.method().is_idempotent() && request.body().is_end_stream();
-        let mut retries = if harmless { servers.retries } else { 0 };
-        let mut fresh_failures = 0;
+        let mut retries = servers.retries;
+        let mut fresh = 0;
         loop {
-            let (pool, link) = self.link(servers).await?;
-            fresh_failures += u32::from(!link.used);
+            let (pool, mut link) = self.link(servers).await?;
+            fresh += u32::from(!link.used);
             let expired = || wire.expired() == Some(Phase::Answer);
-            match link.exchange(request, retries > 0, expired).await {
-                Ok((answer, link)) => {
+            match link.exchange(&mut outgoing, method, &mut map, expired).await {
+                Ok(answer) => {
                     wire.answered();
-                    return Ok(answer.map(|body| AnswerStream::new(body, link, pool)));
+                    return Ok(answer.into_stream(link, outgoing, pool));
                 }
-                Err(ExchangeError::Unsent(..)) if fresh_failures > MAX_FRESH => {
-                    return Err(UpstreamError::Connect(io::ErrorKind::ConnectionReset.into()));
-                }
-                Err(ExchangeError::Unsent(unsent)) => request = *unsent,
                 Err(ExchangeError::Expired) => return Err(UpstreamError::Timeout),
-                Err(ExchangeError::Failed { error, sent }) => {
-                    let again = sent.and_then(|sent| rebuild(&sent)).filter(|_| self.spend());
-                    let Some(again) = again else { return Err(UpstreamError::Failed(error)) };
-                    retries -= 1;
-                    request = again;
+                Err(ExchangeError::Body) => {
+                    return Err(UpstreamError::Failed(io::ErrorKind::BrokenPipe.into()));
+                }
+                Err(ExchangeError::Failed(error)) => {
+                    let harmless = outgoing.is_harmless() && !link.heard && retries > 0;
+                    let unsent = outgoing.is_unsent() && fresh <= MAX_FRESH;
+                    if !unsent && !(harmless && self.spend()) {
+                        return Err(UpstreamError::Failed(error));
+                    }
+                    retries -= u32::from(!unsent);
+                    outgoing.rewind();
                 }
             }
         }
@@ -133,51 +135,5 @@ impl Balance {
         }
         let error = failed.unwrap_or_else(|| io::ErrorKind::NotFound.into());
         Err(UpstreamError::Connect(error))
-    }
-}
-
-/// HTTP/1.0 knows requests without `Host`; what goes on is HTTP/1.1 and must have one.
-fn name_host(request: &mut Request<RequestBody>, servers: &Servers) {
-    if request.headers().contains_key(header::HOST) {
-        return;
-    }
-    let Some(Target { host, port }) = servers.targets.first() else { return };
-    let named =
-        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-    if let Ok(value) = HeaderValue::try_from(named) {
-        request.headers_mut().insert(header::HOST, value);
-    }
-}
-
-/// The request without a body that `sent` are the bytes of; `None` where not all of it was sent.
-fn rebuild(sent: &[u8]) -> Option<Request<RequestBody>> {
-    let mut headers = vec![httparse::EMPTY_HEADER; sent.len() / 4];
-    let mut head = httparse::Request::new(&mut headers);
-    head.parse(sent).ok().filter(httparse::Status::is_complete)?;
-    let mut request = Request::new(RequestBody::none());
-    *request.method_mut() = head.method?.parse().ok()?;
-    *request.uri_mut() = head.path?.parse().ok()?;
-    for header in head.headers {
-        let name = HeaderName::from_bytes(header.name.as_bytes()).ok()?;
-        let value = HeaderValue::from_bytes(header.value).ok()?;
-        request.headers_mut().append(name, value);
-    }
-    Some(request)
-}
-
-#[cfg(test)]
-mod tests {
-    use http::Method;
-
-    use super::*;
-
-    #[test]
-    fn a_request_can_be_sent_again_from_its_bytes() {
-        let sent = b"GET /a?b HTTP/1.1\r\nhost: a\r\nx: 1\r\nx: 2\r\n\r\n";
-        let request = rebuild(sent).unwrap();
-        assert_eq!((request.method(), request.uri().to_string()), (&Method::GET, "/a?b".into()));
-        let values: Vec<_> = request.headers().get_all("x").iter().collect();
-        assert_eq!(values, ["1", "2"]);
-        assert!(rebuild(&sent[..sent.len() - 2]).is_none());
     }
 }

@@ -7,6 +7,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use http_body::Frame;
 use smallvec::SmallVec;
 
+use super::Target;
+
 /// The client's address, and those of the proxies before this one.
 pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// The scheme that the client used.
@@ -15,57 +17,156 @@ pub const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-p
 pub const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 /// Names one request in every log that it passes.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-const VIA: HeaderValue = HeaderValue::from_static("1.1 tidegate");
-const HTTP: HeaderValue = HeaderValue::from_static("http");
 
 /// What one client connection adds to every request: prepared once.
 #[derive(Clone, Debug)]
 pub struct Forwarding {
     /// Whether the peer's own word about the client is believed.
     pub trusted: bool,
-    address: HeaderValue,
-    forwarded: HeaderValue,
+    address: String,
+    forwarded: String,
 }
 
 impl Forwarding {
     /// For a peer at `address`.
     pub fn new(address: IpAddr, trusted: bool) -> Self {
-        let node = match address {
+        let forwarded = match address {
             IpAddr::V4(v4) => format!("for={v4};proto=http"),
             IpAddr::V6(v6) => format!("for=\"[{v6}]\";proto=http"),
         };
-        // An address has no byte that a header value must not have.
-        let value = |text: String| HeaderValue::try_from(text).unwrap_or(HTTP);
-        Self { trusted, address: value(address.to_string()), forwarded: value(node) }
+        Self { trusted, address: address.to_string(), forwarded }
     }
 }
 
-/// Removes what concerns one connection only, RFC 9110, 7.6.1; what `Connection` names too, but for
-/// what `kept` protects: a client must not be able to strip what it is counted or known by.
-pub fn remove_hop_by_hop(headers: &mut HeaderMap, kept: impl Fn(&HeaderName) -> bool) {
-    let mut found: SmallVec<[HeaderName; 4]> = SmallVec::new();
-    for name in headers.keys() {
+/// Names that a `Connection` header takes out; more than any honest message has.
+type Named = SmallVec<[HeaderName; 4]>;
+
+/// What a value of `Connection` names, but for what is always end to end.
+pub(super) fn named_by_connection(value: &[u8]) -> impl Iterator<Item = HeaderName> {
+    let names = value.split(|byte| *byte == b',');
+    let names = names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok());
+    names.filter(|name| !is_end_to_end(name))
+}
+
+/// Writes the client's `headers` as the upstream gets them, each line with its end: without what
+/// concerns one connection only, RFC 9110, 7.6.1, and what `Connection` names, but for what
+/// `protected` protects: a client must not be able to strip what it is counted or known by. Then who
+/// the request comes from: what an untrusted peer claimed is replaced, a trusted proxy's word is
+/// carried on and added to. `Forwarded` is added to where it is in use, and not begun: it would say
+/// again what `X-Forwarded-For` says.
+pub(super) fn write_forwarded(
+    out: &mut Vec<u8>,
+    headers: &HeaderMap,
+    from: &Forwarding,
+    request_id: &HeaderValue,
+    target: &Target,
+    protected: impl Fn(&HeaderName) -> bool,
+) {
+    let named = named(headers, protected);
+    let (mut proto, mut host) = (false, false);
+    for (name, value) in headers {
+        let kept = match name.as_str().len() {
+            2 | 6 | 7 | 9 | 10 | 12 | 14..=19 => match Fate::of(name) {
+                Fate::Carried => true,
+                Fate::Dropped => false,
+                Fate::Proto => std::mem::replace(&mut proto, from.trusted) != from.trusted,
+                Fate::Host => std::mem::replace(&mut host, from.trusted) != from.trusted,
+            },
+            _ => true,
+        };
+        if kept && (named.is_empty() || !named.contains(name)) {
+            write_field(out, name.as_str(), value.as_bytes());
+        }
+    }
+    if from.trusted {
+        write_chain(out, headers, &X_FORWARDED_FOR, &from.address);
+        if headers.contains_key(header::FORWARDED) {
+            write_chain(out, headers, &header::FORWARDED, &from.forwarded);
+        }
+    } else {
+        write_field(out, "x-forwarded-for", from.address.as_bytes());
+    }
+    if !proto {
+        out.extend_from_slice(b"x-forwarded-proto: http\r\n");
+    }
+    write_host(out, headers, target, host);
+    out.extend_from_slice(b"via: 1.1 tidegate\r\n");
+    write_field(out, "x-request-id", request_id.as_bytes());
+}
+
+/// What becomes of a client's header.
+enum Fate {
+    Carried,
+    /// It concerns the connection, or is written anew.
+    Dropped,
+    /// `X-Forwarded-Proto` and `X-Forwarded-Host`: once, and from trusted proxies only.
+    Proto,
+    Host,
+}
+
+impl Fate {
+    fn of(name: &HeaderName) -> Self {
         if is_hop_by_hop(name) {
-            found.push(name.clone());
+            return Self::Dropped;
         }
-    }
-    if found.contains(&header::CONNECTION) {
-        for line in headers.get_all(header::CONNECTION) {
-            if matches!(line.as_bytes(), b"keep-alive" | b"close") {
-                // What nearly all of them say; both are removed in any case.
-                continue;
-            }
-            let names = line.as_bytes().split(|byte| *byte == b',');
-            let names = names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok());
-            found.extend(names.filter(|name| !is_end_to_end(name) && !kept(name)));
+        match name.as_str() {
+            // The gateway itself says when to go on.
+            "expect" => Self::Dropped,
+            "forwarded" | "x-forwarded-for" | "x-request-id" | "content-length" => Self::Dropped,
+            "x-forwarded-proto" => Self::Proto,
+            "x-forwarded-host" => Self::Host,
+            _ => Self::Carried,
         }
-    }
-    for name in found {
-        headers.remove(name);
     }
 }
 
-fn is_hop_by_hop(name: &HeaderName) -> bool {
+fn named(headers: &HeaderMap, protected: impl Fn(&HeaderName) -> bool) -> Named {
+    let mut named = Named::new();
+    for line in headers.get_all(header::CONNECTION) {
+        if !matches!(line.as_bytes(), b"keep-alive" | b"close") {
+            named.extend(named_by_connection(line.as_bytes()).filter(|name| !protected(name)));
+        }
+    }
+    named
+}
+
+/// What goes on is HTTP/1.1 and must name a host, which HTTP/1.0 need not.
+fn write_host(out: &mut Vec<u8>, headers: &HeaderMap, target: &Target, told: bool) {
+    match headers.get(header::HOST) {
+        Some(host) if !told => write_field(out, "x-forwarded-host", host.as_bytes()),
+        Some(_) => {}
+        None => write_field(out, "host", target.authority().as_bytes()),
+    }
+}
+
+/// Writes all values of a header and one more, as one value.
+fn write_chain(out: &mut Vec<u8>, headers: &HeaderMap, name: &HeaderName, last: &str) {
+    out.extend_from_slice(name.as_str().as_bytes());
+    out.extend_from_slice(b": ");
+    for value in headers.get_all(name) {
+        out.extend_from_slice(value.as_bytes());
+        out.extend_from_slice(b", ");
+    }
+    out.extend_from_slice(last.as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Writes all fields of `headers`, each line with its end.
+pub(super) fn write_fields(out: &mut Vec<u8>, headers: &HeaderMap) {
+    for (name, value) in headers {
+        write_field(out, name.as_str(), value.as_bytes());
+    }
+}
+
+fn write_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Whether a header concerns one connection only.
+pub(super) fn is_hop_by_hop(name: &HeaderName) -> bool {
     // By length first: most names are told apart without a comparison.
     let name = name.as_str();
     match name.len() {
@@ -98,63 +199,27 @@ fn is_end_to_end(name: &HeaderName) -> bool {
     .contains(name)
 }
 
-/// Says whom the request comes from. What an untrusted peer claimed is replaced; a trusted proxy's
-/// word is carried on and added to. `Forwarded` is added to where it is in use, and not begun: it
-/// would say again what `X-Forwarded-For` says.
-pub fn add_forwarding(headers: &mut HeaderMap, from: &Forwarding, request_id: HeaderValue) {
-    if from.trusted {
-        let chain = join(headers, &X_FORWARDED_FOR, &from.address);
-        headers.insert(X_FORWARDED_FOR, chain);
-        if headers.contains_key(header::FORWARDED) {
-            let chain = join(headers, &header::FORWARDED, &from.forwarded);
-            headers.insert(header::FORWARDED, chain);
-        }
-    } else {
-        headers.insert(X_FORWARDED_FOR, from.address.clone());
-        headers.remove(header::FORWARDED);
-    }
-    if !from.trusted || !headers.contains_key(X_FORWARDED_PROTO) {
-        headers.insert(X_FORWARDED_PROTO, HTTP);
-    }
-    if !from.trusted || !headers.contains_key(X_FORWARDED_HOST) {
-        match headers.get(header::HOST).cloned() {
-            Some(host) => headers.insert(X_FORWARDED_HOST, host),
-            None => headers.remove(X_FORWARDED_HOST),
-        };
-    }
-    headers.append(header::VIA, VIA);
-    headers.insert(X_REQUEST_ID, request_id);
-}
-
-/// All values of a header and one more, as one value.
-fn join(headers: &HeaderMap, name: &HeaderName, last: &HeaderValue) -> HeaderValue {
-    let mut values: Vec<&[u8]> = headers.get_all(name).iter().map(HeaderValue::as_bytes).collect();
-    values.push(last.as_bytes());
-    HeaderValue::from_bytes(&values.join(&b", "[..])).unwrap_or_else(|_| last.clone())
-}
-
 /// Takes out of trailers what must not come after the head: framing, routing, identity.
 /// RFC 9110, 6.5.1.
 pub(super) fn clean_trailers(mut frame: Frame<Bytes>) -> Frame<Bytes> {
     if let Some(trailers) = frame.trailers_mut() {
-        remove_hop_by_hop(trailers, |_| false);
-        for name in [
-            header::CONTENT_LENGTH,
-            header::HOST,
-            header::AUTHORIZATION,
-            header::COOKIE,
-            header::SET_COOKIE,
-            header::CONTENT_TYPE,
-            header::CONTENT_ENCODING,
-            header::CONTENT_RANGE,
-            header::TRAILER,
-            header::FORWARDED,
-            X_FORWARDED_FOR,
-        ] {
+        let names: Vec<HeaderName> = trailers.keys().filter(|n| !may_trail(n)).cloned().collect();
+        for name in names {
             trailers.remove(name);
         }
     }
     frame
+}
+
+fn may_trail(name: &HeaderName) -> bool {
+    let forbidden = [
+        header::SET_COOKIE,
+        header::CONTENT_ENCODING,
+        header::CONTENT_RANGE,
+        header::TRAILER,
+        header::EXPECT,
+    ];
+    !(is_hop_by_hop(name) || is_end_to_end(name) || forbidden.contains(name))
 }
 
 #[cfg(test)]
@@ -176,56 +241,109 @@ mod tests {
         names
     }
 
+    fn written(lines: &[(&str, &str)], from: &Forwarding) -> Vec<String> {
+        let target = Target { host: "origin.test".into(), port: 8080 };
+        let id = HeaderValue::from_static("id");
+        let mut out = Vec::new();
+        write_forwarded(&mut out, &headers(lines), from, &id, &target, |name| name == "x-api-key");
+        let text = String::from_utf8(out).unwrap();
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    }
+
     #[test]
     fn connection_headers_go_and_what_counts_a_client_stays() {
-        let mut map = headers(&[
-            ("connection", "close, X-Private, Authorization, X-Api-Key, Host"),
-            ("connection", "x-forwarded-for"),
-            ("x-private", "1"),
-            ("authorization", "a"),
-            ("x-api-key", "k"),
-            ("host", "h"),
-            ("x-forwarded-for", "192.0.2.1"),
-            ("keep-alive", "timeout=5"),
-            ("te", "trailers"),
-            ("upgrade", "h2c"),
-            ("proxy-authorization", "p"),
-            ("proxy-connection", "close"),
-            ("transfer-encoding", "chunked"),
-            ("accept", "*/*"),
-        ]);
-        remove_hop_by_hop(&mut map, |name| name == "x-api-key");
+        let lines = written(
+            &[
+                ("connection", "close, X-Private, Authorization, X-Api-Key, Host"),
+                ("connection", "x-forwarded-for"),
+                ("x-private", "1"),
+                ("authorization", "a"),
+                ("x-api-key", "k"),
+                ("host", "h"),
+                ("x-forwarded-for", "6.6.6.6"),
+                ("keep-alive", "timeout=5"),
+                ("te", "trailers"),
+                ("upgrade", "h2c"),
+                ("proxy-authorization", "p"),
+                ("proxy-connection", "close"),
+                ("transfer-encoding", "chunked"),
+                ("expect", "100-continue"),
+                ("content-length", "5"),
+                ("accept", "*/*"),
+            ],
+            &Forwarding::new("192.0.2.9".parse().unwrap(), false),
+        );
         assert_eq!(
-            names(&map),
-            ["accept", "authorization", "host", "x-api-key", "x-forwarded-for"]
+            lines,
+            [
+                "accept: */*",
+                "authorization: a",
+                "host: h",
+                "via: 1.1 tidegate",
+                "x-api-key: k",
+                "x-forwarded-for: 192.0.2.9",
+                "x-forwarded-host: h",
+                "x-forwarded-proto: http",
+                "x-request-id: id",
+            ]
+        );
+    }
+
+    const CLAIMED: [(&str, &str); 7] = [
+        ("host", "api.example.com"),
+        ("x-forwarded-for", "6.6.6.6"),
+        ("x-forwarded-proto", "https"),
+        ("x-forwarded-host", "outer"),
+        ("forwarded", "for=6.6.6.6"),
+        ("via", "1.1 outer"),
+        ("x-request-id", "claimed"),
+    ];
+
+    #[test]
+    fn an_untrusted_peer_cannot_say_who_it_is() {
+        let from = Forwarding::new("192.0.2.9".parse().unwrap(), false);
+        assert_eq!(
+            written(&CLAIMED, &from),
+            [
+                "host: api.example.com",
+                "via: 1.1 outer",
+                "via: 1.1 tidegate",
+                "x-forwarded-for: 192.0.2.9",
+                "x-forwarded-host: api.example.com",
+                "x-forwarded-proto: http",
+                "x-request-id: id",
+            ]
         );
     }
 
     #[test]
-    fn an_untrusted_peer_cannot_say_who_it_is() {
-        let claimed = [
-            ("host", "api.example.com"),
-            ("x-forwarded-for", "6.6.6.6"),
-            ("x-forwarded-proto", "https"),
-            ("x-forwarded-host", "evil"),
-            ("forwarded", "for=6.6.6.6"),
-        ];
-        let mut map = headers(&claimed);
-        let from = Forwarding::new("192.0.2.9".parse().unwrap(), false);
-        add_forwarding(&mut map, &from, HeaderValue::from_static("id"));
-        assert_eq!(map[X_FORWARDED_FOR], "192.0.2.9");
-        assert_eq!(map[X_FORWARDED_PROTO], "http");
-        assert_eq!(map[X_FORWARDED_HOST], "api.example.com");
-        assert!(!map.contains_key(header::FORWARDED));
-        assert_eq!(map[X_REQUEST_ID], "id");
-        assert_eq!(map[header::VIA], "1.1 tidegate");
-
-        let mut map = headers(&claimed);
+    fn a_trusted_proxys_word_is_carried_on() {
         let from = Forwarding::new("2001:db8::1".parse().unwrap(), true);
-        add_forwarding(&mut map, &from, HeaderValue::from_static("id"));
-        assert_eq!(map[X_FORWARDED_FOR], "6.6.6.6, 2001:db8::1");
-        assert_eq!(map[X_FORWARDED_PROTO], "https");
-        assert_eq!(map[header::FORWARDED], "for=6.6.6.6, for=\"[2001:db8::1]\";proto=http");
+        assert_eq!(
+            written(&CLAIMED, &from),
+            [
+                "forwarded: for=6.6.6.6, for=\"[2001:db8::1]\";proto=http",
+                "host: api.example.com",
+                "via: 1.1 outer",
+                "via: 1.1 tidegate",
+                "x-forwarded-for: 6.6.6.6, 2001:db8::1",
+                "x-forwarded-host: outer",
+                "x-forwarded-proto: https",
+                "x-request-id: id",
+            ]
+        );
+        assert_eq!(
+            written(&[], &from),
+            [
+                "host: origin.test:8080",
+                "via: 1.1 tidegate",
+                "x-forwarded-for: 2001:db8::1",
+                "x-forwarded-proto: http",
+                "x-request-id: id",
+            ]
+        );
     }
 
     #[test]

@@ -1,200 +1,109 @@
 //! One connection to an upstream server, and one exchange on it.
+//!
+//! A link is driven by the task of the request that uses it and by no other, so an exchange costs no
+//! switch between tasks. The codec is our own ([`super::request`], [`super::answer`]): it checks and
+//! reads an answer in one pass and writes a request straight from the client's headers.
 
 use std::{
-    pin::Pin,
-    rc::Rc,
-    sync::Arc,
-    task::{Context, Poll, Waker},
+    io,
+    task::{Context, Poll},
 };
 
-use bytes::Bytes;
-use http::{Request, Response};
-use http_body::{Body, Frame, SizeHint};
-use hyper::{
-    body::Incoming,
-    client::conn::{
-        TrySendError,
-        http1::{self, SendRequest},
-    },
-};
-use hyper_util::rt::TokioIo;
+use http::{HeaderMap, Method};
 use tokio::net::TcpStream;
 
-use super::{body::RequestBody, pool::Pool, waker::LinkWaker};
-use crate::framing::{Exchange, Outbound};
+use super::{
+    answer::Answer,
+    request::{Outgoing, SendError},
+};
+use crate::framing::held::Held;
 
-type Driver = http1::Connection<TokioIo<Outbound<TcpStream>>, RequestBody>;
-
-/// The HTTP library's own buffers grow to this: a whole head, and what one client may lag behind.
-const BUFFER: usize = 128 * 1024;
-/// In one turn, the parts of a connection may answer one another so often.
-const TURNS: usize = 8;
-
-/// One connection to an upstream server. Driven by whoever uses it; nobody drives an idle one.
-pub struct Link {
-    sender: SendRequest<RequestBody>,
-    driver: Option<Driver>,
-    exchange: Rc<Exchange>,
-    signal: Arc<LinkWaker>,
-    waker: Waker,
+/// One connection to an upstream server.
+pub(super) struct Link {
+    pub(super) socket: TcpStream,
+    /// What was read and is not yet handed on.
+    pub(super) held: Held,
+    /// Interim answers of this exchange.
+    pub(super) interim: usize,
+    /// Whether anything of the answer has come.
+    pub(super) heard: bool,
     /// When it was last put back, by the worker's coarse clock, in ms.
     pub(super) idle_since: u64,
     /// Whether it has carried an exchange before.
     pub(super) used: bool,
 }
 
-impl Link {
-    /// Makes a link of a connected socket.
-    pub(super) async fn new(socket: TcpStream) -> hyper::Result<Box<Self>> {
-        let exchange = Rc::new(Exchange::default());
-        let io = TokioIo::new(Outbound::new(socket, exchange.clone()));
-        let mut builder = http1::Builder::new();
-        builder.writev(false).max_buf_size(BUFFER);
-        let (sender, driver) = builder.handshake(io).await?;
-        let signal = Arc::new(LinkWaker::default());
-        let waker = Waker::from(signal.clone());
-        let driver = Some(driver);
-        Ok(Box::new(Self { sender, driver, exchange, signal, waker, idle_since: 0, used: false }))
-    }
-
-    /// Whether another exchange may begin on it.
-    pub(super) fn is_reusable(&self) -> bool {
-        self.driver.is_some() && self.sender.is_ready()
-    }
-
-    /// Stops waking its last user.
-    pub(super) fn rest(&mut self, now: u64) {
-        self.signal.release();
-        self.idle_since = now;
-        self.used = true;
-    }
-
-    /// Sends `request` and waits for the answer's head. `expired` is asked at every turn whether the
-    /// time is up. The error gives the request back where nothing of it was sent, and its bytes where
-    /// they were to be kept: `recording`, only for a request without a body.
-    pub(super) async fn exchange(
-        mut self: Box<Self>,
-        request: Request<RequestBody>,
-        recording: bool,
-        expired: impl Fn() -> bool,
-    ) -> Result<(Response<Incoming>, Box<Self>), ExchangeError> {
-        self.exchange.begin(recording);
-        let mut answer = std::pin::pin!(self.sender.try_send_request(request));
-        let sent = std::future::poll_fn(|cx| {
-            if expired() {
-                return Poll::Ready(None);
-            }
-            self.turn(cx, |cx| answer.as_mut().poll(cx)).map(Some)
-        })
-        .await;
-        match sent {
-            Some(Ok(answer)) => Ok((answer, self)),
-            Some(Err(error)) => Err(ExchangeError::new(error, &self.exchange)),
-            None => Err(ExchangeError::Expired),
-        }
-    }
-
-    /// Polls `part` and the driver in turns until neither goes on.
-    fn turn<T>(
-        &mut self,
-        cx: &mut Context<'_>,
-        mut part: impl FnMut(&mut Context<'_>) -> Poll<T>,
-    ) -> Poll<T> {
-        self.signal.enter(cx.waker());
-        let own = &mut Context::from_waker(&self.waker);
-        // What has already come is handed on before more is read.
-        let mut result = part(own);
-        for _ in 0..TURNS {
-            if result.is_ready() {
-                break;
-            }
-            self.signal.again();
-            let Some(driver) = &mut self.driver else { break };
-            if Pin::new(driver).poll(own).is_ready() {
-                self.driver = None;
-            }
-            result = part(own);
-            if !self.signal.again() {
-                break;
-            }
-        }
-        self.signal.leave(result.is_pending());
-        result
-    }
-}
-
 /// Why an exchange gave no answer.
+#[derive(Debug)]
 pub(super) enum ExchangeError {
-    /// The connection was closed before anything was sent: the request is whole.
-    Unsent(Box<Request<RequestBody>>),
     /// The time was up.
     Expired,
-    /// Anything else; the upstream may have seen the request.
-    Failed {
-        /// What happened.
-        error: hyper::Error,
-        /// The bytes of the request, where they were to be kept.
-        sent: Option<Vec<u8>>,
-    },
+    /// The client's body failed.
+    Body,
+    /// The connection failed, or the answer was malformed.
+    Failed(io::Error),
 }
 
-impl ExchangeError {
-    fn new(mut error: TrySendError<Request<RequestBody>>, exchange: &Exchange) -> Self {
-        match error.take_message() {
-            Some(request) => Self::Unsent(Box::new(request)),
-            None => Self::Failed { error: error.into_error(), sent: exchange.take_sent() },
-        }
+impl Link {
+    /// Makes a link of a connected socket.
+    pub(super) fn new(socket: TcpStream) -> Box<Self> {
+        let (held, idle_since) = (Held::default(), 0);
+        Box::new(Self { socket, held, interim: 0, heard: false, idle_since, used: false })
     }
-}
 
-/// The body of an upstream's answer, as it comes. Puts its connection back when it has ended.
-pub struct AnswerStream {
-    body: Incoming,
-    link: Option<Box<Link>>,
-    pool: Rc<Pool>,
-    ended: bool,
-}
-
-impl AnswerStream {
-    pub(super) fn new(body: Incoming, link: Box<Link>, pool: Rc<Pool>) -> Self {
-        Self { ended: body.is_end_stream(), body, link: Some(link), pool }
+    /// Whether another exchange may begin on it: the upstream has neither closed it nor sent what
+    /// nobody asked for. Costs no system call while nothing has come.
+    pub(super) fn is_reusable(&self) -> bool {
+        let nothing = self.socket.try_read(&mut [0]);
+        self.held.bytes().is_empty()
+            && nothing.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
-}
 
-impl Body for AnswerStream {
-    type Data = Bytes;
-    type Error = hyper::Error;
+    /// Puts it to rest.
+    pub(super) fn rest(&mut self, now: u64) {
+        self.idle_since = now;
+        self.used = true;
+        self.interim = 0;
+        self.heard = false;
+    }
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
+    /// Sends `outgoing` and waits for the answer's head; the rest of the body is sent on with the
+    /// answer's. `expired` is asked at every turn whether the time is up.
+    pub(super) async fn exchange(
+        &mut self,
+        outgoing: &mut Outgoing,
+        method: &Method,
+        map: &mut HeaderMap,
+        expired: impl Fn() -> bool,
+    ) -> Result<Answer, ExchangeError> {
+        std::future::poll_fn(|cx| {
+            if expired() {
+                return Poll::Ready(Err(ExchangeError::Expired));
+            }
+            let sending = self.poll_sending(outgoing, cx);
+            if let Poll::Ready(Err(SendError::Body)) = sending {
+                return Poll::Ready(Err(ExchangeError::Body));
+            }
+            // An upstream may answer, and close, without reading all: its answer counts.
+            match (self.poll_answer(cx, method, map), sending) {
+                (Poll::Ready(answer), Poll::Ready(Err(SendError::Io(error)))) => {
+                    Poll::Ready(answer.map_err(|_| ExchangeError::Failed(error)))
+                }
+                (Poll::Ready(answer), _) => Poll::Ready(answer.map_err(ExchangeError::Failed)),
+                (Poll::Pending, _) => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    fn poll_sending(
+        &mut self,
+        outgoing: &mut Outgoing,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let this = self.get_mut();
-        let Some(link) = &mut this.link else { return Poll::Ready(None) };
-        let body = &mut this.body;
-        let frame = std::task::ready!(link.turn(cx, |cx| Pin::new(&mut *body).poll_frame(cx)));
-        // Trailers are the last frame; nobody may ask for one more.
-        let last = matches!(&frame, Some(Ok(frame)) if frame.is_trailers());
-        this.ended = frame.is_none() || last || this.body.is_end_stream();
-        if let Some(Ok(frame)) = frame {
-            return Poll::Ready(Some(Ok(super::headers::clean_trailers(frame))));
+    ) -> Poll<Result<(), SendError>> {
+        if outgoing.is_sent() {
+            return Poll::Ready(Ok(()));
         }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-impl Drop for AnswerStream {
-    fn drop(&mut self) {
-        if let Some(link) = self.link.take().filter(|_| self.ended) {
-            self.pool.put(link);
-        }
+        outgoing.poll_send(&mut self.socket, cx)
     }
 }

@@ -1,21 +1,23 @@
 //! The servers behind the gateway: connections, forwarding, header rules.
 
+pub mod answer;
 pub mod body;
 pub mod forward;
 pub mod headers;
-pub mod link;
+mod link;
 pub mod pool;
-mod waker;
+mod request;
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 
+pub use answer::AnswerStream;
 pub use body::{BodyFault, RequestBody};
 pub use forward::{Balance, UpstreamError};
-pub use link::AnswerStream;
 pub use pool::Pool;
+pub use request::Outgoing;
 
 /// One configured upstream.
 #[derive(Debug)]
@@ -59,6 +61,14 @@ pub struct Target {
     pub host: Box<str>,
     /// Its port.
     pub port: u16,
+}
+
+impl Target {
+    /// `host:port` as a `Host` header names it.
+    pub fn authority(&self) -> String {
+        let Self { host, port } = self;
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
 }
 
 /// An answer that the gateway gives by itself.

@@ -50,7 +50,7 @@ impl Pool {
             .await
             .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         socket.set_nodelay(true)?;
-        Link::new(socket).await.map_err(io::Error::other)
+        Ok(Link::new(socket))
     }
 
     pub(super) fn put(&self, mut link: Box<Link>) {
