@@ -205,8 +205,7 @@ impl Worker {
             wire.end_soon();
         }
         let ip = crate::identity::client::canonical(address.ip());
-        let trusted = snapshot.identity.trusted_proxies.contains(ip);
-        let forwarding = Forwarding::new(ip, trusted);
+        let forwarding = Forwarding::new(ip);
         let peer = Rc::new(Peer { wire: wire.clone(), address: ip, forwarding });
         let rules = snapshot.http;
         drop(snapshot);

@@ -2,10 +2,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tidegate::framing::head::{check_answer, check_request};
+use tidegate::framing::{AnswerHead, head::check_request};
 
 fuzz_target!(|bytes: &[u8]| {
-    let _ = check_answer(bytes);
+    let _ = AnswerHead::check(bytes);
     let Ok(Some((length, body))) = check_request(bytes, 100) else { return };
     let head = &bytes[..length];
     assert!(head.ends_with(b"\r\n\r\n"));

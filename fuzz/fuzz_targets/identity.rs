@@ -28,7 +28,7 @@ fuzz_target!(|input: (Vec<(u8, Vec<u8>)>, Option<String>)| {
         method: &Method::GET,
         route: "all",
         path: "/",
-        params: &[],
+        param: &|_| None,
         query: query.as_deref(),
         headers: &headers,
         token_sources: &sources,

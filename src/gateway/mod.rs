@@ -117,7 +117,8 @@ impl Gateway {
     pub async fn handle(&self, peer: &Peer, request: Request<Incoming>) -> Response<AnswerBody> {
         let rules = self.cache.get(&self.shared.live, &self.shard);
         let account = Account::new(self.unrouted.clone(), peer.wire.clone());
-        let mut visit = Visit::new(request, peer, &self.ids, account);
+        let trusted = rules.snapshot.identity.trusted_proxies.contains(peer.address);
+        let mut visit = Visit::new(request, trusted, &self.ids, account);
         let answer = self.proxy(&rules, peer, &mut visit).await;
         self.answer(&rules, peer, visit, answer)
     }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use http::{HeaderValue, Uri, header, request::Parts};
+use http::{HeaderValue, Uri, header, request::Parts, uri::PathAndQuery};
 
 use crate::{error::GatewayError, framing::head::check_host};
 
@@ -16,11 +16,13 @@ pub(super) fn to_origin_form(parts: &mut Parts) -> Result<(), GatewayError> {
     check_host(authority.as_str().as_bytes()).map_err(|_| GatewayError::Target)?;
     let host = HeaderValue::from_str(authority.as_str()).map_err(|_| GatewayError::Target)?;
     parts.headers.insert(header::HOST, host);
-    // `http://host?query` leaves the path out; it is `/`.
-    parts.uri = match (parts.uri.path_and_query(), parts.uri.query()) {
-        (Some(path), _) if path.as_str().starts_with('/') => Uri::from(path.clone()),
-        (_, Some(query)) => format!("/?{query}").parse().map_err(|_| GatewayError::Target)?,
-        _ => Uri::from_static("/"),
+    let target = parts.uri.path_and_query().cloned();
+    let target = target.unwrap_or_else(|| PathAndQuery::from_static("/"));
+    parts.uri = if target.as_str().starts_with('/') {
+        Uri::from(target)
+    } else {
+        // `http://a?b` has no path; an origin form without one is no request line.
+        Uri::try_from(format!("/{}", target.as_str())).map_err(|_| GatewayError::Target)?
     };
     Ok(())
 }

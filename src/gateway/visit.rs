@@ -38,6 +38,8 @@ pub(super) struct Visit {
     pub(super) route: Option<usize>,
     pub(super) verdict: Option<Verdict>,
     pub(super) request_id: HeaderValue,
+    /// Whether the peer's own word about the client is believed.
+    pub(super) trusted: bool,
     /// Whether a browser asks for another site.
     pub(super) cross_origin: bool,
     /// Whether the client waits for a word before it sends the body.
@@ -47,15 +49,16 @@ pub(super) struct Visit {
 impl Visit {
     pub(super) fn new(
         request: Request<Incoming>,
-        peer: &Peer,
+        trusted: bool,
         ids: &RequestIds,
         account: Account,
     ) -> Self {
         let (parts, body) = request.into_parts();
-        let request_id = request_id(&parts, peer).unwrap_or_else(|| ids.next());
+        let request_id = request_id(&parts, trusted).unwrap_or_else(|| ids.next());
         Self {
             cross_origin: parts.headers.contains_key(header::ORIGIN),
             expects: parts.headers.contains_key(header::EXPECT),
+            trusted,
             parts,
             body: Some(body),
             account,
@@ -87,7 +90,8 @@ impl Visit {
         let body = self.body.take().filter(|body| !body.is_end_stream());
         let body = body.map(|body| RequestBody::new(body, route.max_body, peer.wire.clone()));
         let protected = |name: &HeaderName| counts_by(route, tokens, name);
-        Outgoing::new(&self.parts, body, &peer.forwarding, &self.request_id, target, protected)
+        let (from, id) = (&peer.forwarding, &self.request_id);
+        Outgoing::new(&self.parts, body, from, self.trusted, id, target, protected)
     }
 }
 
@@ -99,8 +103,8 @@ fn counts_by(route: &Route, tokens: &[TokenSource], name: &HeaderName) -> bool {
 }
 
 /// The id that a trusted proxy gave, where it is short and plain.
-fn request_id(parts: &Parts, peer: &Peer) -> Option<HeaderValue> {
-    if !peer.forwarding.trusted {
+fn request_id(parts: &Parts, trusted: bool) -> Option<HeaderValue> {
+    if !trusted {
         return None;
     }
     let given = parts.headers.get(X_REQUEST_ID)?;

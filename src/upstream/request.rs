@@ -39,12 +39,13 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// Writes the head of `parts`. `protected` says which headers a client cannot take out by naming
+    /// Writes the head of `parts`. `trusted`: what the peer says of the client is believed. `protected` says which headers a client cannot take out by naming
     /// them in `Connection`; `target` is the host where HTTP/1.0 named none.
     pub fn new(
         parts: &Parts,
         body: Option<RequestBody>,
         from: &Forwarding,
+        trusted: bool,
         request_id: &http::HeaderValue,
         target: &Target,
         protected: impl Fn(&http::HeaderName) -> bool,
@@ -54,7 +55,7 @@ impl Outgoing {
         for piece in [parts.method.as_str(), " ", uri, " HTTP/1.1\r\n"] {
             bytes.extend_from_slice(piece.as_bytes());
         }
-        write_forwarded(&mut bytes, &parts.headers, from, request_id, target, protected);
+        write_forwarded(&mut bytes, &parts.headers, from, trusted, request_id, target, protected);
         let length = body.as_ref().and_then(|body| body.size_hint().exact());
         let chunked = body.is_some() && length.is_none();
         if chunked {

@@ -191,23 +191,32 @@ fn what_comes_after_an_answer_is_nobodys_answer() {
     ] {
         for apart in [false, true] {
             let more = more.as_bytes();
+            let (told, all_sent) = std::sync::mpsc::channel();
             let upstream = Upstream::with(move |_, socket| {
                 let mut bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello".to_vec();
                 if !apart {
                     bytes.extend(more);
                 }
                 let sent = socket.write_all(&bytes).is_ok();
-                !apart || (sent && socket.write_all(more).is_ok())
+                let sent = !apart || (sent && socket.write_all(more).is_ok());
+                let _ = told.send(());
+                sent
             });
             let gateway = start(&upstream);
             let mut client = Client::connect(gateway.address());
             assert_eq!(client.get("/1", "").text(), "hello");
+            all_sent.recv().expect("the upstream's word");
             for _ in 0..5 {
+                // All has been sent, and the gateway's loop has turned: nothing is still to come.
+                for _ in 0..3 {
+                    assert_eq!(client.get("/../x", "").status, 400);
+                }
                 let reply = client.get("/2", "");
                 // Bytes that come while the request is under way make it fail; nothing makes it lie.
                 assert!(matches!(reply.status, 200 | 502), "{name}: {}", reply.head);
                 assert!(reply.status == 502 || reply.text() == "hello", "{name}: {}", reply.text());
                 assert_eq!(reply.header("x-evil"), None, "{name}");
+                all_sent.recv().expect("the upstream's word");
             }
         }
     }
