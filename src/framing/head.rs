@@ -13,6 +13,9 @@ use super::fault::Fault;
 const MAX_TARGET: usize = 65_534;
 const MAX_NAME: usize = 65_535;
 
+/// An answer has so many fields at the most: what a request may have if it is configured so.
+const MAX_ANSWER_FIELDS: usize = 1024;
+
 /// How a request's body is delimited.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Length {
@@ -28,6 +31,9 @@ pub fn check_request(bytes: &[u8], max_headers: usize) -> Result<Option<(usize, 
     let Some((line, fields)) = split_line(bytes)? else { return Ok(None) };
     let version = check_request_line(line)?;
     let Some((seen, rest)) = check_fields(fields, max_headers, |_, _| {})? else { return Ok(None) };
+    if let Some(fault) = seen.host_fault {
+        return Err(fault);
+    }
     match seen.hosts {
         0 if version == Version::Http11 => return Err(Fault::HostMissing),
         0 | 1 => {}
@@ -64,7 +70,9 @@ impl AnswerHead {
             at..at + part.len() as u32
         };
         let keep = |name: &[u8], value: &[u8]| places.push((place(name), place(value)));
-        let Some((seen, rest)) = check_fields(fields, usize::MAX, keep)? else { return Ok(None) };
+        let Some((seen, rest)) = check_fields(fields, MAX_ANSWER_FIELDS, keep)? else {
+            return Ok(None);
+        };
         let length = seen.length(version)?;
         if status == 101 {
             return Err(Fault::UnaskedSwitch);
@@ -84,6 +92,8 @@ enum Version {
 #[derive(Default)]
 struct Seen {
     hosts: u32,
+    /// What is wrong with a host; in an answer the field has no meaning.
+    host_fault: Option<Fault>,
     length: Option<u64>,
     chunked: bool,
 }
@@ -186,7 +196,7 @@ fn check_fields(
         match name.len() {
             4 if name.eq_ignore_ascii_case(b"host") => {
                 seen.hosts += 1;
-                check_host(value)?;
+                seen.host_fault = seen.host_fault.or(check_host(value).err());
             }
             14 if name.eq_ignore_ascii_case(b"content-length") => {
                 let earlier = seen.length.replace(decimal(value)?);

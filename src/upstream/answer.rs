@@ -65,7 +65,15 @@ impl Link {
         map: &mut HeaderMap,
     ) -> Poll<io::Result<Answer>> {
         loop {
-            match self.take_head()? {
+            let count = ready!(self.held.fill(&mut self.socket, cx))?;
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+            }
+            self.heard = true;
+            let held = self.held.bytes();
+            // Only a line's end can make a head whole: one that trickles is not read anew each time.
+            let lines = memchr::memchr(b'\n', &held[held.len() - count..]).is_some();
+            match if lines { self.take_head()? } else { None } {
                 Some((head, bytes)) => {
                     return Poll::Ready(Ok(read_head(&head, &bytes, method, std::mem::take(map))?));
                 }
@@ -74,10 +82,6 @@ impl Link {
                 }
                 None => {}
             }
-            if ready!(self.held.fill(&mut self.socket, cx))? == 0 {
-                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
-            }
-            self.heard = true;
         }
     }
 
@@ -128,9 +132,9 @@ fn read_head(
                     persistent && !other.windows(5).any(|word| word == b"close")
                 }
             };
-        } else if !super::headers::is_hop_by_hop(&name) {
+        } else if !super::headers::is_hop_by_hop(name.as_str()) {
             let value = HeaderValue::from_maybe_shared(value).map_err(|_| malformed())?;
-            headers.append(name, value);
+            headers.try_append(name, value).map_err(|_| io::Error::from(Fault::HeadTooLarge))?;
         }
     }
     for name in named {
@@ -139,6 +143,10 @@ fn read_head(
     let status =
         StatusCode::from_u16(head.status).map_err(|_| io::Error::from(Fault::StatusLine))?;
     let bodiless = *method == Method::HEAD || matches!(head.status, 204 | 304);
+    if head.status == 204 && !matches!(head.length, None | Some(Length::Known(0))) {
+        // It announces a body that it cannot have: what comes next has two readings.
+        persistent = false;
+    }
     let end = match head.length {
         _ if bodiless => End::Over,
         Some(Length::Known(0)) => End::Over,
@@ -265,7 +273,8 @@ impl Chunks {
             Piece::Trailer(name, value) => {
                 let field = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value));
                 if let (Ok(name), Ok(value)) = field {
-                    trailers.append(name, value);
+                    // Their bytes are bounded, and far fewer than the map can hold.
+                    let _ = trailers.try_append(name, value);
                 }
             }
         })?;
@@ -312,3 +321,6 @@ impl Drop for AnswerStream {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -39,8 +39,9 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// Writes the head of `parts`. `trusted`: what the peer says of the client is believed. `protected` says which headers a client cannot take out by naming
-    /// them in `Connection`; `target` is the host where HTTP/1.0 named none.
+    /// Writes the head of `parts`. `trusted`: what the peer says of the client is believed.
+    /// `protected` says which headers a client cannot take out by naming them in `Connection`;
+    /// `target` is the host where HTTP/1.0 named none.
     pub fn new(
         parts: &Parts,
         body: Option<RequestBody>,
@@ -169,3 +170,6 @@ impl Outgoing {
 fn announces_nothing(parts: &Parts) -> Option<u64> {
     matches!(parts.method, Method::POST | Method::PUT | Method::PATCH).then_some(0)
 }
+
+#[cfg(test)]
+mod tests;

@@ -140,6 +140,50 @@ fn a_204_that_carries_a_body_does_not_pass_it_on() {
         let reply = client.get("/", "");
         assert_eq!((reply.status, reply.header("content-length")), (204, None));
     }
+    // Also where the body comes late: it would stand before the next answer.
+    let upstream = Upstream::answering("HTTP/1.1 204 No Content\r\nContent-Length: 38\r\n\r\n");
+    let gateway = start(&upstream);
+    let mut client = Client::connect(gateway.address());
+    for connections in 1..=3 {
+        assert_eq!(client.get("/", "").status, 204);
+        assert_eq!(upstream.connections(), connections, "no other request comes after it");
+    }
+}
+
+#[test]
+fn floods_of_interim_answers_and_of_fields_are_a_502() {
+    const FINAL: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+    for (count, status) in [(30, 200), (40, 502), (100_000, 502)] {
+        let upstream = Upstream::with(move |_, socket| {
+            let flood = "HTTP/1.1 100 Continue\r\n\r\n".repeat(count) + FINAL;
+            socket.write_all(flood.as_bytes()).is_ok()
+        });
+        assert_eq!(get(start(&upstream).address(), "/", "").status, status, "{count} interim");
+    }
+    for (count, status) in [(1000, 200), (1100, 502), (13_000, 502)] {
+        let upstream = Upstream::with(move |_, socket| {
+            let fields: String = (0..count).map(|number| format!("{number:x}:\r\n")).collect();
+            let head = FINAL.replace("\r\n\r\n", &format!("\r\n{fields}\r\n"));
+            socket.write_all(head.as_bytes()).is_ok()
+        });
+        assert_eq!(get(start(&upstream).address(), "/", "").status, status, "{count} fields");
+    }
+}
+
+#[test]
+fn a_head_that_trickles_is_the_same_head() {
+    let upstream = Upstream::with(|_, socket| {
+        let answer = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n\
+            HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;x=y\r\nhello\r\n0\r\n\r\n";
+        answer.iter().all(|byte| socket.write_all(&[*byte]).is_ok())
+    });
+    let gateway = start(&upstream);
+    let mut client = Client::connect(gateway.address());
+    for _ in 0..3 {
+        let reply = client.get("/", "");
+        assert_eq!((reply.status, reply.text().as_str()), (200, "hello"));
+    }
+    assert_eq!(upstream.connections(), 1);
 }
 
 #[test]
