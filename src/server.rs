@@ -41,8 +41,13 @@ pub enum StartError {
         error: io::Error,
     },
     /// The access log cannot be opened.
-    #[error("cannot open the access log: {0}")]
-    AccessLog(io::Error),
+    #[error("cannot open the access log {path}: {error}")]
+    AccessLog {
+        /// The file as configured.
+        path: String,
+        /// What the system says.
+        error: io::Error,
+    },
     /// The limits' store cannot be made.
     #[error("{0}")]
     Store(#[from] SetupError),
@@ -187,6 +192,7 @@ fn listen(config: &Config) -> Result<Listening, StartError> {
     let mut workers: Vec<Vec<_>> = (0..worker_count(config)).map(|_| Vec::new()).collect();
     for listener in &config.listen {
         let mut address = listener.address.0;
+        worker::claim(address).map_err(|error| StartError::Listen { address, error })?;
         for worker in &mut workers {
             let socket = open(address)?;
             address = socket.local_addr().unwrap_or(address);
@@ -218,7 +224,13 @@ fn open_access_log(config: &Config) -> Result<Option<(AccessLog, AccessLogGuard)
         config::AccessLog::Stdout => Destination::Stdout,
         config::AccessLog::File(path) => Destination::File(path),
     };
-    AccessLog::open(&destination).map(Some).map_err(StartError::AccessLog)
+    AccessLog::open(&destination).map(Some).map_err(|error| {
+        let path = match &destination {
+            Destination::File(path) => path.display().to_string(),
+            Destination::Stderr | Destination::Stdout => String::new(),
+        };
+        StartError::AccessLog { path, error }
+    })
 }
 
 fn stores(config: &Config, clock: Clock) -> Result<Arc<Stores>, SetupError> {

@@ -6,14 +6,19 @@ use std::{io::Write, net::IpAddr, path::Path, time::Duration};
 
 use serde_json::json;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{EnvFilter, filter::ParseError};
 
 /// Lines that may wait for a slow log before further ones are dropped, and counted.
 const WAITING_LINES: usize = 65_536;
 
-/// Starts the process's own log on stderr; `filter` is such as `info` or `tidegate=debug`.
+/// Reads a filter of the process's own log, such as `info` or `tidegate=debug`.
+pub fn filter(text: &str) -> Result<EnvFilter, ParseError> {
+    EnvFilter::try_new(text)
+}
+
+/// Starts the process's own log on stderr, at `info` where `filter` makes no sense.
 pub fn start(filter: &str) {
-    let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = self::filter(filter).unwrap_or_else(|_| EnvFilter::new("info"));
     // A second start in one process, as tests do, keeps the first.
     let _ = tracing_subscriber::fmt()
         .json()

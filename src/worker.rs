@@ -49,19 +49,30 @@ const BACKLOG: i32 = 4096;
 /// The HTTP library's own buffer, where a head may not be larger than this anyway.
 const BUFFER: usize = 64 * 1024;
 
+/// Fails where somebody listens on `address` already: another gateway's listeners would otherwise
+/// share it as willingly as the workers' do, and each would get a part of the connections.
+pub fn claim(address: SocketAddr) -> io::Result<()> {
+    bind(address, false).map(drop)
+}
+
 /// Opens a listener that other workers can share the address with.
 pub fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = bind(address, true)?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+fn bind(address: SocketAddr, shared: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
         // `[::]` takes IPv4 clients too, as they expect.
         socket.set_only_v6(false)?;
     }
     socket.set_reuse_address(true)?;
-    socket.set_reuse_port(true)?;
+    socket.set_reuse_port(shared)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
+    Ok(socket)
 }
 
 /// When a worker stops.

@@ -15,6 +15,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::telemetry;
+
 /// How a command ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Exit {
@@ -76,7 +78,7 @@ struct Serve {
     #[command(flatten)]
     file: File,
     /// What the process's own log tells: error, warn, info, debug, or such as tidegate=debug.
-    #[arg(long, value_name = "FILTER", default_value = "info")]
+    #[arg(long, value_name = "FILTER", default_value = "info", value_parser = filter)]
     log: String,
 }
 
@@ -85,6 +87,16 @@ struct File {
     /// The configuration.
     #[arg(long, short, value_name = "FILE", default_value = "config/tidegate.yaml")]
     config: PathBuf,
+}
+
+/// Takes a log's filter over if there is any sense in it.
+fn filter(text: &str) -> Result<String, String> {
+    match telemetry::filter(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(format!(
+            "{error}; expected error, warn, info, debug or trace, or such as tidegate=debug"
+        )),
+    }
 }
 
 /// Runs what `arguments` (the program's name first) ask for, and writes its result to `out`.

@@ -29,12 +29,9 @@ pub(super) fn run(config: &Path, log: &str) -> Exit {
         Ok(server) => server,
         Err(error) => return refuse(&error),
     };
-    tracing::info!(
-        config = %config.display(),
-        listen = ?server.addresses,
-        admin = ?server.admin,
-        "serving"
-    );
+    let listen: Vec<String> = server.addresses.iter().map(ToString::to_string).collect();
+    let admin = server.admin.map(|address| address.to_string());
+    tracing::info!(config = %config.display(), listen = listen.join(", "), admin, "serving");
     runtime.block_on(wait(&server, signals));
     tracing::info!("stopping: requests in flight are finished");
     server.stop();

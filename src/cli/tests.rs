@@ -70,5 +70,6 @@ fn what_clap_users_expect() {
     assert!(output(&["completions", "bash"]).1.contains("_tidegate"));
     assert_eq!(output(&["chek"]).0, Exit::Usage);
     assert_eq!(output(&["check", "--konfig", "x"]).0, Exit::Usage);
+    assert_eq!(output(&["--log", "tidegate=loud"]).0, Exit::Usage);
     assert_eq!(Exit::Internal.code(), 70);
 }

@@ -121,6 +121,32 @@ fn an_address_in_use_is_told_and_ends_with_1() {
 }
 
 #[test]
+fn a_second_gateway_does_not_share_the_firsts_address() {
+    let folder = folder_with(&standard());
+    let first = Process::start(folder.path(), &[]);
+    // Without an admin address, nothing else would stand in its way.
+    let yaml = standard().replace("admin:", "# admin:");
+    let yaml = yaml.replacen("address: 127.0.0.1:0", &format!("address: {}", first.address), 1);
+    let ended = output(&folder_with(&yaml), &[]);
+    assert_eq!(ended.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(said.contains(&format!("cannot listen on {}", first.address)), "{said}");
+    assert_eq!(get(first.address, "/", "").status, 200);
+}
+
+#[test]
+fn an_access_log_that_cannot_be_written_is_told_and_ends_with_1() {
+    let folder = folder_with(&(standard() + "access_log: no-such-folder/access.log\n"));
+    let ended = output(&folder, &[]);
+    assert_eq!(ended.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(
+        said.contains("cannot open the access log no-such-folder/access.log: No such"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_signal_during_the_start_is_not_lost() {
     let folder = folder_with(&standard());
     for signal in [Signal::TERM, Signal::INT] {
