@@ -188,11 +188,15 @@ fn control(
 fn listen(config: &Config) -> Result<Listening, StartError> {
     let open =
         |address| worker::listen(address).map_err(|error| StartError::Listen { address, error });
+    // All of them before the first is taken: `[::]` and `0.0.0.0` may share a port here.
+    for listener in &config.listen {
+        let address = listener.address.0;
+        worker::claim(address).map_err(|error| StartError::Listen { address, error })?;
+    }
     let mut addresses = Vec::new();
     let mut workers: Vec<Vec<_>> = (0..worker_count(config)).map(|_| Vec::new()).collect();
     for listener in &config.listen {
         let mut address = listener.address.0;
-        worker::claim(address).map_err(|error| StartError::Listen { address, error })?;
         for worker in &mut workers {
             let socket = open(address)?;
             address = socket.local_addr().unwrap_or(address);

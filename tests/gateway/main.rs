@@ -27,6 +27,8 @@ mod answers;
 mod early;
 // Which route, which path, which headers.
 mod routing;
+// What holds for every answer, listener and log.
+mod everywhere;
 // Who is counted, and by what.
 mod identity;
 // How long anything may take.
