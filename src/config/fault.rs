@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::fmt;
 
 /// The most characters of a line that a fault quotes.
@@ -17,7 +18,7 @@ pub struct Location {
 /// One thing that is wrong with a configuration.
 ///
 /// Shown as `file:line:column: what, expected what`, the line quoted beneath with a caret under
-/// the place. Passwords in URLs are starred out of the quote.
+/// the place. Passwords in URLs are starred out.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Fault {
     /// The file's name, as the user gave it.
@@ -37,7 +38,7 @@ impl Fault {
         Self {
             file: file.to_owned(),
             location,
-            what: found.what,
+            what: without_passwords(&found.what).into_owned(),
             expected: found.expected,
             quote: presentable(line),
         }
@@ -139,17 +140,20 @@ impl Found {
 
 /// The line as it may be shown: no control characters, no password of a URL; columns stay.
 fn presentable(line: &str) -> String {
-    let mut shown: Vec<char> =
+    let shown: String =
         line.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect();
-    let mut at = 0;
-    while let Some(scheme) = shown[at..].windows(3).position(|w| w == [':', '/', '/']) {
-        let start = at + scheme + 3;
-        let ends = |c: &char| c.is_whitespace() || matches!(c, '"' | '\'' | ',');
-        let end = shown[start..].iter().position(ends).map_or(shown.len(), |n| start + n);
-        if let Some(host) = shown[start..end].iter().rposition(|&c| c == '@') {
-            shown[start..start + host].fill('*');
+    without_passwords(&shown).into_owned()
+}
+
+/// The text with stars for what stands between the scheme of a URL and the last `@`: rather too many
+/// than a password that has a quote, a comma or a space in it, and would be shown in part.
+pub(super) fn without_passwords(text: &str) -> Cow<'_, str> {
+    let secret = text.find("://").map(|scheme| scheme + 3).zip(text.rfind('@'));
+    match secret.filter(|(start, end)| start < end) {
+        None => Cow::Borrowed(text),
+        Some((start, end)) => {
+            let stars = "*".repeat(text[start..end].chars().count());
+            Cow::Owned([&text[..start], &stars, &text[end..]].concat())
         }
-        at = end;
     }
-    shown.into_iter().collect()
 }

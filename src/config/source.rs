@@ -1,14 +1,22 @@
+use std::fmt;
 use std::sync::Arc;
 
 use super::fault::{Fault, Found, Location};
 use super::tree::{Kind, Node};
 
 /// The text that a configuration was read from: turns a path in it into a place in the file.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Source {
     pub(super) name: Arc<str>,
     pub(super) text: Arc<str>,
     pub(super) root: Arc<Node>,
+}
+
+/// The name alone: there may be a password in the text.
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 impl Source {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span};
 
-use super::fault::{Found, Location};
+use super::fault::{Found, Location, without_passwords};
 
 /// How deep lists and mappings may nest, aliases followed.
 const MAX_DEPTH: usize = 32;
@@ -275,11 +275,12 @@ impl Builder {
     }
 }
 
-/// The text, shortened where it is too long to be shown.
+/// The text as a fault repeats it: without passwords, and shortened where it is too long.
 pub(super) fn clip(text: &str) -> Cow<'_, str> {
     const MAX: usize = 60;
+    let text = without_passwords(text);
     match text.char_indices().nth(MAX) {
         Some((end, _)) => Cow::Owned(format!("{}...", &text[..end])),
-        None => Cow::Borrowed(text),
+        None => text,
     }
 }

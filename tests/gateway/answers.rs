@@ -132,6 +132,28 @@ fn answers_without_a_body_leave_both_connections_in_step() {
 }
 
 #[test]
+fn an_answer_to_head_says_no_more_of_its_length_than_the_upstream_did() {
+    for (length, told) in
+        [("Transfer-Encoding: chunked\r\n", ""), ("", ""), ("Content-Length: 7\r\n", "7")]
+    {
+        let upstream = Upstream::with(move |_, socket| {
+            let head = format!("HTTP/1.1 200 OK\r\n{length}\r\n");
+            socket.write_all(head.as_bytes()).is_ok()
+        });
+        let gateway = start(&upstream);
+        let mut client = Client::connect(gateway.address());
+        for _ in 0..2 {
+            client.send("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
+            let (status, head) = client.head().expect("an answer");
+            let head = head.to_ascii_lowercase();
+            let seen = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+            assert_eq!((status, seen.unwrap_or_default()), (200, told), "{head}");
+        }
+        assert_eq!(upstream.connections(), 1);
+    }
+}
+
+#[test]
 fn a_204_that_carries_a_body_does_not_pass_it_on() {
     let upstream = Upstream::answering("HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\nHTTP/");
     let gateway = start(&upstream);
