@@ -76,6 +76,8 @@ impl Failure {
     }
 
     fn of(error: &redis::RedisError) -> Self {
+        // Its text is not told: it may repeat what was sent.
+        tracing::debug!(kind = ?error.kind(), code = error.code(), "Redis answered with an error");
         if error.is_timeout() {
             Self::Timeout
         } else if error.is_io_error() || error.is_connection_dropped() {

@@ -64,8 +64,8 @@ fn what_concerns_the_connection_stays_on_it() {
 #[test]
 fn more_fields_than_any_honest_answer_has_are_refused() {
     for (count, passes) in [(1000, true), (1025, false), (16_000, false)] {
-        let fields: String = (0..count).map(|number| format!("{number:x}:\r\n")).collect();
-        let head = format!("HTTP/1.1 200 OK\r\n{fields}\r\n");
+        let fields: Vec<_> = (0..count).map(|number| format!("{number:x}:\r\n")).collect();
+        let head = format!("HTTP/1.1 200 OK\r\n{}\r\n", fields.concat());
         assert_eq!(read(head.as_bytes(), &Method::GET).is_ok(), passes, "{count}");
     }
 }
