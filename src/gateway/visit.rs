@@ -175,8 +175,8 @@ mod tests {
     proptest! {
         #[test]
         fn digits_are_the_numbers(number: u64) {
-            let text = hexadecimal(number);
-            prop_assert_eq!(std::str::from_utf8(&text), Ok(format!("{number:016x}").as_str()));
+            let digits = hexadecimal(number).map(char::from).into_iter().collect::<String>();
+            prop_assert_eq!(digits, format!("{number:016x}"));
         }
     }
 }
