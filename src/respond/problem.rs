@@ -20,7 +20,6 @@ pub fn error(
     mut headers: HeaderMap,
 ) -> Response<Bytes> {
     headers.clear();
-    headers.insert(header::CONTENT_TYPE, PROBLEM);
     let status = error.status();
     let mut json = Json(Vec::with_capacity(LENGTH));
     match (error, route) {
@@ -44,6 +43,7 @@ pub fn error(
             headers.extend(allow(error).map(|allow| (header::ALLOW, allow)));
         }
     }
+    headers.insert(header::CONTENT_TYPE, PROBLEM);
     let mut response = Response::new(json.end(request_id));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
