@@ -43,7 +43,8 @@ pub(super) struct LineDraft {
     pub(super) log: AccessLog,
     pub(super) time: u64,
     pub(super) client: IpAddr,
-    pub(super) method: http::Method,
+    /// None where the request could not be read.
+    pub(super) method: Option<http::Method>,
     pub(super) host: String,
     pub(super) path: String,
     pub(super) route: String,
@@ -80,7 +81,7 @@ impl Drop for Account {
             line.log.write(&AccessLine {
                 time: line.time,
                 client: line.client,
-                method: line.method.as_str(),
+                method: line.method.as_ref().map_or("", http::Method::as_str),
                 host: &line.host,
                 path: &line.path,
                 route: &line.route,

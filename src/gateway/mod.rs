@@ -255,12 +255,26 @@ impl Gateway {
             log: log.clone(),
             time: self.shared.clock.now(),
             client,
-            method: visit.parts.method.clone(),
+            method: Some(visit.parts.method.clone()),
             host: host.to_owned(),
             path: path.to_owned(),
             route: route.to_owned(),
             request_id: visit.id().to_owned(),
         }))
+    }
+
+    /// The access line of a request that ended before it had a route.
+    #[cold]
+    fn draft_early_line(&self, peer: &Peer, visit: &mut Visit) {
+        // What stands in for a malformed head says nothing of it.
+        let known = peer.wire.fault().is_none();
+        let host = target::host(&visit.parts);
+        let (host, path) = if known { (&*host, visit.parts.uri.path()) } else { ("", "") };
+        let mut line = self.draft_line(visit, peer.address, host, path, "");
+        if let Some(line) = line.as_mut().filter(|_| !known) {
+            line.method = None;
+        }
+        visit.account.line = line;
     }
 
     /// Asks the upstream.
@@ -318,12 +332,16 @@ impl Gateway {
         mut visit: Visit,
         outcome: Result<Response<respond::Content>, GatewayError>,
     ) -> Response<AnswerBody> {
-        let route = visit.route.map(|route| &rules.snapshot.routes[route]);
+        if visit.account.line.is_none() && self.shared.access_log.is_some() {
+            self.draft_early_line(peer, &mut visit);
+        }
         let failed = outcome.is_err();
         let mut response = match outcome {
             Ok(response) => response,
             Err(error) => {
-                let response = respond::error(&error, route, visit.id());
+                let route = visit.route.map(|route| &rules.snapshot.routes[route]);
+                let map = std::mem::take(&mut visit.parts.headers);
+                let response = respond::error(&error, route, visit.id(), map);
                 if let GatewayError::Refused(verdict) = error {
                     visit.verdict = Some(*verdict);
                 }
@@ -339,13 +357,6 @@ impl Gateway {
         headers.insert(X_REQUEST_ID, visit.request_id.clone());
         if settle::settle(&mut visit, peer, failed) {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
-        }
-        if visit.account.line.is_none() {
-            let host = target::host(&visit.parts);
-            // What stands in for a malformed head says nothing of it.
-            let known = peer.wire.fault().is_none();
-            let (host, path) = if known { (&*host, visit.parts.uri.path()) } else { ("", "") };
-            visit.account.line = self.draft_line(&visit, peer.address, host, path, "");
         }
         visit.account.status = response.status().as_u16();
         let unread = visit.parts.method == Method::HEAD;

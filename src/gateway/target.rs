@@ -31,17 +31,19 @@ pub(super) fn to_origin_form(parts: &mut Parts) -> Result<(), GatewayError> {
 /// where HTTP/1.0 sent none.
 pub(super) fn host(parts: &Parts) -> Cow<'_, str> {
     let value = parts.headers.get(header::HOST).map_or(&b""[..], HeaderValue::as_bytes);
-    let name = match value.iter().rposition(|byte| matches!(byte, b':' | b']')) {
-        Some(colon) if value[colon] == b':' => &value[..colon],
-        _ => value,
-    };
+    let (mut end, mut capitals) = (value.len(), false);
+    for (place, byte) in value.iter().enumerate() {
+        match byte {
+            b':' => end = place,
+            // The colons before it were an address's own.
+            b']' => end = value.len(),
+            _ => capitals |= byte.is_ascii_uppercase(),
+        }
+    }
+    let name = &value[..end];
     // The framing has checked it: letters, digits and a few signs.
     let name = std::str::from_utf8(name.strip_suffix(b".").unwrap_or(name)).unwrap_or_default();
-    if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        Cow::Owned(name.to_ascii_lowercase())
-    } else {
-        Cow::Borrowed(name)
-    }
+    if capitals { Cow::Owned(name.to_ascii_lowercase()) } else { Cow::Borrowed(name) }
 }
 
 /// The target that is forwarded, where it is not the one that came: the path in normal form, without

@@ -115,25 +115,68 @@ fn request_id(parts: &Parts, trusted: bool) -> Option<HeaderValue> {
 /// Gives each request of one worker a name that no other has: 32 hexadecimal digits, half of them
 /// random for the worker, half counted up from a random start.
 pub(super) struct RequestIds {
-    worker: u64,
+    /// The worker's half.
+    worker: [u8; 16],
     next: Cell<u64>,
 }
 
 impl RequestIds {
     pub(super) fn new() -> Self {
         let random = ahash::RandomState::new();
-        Self { worker: random.hash_one(0), next: Cell::new(random.hash_one(1)) }
+        Self { worker: hexadecimal(random.hash_one(0)), next: Cell::new(random.hash_one(1)) }
     }
 
     fn next(&self) -> HeaderValue {
         let number = self.next.get();
         self.next.set(number.wrapping_add(1));
         let mut text = [0; 32];
-        for (index, digit) in text.iter_mut().enumerate() {
-            let half = if index < 16 { self.worker } else { number };
-            let nibble = (half >> (60 - 4 * (index % 16))) & 0xf;
-            *digit = b"0123456789abcdef"[nibble as usize];
-        }
+        text[..16].copy_from_slice(&self.worker);
+        text[16..].copy_from_slice(&hexadecimal(number));
         HeaderValue::from_bytes(&text).unwrap_or(HeaderValue::from_static("0"))
+    }
+}
+
+/// The digits of `number`, the highest first. Eight at a time, as the bytes of one word: each byte is
+/// its digit's value, then `0` or `a` less 10 is added to it.
+fn hexadecimal(number: u64) -> [u8; 16] {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    let digits = |half: u64| {
+        let pairs = (half << 16 | half) & 0x0000_ffff_0000_ffff;
+        let bytes = (pairs << 8 | pairs) & 0x00ff_00ff_00ff_00ff;
+        let values = (bytes << 4 | bytes) & (ONES * 0x0f);
+        let letters = ((values + ONES * 6) >> 4) & ONES;
+        values + ONES * u64::from(b'0') + letters * u64::from(b'a' - b'0' - 10)
+    };
+    let mut text = [0; 16];
+    text[..8].copy_from_slice(&digits(number >> 32).to_be_bytes());
+    text[8..].copy_from_slice(&digits(number & 0xffff_ffff).to_be_bytes());
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn no_two_requests_share_an_id() {
+        let (one, other) = (RequestIds::new(), RequestIds::new());
+        let mut ids: Vec<_> = (0..1000)
+            .flat_map(|_| [one.next(), other.next()])
+            .map(|id| id.to_str().unwrap().to_owned())
+            .collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), 2000);
+        assert!(ids.iter().all(|id| id.len() == 32));
+    }
+
+    proptest! {
+        #[test]
+        fn digits_are_the_numbers(number: u64) {
+            let digits = hexadecimal(number).map(char::from).into_iter().collect::<String>();
+            prop_assert_eq!(digits, format!("{number:016x}"));
+        }
     }
 }

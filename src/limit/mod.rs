@@ -155,7 +155,7 @@ pub struct Verdict {
     /// The time of the decision by the clock that decided (Redis' own for Redis).
     pub now: Millis,
     /// One decision a charge, in the charges' order.
-    pub decisions: SmallVec<[Decision; 4]>,
+    pub decisions: SmallVec<[Decision; 2]>,
 }
 
 #[cfg(test)]

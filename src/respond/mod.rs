@@ -1,16 +1,16 @@
 //! From outcomes to responses: rate-limit headers and problem documents, all from the one decision.
 
 mod number;
+mod problem;
 
 use std::fmt::Write;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
-use serde::Serialize;
 
 use self::number::{header_value, repeated};
+pub use self::problem::error;
 use crate::{
-    error::GatewayError,
     limit::{Decision, Millis, Verdict},
     snapshot::{RateHeaders, Route},
     upstream::{AnswerStream, Respond},
@@ -23,9 +23,6 @@ const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 const RESOURCE: HeaderName = HeaderName::from_static("x-ratelimit-resource");
 const DRAFT_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const DRAFT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
-const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-const STORE_UNAVAILABLE: &str = "urn:tidegate:problem:store-unavailable";
 const EXPOSED: HeaderValue = HeaderValue::from_static(
     "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Used, X-RateLimit-Reset, \
      X-RateLimit-Resource, RateLimit, RateLimit-Policy, Retry-After, X-Request-Id",
@@ -121,88 +118,6 @@ pub fn retry_after(verdict: &Verdict) -> Option<u64> {
         .map(|decision| decision.retry_at)
         .try_fold(0, |latest: Millis, retry_at| Some(latest.max(retry_at?)))
         .map(|retry_at| retry_at.saturating_sub(verdict.now).div_ceil(1000).max(1))
-}
-
-/// A problem document, RFC 9457.
-#[derive(Serialize)]
-#[serde(rename_all = "kebab-case")]
-struct Problem<'a> {
-    r#type: &'a str,
-    title: &'a str,
-    status: u16,
-    detail: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    violated_policies: Option<Vec<&'a str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_after: Option<u64>,
-    request_id: &'a str,
-}
-
-/// The answer to a request that ended early.
-pub fn error(error: &GatewayError, route: Option<&Route>, request_id: &str) -> Response<Bytes> {
-    let status = error.status();
-    let mut problem = Problem {
-        r#type: "about:blank",
-        title: status.canonical_reason().unwrap_or("Error"),
-        status: status.as_u16(),
-        detail: String::new(),
-        violated_policies: None,
-        retry_after: None,
-        request_id,
-    };
-    let mut headers = HeaderMap::new();
-    match (error, route) {
-        (GatewayError::Refused(verdict), Some(route)) => {
-            refusal(&mut problem, route, verdict);
-            if let Some(seconds) = problem.retry_after {
-                headers.insert(header::RETRY_AFTER, header_value(seconds));
-            }
-        }
-        (GatewayError::StoreUnavailable, _) => {
-            problem.r#type = STORE_UNAVAILABLE;
-            problem.title = "Store unavailable";
-            problem.detail = error.detail();
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(1));
-        }
-        _ => {
-            problem.detail = error.detail();
-            headers.extend(allow(error).map(|allow| (header::ALLOW, allow)));
-        }
-    }
-    headers.insert(header::CONTENT_TYPE, PROBLEM);
-    // Strings and numbers always have a JSON form.
-    let mut body = serde_json::to_vec(&problem).unwrap_or_default();
-    body.push(b'\n');
-    let mut response = Response::new(Bytes::from(body));
-    *response.status_mut() = status;
-    *response.headers_mut() = headers;
-    response
-}
-
-/// The methods that a path is served for, where the request's is not among them.
-fn allow(error: &GatewayError) -> Option<HeaderValue> {
-    match error {
-        GatewayError::OtherMethods(methods) => {
-            let names: Vec<_> = methods.iter().map(http::Method::as_str).collect();
-            HeaderValue::try_from(names.join(", ")).ok()
-        }
-        GatewayError::MethodRefused(_) => Some(HeaderValue::from_static("")),
-        _ => None,
-    }
-}
-
-fn refusal<'a>(problem: &mut Problem<'a>, route: &'a Route, verdict: &Verdict) {
-    let refusing = route.limits.iter().zip(&verdict.decisions).filter(|(_, d)| !d.admitted);
-    let names: Vec<&str> = refusing.map(|(used, _)| &*used.limit.name).collect();
-    problem.r#type = QUOTA_EXCEEDED;
-    problem.title = "Quota exceeded";
-    problem.retry_after = retry_after(verdict);
-    let wait = match problem.retry_after {
-        Some(seconds) => format!("retry in {seconds} s"),
-        None => "the request costs more than the quota, so no wait would help".to_owned(),
-    };
-    problem.detail = format!("{} exceeded; {wait}", names.join(", "));
-    problem.violated_policies = Some(names);
 }
 
 /// The answer of an upstream that is the gateway itself.
