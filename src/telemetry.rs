@@ -6,14 +6,25 @@ use std::{io::Write, net::IpAddr, path::Path, time::Duration};
 
 use serde_json::json;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
-use tracing_subscriber::{EnvFilter, filter::ParseError};
+use tracing_subscriber::{
+    EnvFilter,
+    filter::{LevelFilter, ParseError},
+};
 
 /// Lines that may wait for a slow log before further ones are dropped, and counted.
 const WAITING_LINES: usize = 65_536;
 
 /// Reads a filter of the process's own log, such as `info` or `tidegate=debug`.
+///
+/// The watcher of the configuration's folder is kept quiet unless it is named: a log that is written
+/// into that folder would otherwise tell of each of its own lines.
 pub fn filter(text: &str) -> Result<EnvFilter, ParseError> {
-    EnvFilter::try_new(text)
+    let filter = EnvFilter::try_new(text)?;
+    let loud = filter.max_level_hint().is_none_or(|level| level > LevelFilter::INFO);
+    if text.contains("notify") || !loud {
+        return Ok(filter);
+    }
+    Ok(filter.add_directive("notify=info".parse()?))
 }
 
 /// Starts the process's own log on stderr, at `info` where `filter` makes no sense.
@@ -136,6 +147,19 @@ impl AccessLine<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_watcher_does_not_tell_of_the_log_itself() {
+        for (text, shown) in [
+            ("trace", "notify=info,trace"),
+            ("notify=trace", "notify=trace"),
+            ("info", "info"),
+            ("off", "off"),
+        ] {
+            assert_eq!(filter(text).unwrap().to_string(), shown);
+        }
+        assert!(filter("tidegate=loud").is_err());
+    }
 
     #[test]
     fn a_line_is_json_and_written_before_the_guard_is_gone() {
