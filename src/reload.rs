@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::{self, Config, Faults, Loaded},
+    config::{Config, Faults, Loaded},
     gateway::Shared,
     snapshot::Snapshot,
 };
@@ -59,15 +59,8 @@ impl Reloader {
     }
 
     fn compile(&self) -> Result<Snapshot, Faults> {
-        let loaded = config::load(&self.path)?;
-        let snapshot = Snapshot::compile(&loaded);
-        match self.fixed(&loaded) {
-            None => snapshot,
-            Some(fixed) => Err(match snapshot {
-                Ok(_) => fixed,
-                Err(faults) => faults.with(fixed),
-            }),
-        }
+        let (loaded, snapshot) = Snapshot::load(&self.path)?;
+        self.fixed(&loaded).map_or(Ok(snapshot), Err)
     }
 
     /// What has changed though only a restart can change it.

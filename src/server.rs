@@ -4,7 +4,7 @@
 use std::{
     io,
     net::SocketAddr,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, atomic::AtomicU64},
     thread,
 };
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     admin,
     clock::Clock,
-    config::{self, Config, Faults, Loaded},
+    config::{self, Config, Faults},
     gateway::Shared,
     live::Live,
     metrics::Metrics,
@@ -82,16 +82,11 @@ struct Listening {
 }
 
 impl Server {
-    /// Starts the configuration in the file at `path`.
+    /// Starts the configuration in the file at `path`, which reloads read again. Returns once every
+    /// worker accepts.
     pub fn start(path: &Path, clock: Clock) -> Result<Self, StartError> {
-        let loaded = config::load(path)?;
-        Self::start_loaded(&loaded, path.to_owned(), clock)
-    }
-
-    /// Starts `loaded`; reloads read the file at `path`. Returns once every worker accepts.
-    pub fn start_loaded(loaded: &Loaded, path: PathBuf, clock: Clock) -> Result<Self, StartError> {
+        let (loaded, snapshot) = Snapshot::load(path)?;
         let config = &loaded.config;
-        let snapshot = Snapshot::compile(loaded)?;
         let listening = listen(config)?;
         let (access_log, access_log_guard) = open_access_log(config)?.unzip();
         let shared = Arc::new(Shared {
@@ -102,7 +97,7 @@ impl Server {
             access_log,
             serving: AtomicU64::new(0),
         });
-        let reloader = Arc::new(Reloader::new(path, loaded, shared.clone()));
+        let reloader = Arc::new(Reloader::new(path.to_owned(), &loaded, shared.clone()));
         let (drain, stop) = (CancellationToken::new(), CancellationToken::new());
         let admin = listening.admin.as_ref().and_then(|admin| admin.local_addr().ok());
         let control =

@@ -13,12 +13,12 @@ mod store;
 mod tests;
 mod upstreams;
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 
 use crate::{
-    config::{Faults, Loaded},
+    config::{self, Faults, Loaded, Unread},
     framing::{Deadlines, HeadBounds},
     identity::{KeyPlan, TokenSource, TrustedProxies},
     limit::Limit,
@@ -60,6 +60,21 @@ pub struct HttpRules {
 }
 
 impl Snapshot {
+    /// Reads and compiles the file at `path`. The error holds all that is wrong with it at once:
+    /// faults of form, and of what could be read all the same, faults of sense.
+    pub fn load(path: &Path) -> Result<(Loaded, Self), Faults> {
+        match config::load(path) {
+            Ok(loaded) => {
+                let snapshot = Self::compile(&loaded)?;
+                Ok((loaded, snapshot))
+            }
+            Err(Unread { faults, partial }) => {
+                let more = partial.and_then(|partial| Self::compile(&partial).err());
+                Err(more.into_iter().fold(faults, Faults::with))
+            }
+        }
+    }
+
     /// The rules that `loaded` asks for, or everything in it that makes no sense, or that this
     /// version cannot do, each with its place in the file.
     pub fn compile(loaded: &Loaded) -> Result<Self, Faults> {

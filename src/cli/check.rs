@@ -2,13 +2,12 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::{Exit, written};
-use crate::config::{self, Config};
+use crate::config::Config;
 use crate::snapshot::Snapshot;
 
 /// Reads and compiles the configuration at `path`; tells every fault, or in short what it says.
 pub(super) fn run(path: &Path, out: &mut dyn Write) -> Exit {
-    let compiled = config::load(path)
-        .and_then(|loaded| Snapshot::compile(&loaded).map(|snapshot| (loaded.config, snapshot)));
+    let compiled = Snapshot::load(path).map(|(loaded, snapshot)| (loaded.config, snapshot));
     match compiled {
         Ok((config, snapshot)) => written(summary(path, &config, &snapshot, out), Exit::Ok),
         Err(faults) => written(writeln!(out, "{faults}"), Exit::BadInput),

@@ -112,52 +112,73 @@ pub struct Loaded {
     pub source: Source,
 }
 
+/// What comes of a file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{faults}")]
+pub struct Unread {
+    /// What is wrong with its form.
+    pub faults: Faults,
+    /// What could be read all the same: for telling what else is wrong, never for use.
+    pub partial: Option<Loaded>,
+}
+
+impl From<Faults> for Unread {
+    fn from(faults: Faults) -> Self {
+        Self { faults, partial: None }
+    }
+}
+
 /// Reads the file at `path`, which the faults name as given.
-pub fn load(path: &Path) -> Result<Loaded, Faults> {
+pub fn load(path: &Path) -> Result<Loaded, Unread> {
     let name = path.display().to_string();
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path);
     if let Err(error) = file.and_then(|f| f.take(MAX_FILE as u64 + 1).read_to_end(&mut bytes)) {
-        return Err(unreadable(&name, "", &error.to_string(), "a file that can be read"));
+        return Err(unreadable(&name, "", &error.to_string(), "a file that can be read").into());
     }
     match std::str::from_utf8(&bytes) {
         Ok(text) => parse(&name, text),
         Err(error) => {
             let good = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
-            Err(unreadable(&name, &good, "a byte that is not UTF-8", "text in UTF-8"))
+            Err(unreadable(&name, &good, "a byte that is not UTF-8", "text in UTF-8").into())
         }
     }
 }
 
 /// Reads `text`, with two readers that must agree; `name` is what the faults call the file.
-pub fn parse(name: &str, text: &str) -> Result<Loaded, Faults> {
+pub fn parse(name: &str, text: &str) -> Result<Loaded, Unread> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if text.len() > MAX_FILE {
-        return Err(unreadable(name, "", "a file of more than 1 MiB", "at most 1 MiB"));
+        return Err(unreadable(name, "", "a file of more than 1 MiB", "at most 1 MiB").into());
     }
     let place = |(location, found)| Fault::new(name, text, location, found);
     let (root, mut faults) = match tree::read(text) {
         Ok((root, faults)) => (Some(root), faults),
         Err(faults) => (None, faults),
     };
-    let config = root.as_deref().and_then(|root| match reader::read::<Config>(root) {
-        Ok(config) => Some(config),
-        Err(more) => {
-            faults.extend(more);
-            None
+    let (config, left_out) = match root.as_deref().map(reader::read::<Config>) {
+        Some(Ok(config)) => (Some(config), None),
+        Some(Err(unread)) => {
+            faults.extend(unread.faults);
+            unread.partial.unzip()
         }
-    });
+        None => (None, None),
+    };
     faults.sort_by_key(|&(location, _)| location);
     faults.truncate(MAX_FAULTS);
     let faults = Faults::new(faults.into_iter().map(place).collect());
-    match (root, config, faults) {
-        (Some(root), Some(config), None) => {
-            let source = Source { name: name.into(), text: text.into(), root: Arc::clone(&root) };
-            let config = twice::agreed(&source, &config)?;
-            Ok(Loaded { config, source })
+    let loaded = root.zip(config).map(|(root, config)| {
+        let (name, text) = (name.into(), text.into());
+        let left_out = Arc::new(left_out.unwrap_or_default());
+        Loaded { config, source: Source { name, text, root, left_out } }
+    });
+    match (loaded, faults) {
+        (Some(mut loaded), None) => {
+            loaded.config = twice::agreed(&loaded.source, &loaded.config).map_err(Faults::from)?;
+            Ok(loaded)
         }
-        (_, _, Some(faults)) => Err(faults),
-        (_, _, None) => Err(unreadable(name, "", "no configuration", "a YAML document")),
+        (partial, Some(faults)) => Err(Unread { faults, partial }),
+        (None, None) => Err(unreadable(name, "", "no configuration", "a YAML document").into()),
     }
 }
 

@@ -20,7 +20,7 @@ use super::nearest::nearest;
 use super::tree::{Entry, Kind, Node, clip};
 
 /// The value of `root`, or every fault that stands against it.
-pub(super) fn read<T: DeserializeOwned>(root: &Node) -> Result<T, Vec<(Location, Found)>> {
+pub(super) fn read<T: DeserializeOwned>(root: &Node) -> Result<T, Unread<T>> {
     let reader = Reader::default();
     loop {
         let value = reader.seed(std::marker::PhantomData::<T>, root, root.location);
@@ -28,9 +28,20 @@ pub(super) fn read<T: DeserializeOwned>(root: &Node) -> Result<T, Vec<(Location,
         match value {
             Ok(value) if faults == 0 => return Ok(value),
             Err(_) if faults < MAX_FAULTS && !reader.is_left_out(root) => {}
-            _ => return Err(reader.faults.into_inner()),
+            value => {
+                let left_out = reader.left_out.into_inner();
+                let partial = value.ok().map(|value| (value, left_out));
+                return Err(Unread { faults: reader.faults.into_inner(), partial });
+            }
         }
     }
+}
+
+/// What comes of a reading with faults.
+pub(super) struct Unread<T> {
+    pub(super) faults: Vec<(Location, Found)>,
+    /// What could be read all the same, without the nodes of these ids.
+    pub(super) partial: Option<(T, BTreeSet<usize>)>,
 }
 
 #[derive(Default)]

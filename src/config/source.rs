@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -10,7 +11,12 @@ pub struct Source {
     pub(super) name: Arc<str>,
     pub(super) text: Arc<str>,
     pub(super) root: Arc<Node>,
+    /// Nodes that could not be read, by id; none where the file has no fault of form.
+    pub(super) left_out: Arc<BTreeSet<usize>>,
 }
+
+/// Sections whose entries stand each for itself: a fault in one says nothing of the others.
+const COLLECTIONS: [&str; 4] = ["listen", "upstreams", "limits", "routes"];
 
 /// The name alone: there may be a password in the text.
 impl fmt::Debug for Source {
@@ -47,31 +53,79 @@ impl Source {
         Fault::new(&self.name, &self.text, self.locate(path).1, Found::new(what, expected))
     }
 
+    /// Whether what stands at `path` was not read, or not all of it, so that nothing can be said of
+    /// it: what is wrong there is told already.
+    pub fn is_unread(&self, path: &str) -> bool {
+        if self.left_out.is_empty() {
+            return false;
+        }
+        let nodes = self.walk(path).0;
+        let Some((last, before)) = nodes.split_last() else { return true };
+        let collection = |name: &str| COLLECTIONS.contains(&name);
+        let before =
+            before.iter().enumerate().filter(|(depth, (_, name))| *depth > 0 || !collection(name));
+        let mut looked_at = before.map(|(_, node)| node).chain([last]);
+        looked_at.any(|(node, _)| self.holds_unread(node))
+    }
+
+    /// The names in the collection `section`, also of entries that could not be read.
+    pub fn names(&self, section: &str) -> impl Iterator<Item = &str> {
+        let sections = match &self.root.kind {
+            Kind::Map(entries) => entries.as_slice(),
+            _ => &[],
+        };
+        let entries = sections.iter().filter(move |entry| entry.name() == section);
+        let entries = entries.flat_map(|entry| match &entry.value.kind {
+            Kind::Map(entries) => entries.as_slice(),
+            _ => &[],
+        });
+        entries.map(super::tree::Entry::name)
+    }
+
+    fn holds_unread(&self, node: &Node) -> bool {
+        self.left_out.contains(&node.id)
+            || match &node.kind {
+                Kind::Scalar { .. } => false,
+                Kind::List(items) => items.iter().any(|item| self.holds_unread(item)),
+                Kind::Map(entries) => entries.iter().any(|entry| self.holds_unread(&entry.value)),
+            }
+    }
+
     /// Where the value at `path` is shown, and where its key is.
     fn locate(&self, path: &str) -> (Location, Location) {
+        self.walk(path).1
+    }
+
+    /// The nodes on the way to `path`, each with the name that led to it, as far as they are there;
+    /// and where the last is shown and its key is.
+    fn walk(&self, path: &str) -> (Vec<(&Node, &str)>, (Location, Location)) {
         let (mut node, mut rest) = (&*self.root, path);
         let start = Location { line: 1, column: 1, width: 1 };
-        let mut found = (start, start);
+        let (mut found, mut nodes) = ((start, start), Vec::new());
         while !rest.is_empty() {
             let step = match &node.kind {
                 Kind::Scalar { .. } => None,
+                // The places are those of the items that were read.
                 Kind::List(items) => index(rest).and_then(|(index, rest)| {
-                    let item = items.get(index)?;
-                    Some((item, (item.location, item.location), rest))
+                    let mut read = items.iter().filter(|item| !self.left_out.contains(&item.id));
+                    let item = read.nth(index)?;
+                    Some((&**item, "", (item.location, item.location), rest))
                 }),
                 // The longest key that fits: names may have dots in them.
                 Kind::Map(entries) => {
                     let fits = entries.iter().filter_map(|entry| {
                         let rest = after(rest, entry.name())?;
-                        Some((&entry.value, (entry.location(), entry.key.location), rest))
+                        let places = (entry.location(), entry.key.location);
+                        Some((&*entry.value, entry.name(), places, rest))
                     });
-                    fits.min_by_key(|(_, _, rest)| rest.len())
+                    fits.min_by_key(|(_, _, _, rest)| rest.len())
                 }
             };
-            let Some((next, location, left)) = step else { break };
+            let Some((next, name, location, left)) = step else { break };
+            nodes.push((next, name));
             (node, found, rest) = (next, location, left);
         }
-        found
+        (nodes, found)
     }
 }
 

@@ -11,8 +11,11 @@ impl<'a> Check<'a> {
         Self { source, faults: Vec::new() }
     }
 
-    /// Notes a fault of the value at `path`.
+    /// Notes a fault of the value at `path`, unless it could not be read in the first place.
     pub(super) fn fault(&mut self, path: &str, what: impl Into<String>, expected: &str) {
+        if self.source.is_unread(path) {
+            return;
+        }
         self.faults.push(self.source.fault(path, what, expected));
     }
 
@@ -59,7 +62,9 @@ impl<'a> Check<'a> {
         name: &str,
         known: impl Iterator<Item = &'n String> + Clone,
     ) {
-        if known.clone().any(|known| known == name) {
+        let section = format!("{kind}s");
+        let unread = self.source.names(&section).any(|unread| unread == name);
+        if unread || known.clone().any(|known| known == name) {
             return;
         }
         let names: Vec<&str> = known.map(String::as_str).collect();

@@ -17,7 +17,7 @@ routes:
 ";
 
 fn compile(text: &str) -> Result<Snapshot, Vec<String>> {
-    let loaded = config::parse("t.yaml", text).unwrap_or_else(|faults| panic!("{faults}"));
+    let loaded = config::parse("t.yaml", text).unwrap_or_else(|unread| panic!("{}", unread.faults));
     Snapshot::compile(&loaded).map_err(|faults| {
         let shown = faults.iter().map(ToString::to_string);
         shown.map(|f| f.lines().next().unwrap().replacen("t.yaml:", "", 1)).collect()
@@ -30,7 +30,7 @@ fn every_file_of_the_house_compiles() {
     let examples = std::fs::read_dir(root.join("examples")).unwrap();
     let files = examples.map(|entry| entry.unwrap().path());
     for file in files.chain([root.join("tidegate.yaml")]) {
-        let loaded = config::load(&file).unwrap_or_else(|faults| panic!("{faults}"));
+        let loaded = config::load(&file).unwrap_or_else(|unread| panic!("{}", unread.faults));
         Snapshot::compile(&loaded).unwrap_or_else(|faults| panic!("{faults}"));
     }
 }
@@ -274,4 +274,40 @@ proptest! {
             prop_assert!(product <= u128::from(MAX_QUOTA_MILLIS));
         }
     }
+}
+
+#[test]
+fn faults_of_form_and_of_sense_are_told_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t.yaml");
+    let text = "
+upstreams:
+  good: {respond: {status: 200, body: hi, content_type: text/plain}}
+  broken: {targets: [http://127.0.0.1:1], retries: many}
+limits:
+  unread: {quota: 5, window: soon}
+  senseless: {quota: 0, window: 1m}
+routes:
+  - {name: a, match: {path: /a}, upstream: good, limits: [unread], strip_prefx: /x}
+  - {name: b, match: 5, upstream: nowhere}
+  - {name: c, match: {path: /c}, upstream: nowhere, limits: [unread, missing]}
+  - {name: d, match: {path: /d}, upstream: broken}
+";
+    std::fs::write(&file, text).unwrap();
+    let faults = Snapshot::load(&file).unwrap_err();
+    let told: Vec<(usize, &str)> =
+        faults.iter().map(|fault| (fault.location.line, fault.what.as_str())).collect();
+    // What could not be read is told once; what refers to it, and what lies beside it, is judged.
+    assert_eq!(
+        told,
+        [
+            (4, "`many`"),
+            (6, "`soon`"),
+            (7, "`0`"),
+            (9, "unknown key `strip_prefx`"),
+            (10, "`5`"),
+            (11, "unknown upstream `nowhere`"),
+            (11, "unknown limit `missing`"),
+        ]
+    );
 }

@@ -132,8 +132,11 @@ fn unloadable(file: &Source) -> Vec<String> {
     for (line, block) in blocks(&file.text) {
         let name = format!("{}, from line {line}", file.path);
         let loaded = config::parse(&name, &block);
-        if let Err(faults) = loaded.and_then(|loaded| Snapshot::compile(&loaded)) {
-            violations.push(faults.to_string());
+        let compiled = loaded.map(|loaded| Snapshot::compile(&loaded));
+        match compiled {
+            Err(unread) => violations.push(unread.to_string()),
+            Ok(Err(faults)) => violations.push(faults.to_string()),
+            Ok(Ok(_)) => {}
         }
     }
     violations

@@ -88,7 +88,7 @@ fn a_file_must_be_there_small_and_text() {
     assert!(load(&file).unwrap_err().to_string().contains("expected a file that can be read"));
     assert!(load(folder.path()).unwrap_err().to_string().contains("a file that can be read"));
     std::fs::write(&file, b"a: 1\nb: \xff").unwrap();
-    let fault = load(&file).unwrap_err().iter().next().unwrap().clone();
+    let fault = load(&file).unwrap_err().faults.iter().next().unwrap().clone();
     assert_eq!((fault.location.line, fault.location.column), (2, 4));
     std::fs::write(&file, vec![b'#'; MAX_FILE + 1]).unwrap();
     assert!(load(&file).unwrap_err().to_string().contains("at most 1 MiB"));
@@ -100,7 +100,7 @@ fn a_file_full_of_faults_tells_the_first_ones() {
     let unknown: Vec<String> = (0..10_000).map(|i| format!("k{i}: 1")).collect();
     let texts = [repeated("a: 1\n"), format!("routes: [{}]", repeated("1,")), unknown.join("\n")];
     for text in texts {
-        let faults = parse("t.yaml", &text).unwrap_err();
+        let faults = parse("t.yaml", &text).unwrap_err().faults;
         assert_eq!(faults.iter().count(), MAX_FAULTS);
         assert!(faults.iter().all(|fault| fault.location.line <= MAX_FAULTS + 2));
     }
@@ -128,7 +128,7 @@ proptest! {
             text.splice(at..end, insert.chars());
         }
         let text: String = text.into_iter().collect();
-        if let Err(faults) = parse("t.yaml", &text) {
+        if let Err(Unread { faults, .. }) = parse("t.yaml", &text) {
             let lines = text.split('\n').count();
             prop_assert!(faults.iter().count() > 0);
             prop_assert!(faults.iter().all(|fault| (1..=lines + 1).contains(&fault.location.line)));

@@ -25,9 +25,9 @@ routes:
 
 /// Faults as `line:column: what, expected what`.
 fn faults(text: &str) -> Vec<String> {
-    let Err(faults) = parse("t.yaml", text) else { return Vec::new() };
+    let Err(unread) = parse("t.yaml", text) else { return Vec::new() };
     let first_line = |fault: &Fault| fault.to_string().lines().next().unwrap_or("").to_owned();
-    faults.iter().map(|f| first_line(f).replacen("t.yaml:", "", 1)).collect()
+    unread.faults.iter().map(|f| first_line(f).replacen("t.yaml:", "", 1)).collect()
 }
 
 #[test]
