@@ -4,119 +4,124 @@
 -- counts of 4 bytes, newest first. Anything else is read as a caller never seen.
 --
 -- Every number is a whole number below 2^53 (the configuration keeps limit * s below 2^52), so doubles
--- are exact, and floor(a / b) is too: for a + b < 2^53 no quotient rounds up to the next whole number.
+-- are exact, and so is a - a % b, which is how this file rounds down: for a + b < 2^53 no quotient
+-- rounds up to the next whole number.
 --
--- Registers in `algorithms`, by the tag that the gateway sends. An algorithm is five functions:
---   read(raw, quota, now) -> reading    the record at `now`; raw is false where there is none
---   decide(reading, cost) -> admitted   charges nothing
---   tell(reading, cost)   -> remaining, used, reset_at, retry_at (-1: admitted, or never)
---   charge(reading, cost) -> remaining, used, reset_at
+-- Registers in `algorithms`, by the tag that the gateway sends. An algorithm is four functions:
+--   read(raw, now, limit, window, resolution) -> reading
+--                                       the record at `now`; raw is false where there is none
+--   tell(reading, cost)   -> used, reset_at, retry_at (-1: admitted, or never); charges nothing
+--   charge(reading, cost) -> used, reset_at
 --   write(reading)        -> raw, expires_at (ms)
--- A reading with `dirty` set must be written: it was charged, or its clock was set back.
-algorithms.sliding_window = (function()
-  local MAX_STEP_BACK = 5000
-  local floor, max = math.floor, math.max
+-- and a reading has `remaining`, which `charge` lowers, and `dirty`: whether it must be written,
+-- because it was charged or its clock was set back.
+--
+-- Redis runs all of this anew with each call, so a function, a table or a look-up of a global here is
+-- paid for by each decision: few functions, one table for a reading, one for its counts.
 
-  -- The first ms from now on at which `cost` would be admitted if nobody else charged; -1: never.
-  local function retry_at(reading, cost)
-    local room = reading.limit - cost
-    local s, k, counts = reading.s, reading.k, reading.counts
-    local full, old = reading.full, reading.old
-    if room < 0 then return -1 end
-    for m = 0, k + 1 do
-      if m > 0 then
-        old = m <= k and counts[k - m + 1] or 0
-        full = full - old
-      end
-      local rest = room - full
-      if rest >= 0 then
-        local start = (reading.index + m) * s
-        if old <= rest then return max(start, reading.now) end
-        local offset = s - floor(rest * s / old)
-        if offset < s then return max(start + offset, reading.now) end
-      end
+-- The first ms from now on at which `cost` would be admitted if nobody else charged; -1: never.
+local function retry_at(reading, cost)
+  local room = reading.limit - cost
+  if room < 0 then return -1 end
+  local s, k, counts = reading.s, reading.k, reading.counts
+  local full, old, start, now = reading.full, reading.old, reading.start, reading.now
+  for m = 0, k + 1 do
+    if m > 0 then
+      old = m <= k and counts[k - m + 3] or 0
+      full = full - old
+      start = start + s
     end
-    return -1
-  end
-
-  -- The stored reset-at while it is ahead; else when the oldest live sub-window leaves the window;
-  -- now, if nothing is live.
-  local function reset_at(reading)
-    if reading.reset_at > reading.now then return reading.reset_at end
-    for age = reading.k, 0, -1 do
-      if reading.counts[age + 1] > 0 then
-        return (reading.index + reading.k + 1 - age) * reading.s
-      end
+    local rest = room - full
+    if rest >= 0 then
+      if old <= rest then return start > now and start or now end
+      local product = rest * s
+      local at = start + s - (product - product % old) / old
+      if at < start + s then return at > now and at or now end
     end
-    return reading.now
   end
+  return -1
+end
 
-  local function used(reading) return reading.full + reading.weighted end
-  local function remaining(reading) return max(0, reading.limit - used(reading)) end
-
-  -- The time that counts for a record never runs backwards; one whose clock was set back moves with it.
-  local function settle(seen, reset, now, s)
-    local behind = seen - now
-    if behind <= 0 then return now, seen, reset, false end
-    if behind <= MAX_STEP_BACK then return seen, seen, reset, false end
-    local back = floor(seen / s) - floor(now / s)
-    return now, now, max(0, reset - back * s), true
+-- The stored reset-at while it is ahead; else when the oldest live sub-window leaves the window;
+-- now, if nothing is live.
+local function reset_at(reading)
+  if reading.reset_at > reading.now then return reading.reset_at end
+  local k, counts = reading.k, reading.counts
+  for age = k, 0, -1 do
+    if counts[age + 3] > 0 then return reading.start + (k + 1 - age) * reading.s end
   end
+  return reading.now
+end
 
-  local function layout(k) return '<I6I6' .. string.rep('I4', k + 1) end
+local function tell(reading, cost)
+  local left, reset = reading.remaining, reset_at(reading)
+  if left == 0 then
+    local retry = retry_at(reading, 1)
+    if retry > reset then reset = retry end
+  end
+  return reading.full + reading.weighted, reset, cost <= left and -1 or retry_at(reading, cost)
+end
 
-  local function read(raw, quota, now)
-    local k = quota.resolution
-    local s = floor(quota.window / k)
-    local reading = {limit = quota.limit, s = s, k = k, counts = {}, seen = 0, reset_at = 0}
-    local counts, stored = reading.counts, nil
+algorithms.sliding_window = {
+  tell = tell,
+
+  read = function(raw, now, limit, window, k)
+    local s = (window - window % k) / k
+    local layout = k == 6 and '<I6I6I4I4I4I4I4I4I4' or '<I6I6' .. string.rep('I4', k + 1)
+    -- counts[3 + age]: the count of the sub-window `age` before the current one.
+    local counts, seen, reset, dirty, shift = {}, 0, 0, false, k + 1
     if raw and #raw == 12 + 4 * (k + 1) then
-      stored = {struct.unpack(layout(k), raw)}
-      now, reading.seen, reading.reset_at, reading.dirty = settle(stored[1], stored[2], now, s)
+      counts = {struct.unpack(layout, raw)}
+      seen, reset = counts[1], counts[2]
+      -- A record's time never runs backwards; one whose clock was set back far moves with it.
+      if seen - now > 5000 then
+        reset = reset - ((seen - seen % s) - (now - now % s))
+        if reset < 0 then reset = 0 end
+        seen, dirty = now, true
+      elseif seen > now then
+        now = seen
+      end
+      shift = ((now - now % s) - (seen - seen % s)) / s
     end
-    reading.now, reading.index = now, floor(now / s)
-    -- counts[1 + age]: the count of the sub-window `age` before the current one.
-    local shift = stored and reading.index - floor(reading.seen / s) or k + 1
-    local full = 0
-    for age = 0, k do
-      local count = age >= shift and stored[3 + age - shift] or 0
-      counts[age + 1] = count
-      if age < k then full = full + count end
+    if shift > 0 then
+      for age = k, 0, -1 do counts[age + 3] = age >= shift and counts[age + 3 - shift] or 0 end
     end
-    local old = counts[k + 1]
-    local left = s - (now - reading.index * s)
-    reading.full, reading.old = full, old
-    reading.weighted = floor((old * left + s - 1) / s)
-    return reading
-  end
+    local full, start, old = 0, now - now % s, counts[k + 3]
+    for at = 3, k + 2 do full = full + counts[at] end
+    local share = old * (start + s - now) + s - 1
+    local weighted = (share - share % s) / s
+    local remaining = limit - full - weighted
+    return {
+      limit = limit, s = s, k = k, layout = layout, counts = counts, now = now, start = start,
+      seen = seen, reset_at = reset, full = full, old = old, weighted = weighted,
+      remaining = remaining > 0 and remaining or 0, dirty = dirty,
+    }
+  end,
 
-  local function decide(reading, cost) return cost <= remaining(reading) end
-
-  local function tell(reading, cost)
-    local left, reset = remaining(reading), reset_at(reading)
-    if left == 0 then reset = max(reset, retry_at(reading, 1)) end
-    local retry = cost <= left and -1 or retry_at(reading, cost)
-    return left, used(reading), reset, retry
-  end
-
-  local function charge(reading, cost)
+  charge = function(reading, cost)
     if cost == 0 then return tell(reading, 0) end
-    reading.dirty = true
-    reading.counts[1] = reading.counts[1] + cost
-    reading.full = reading.full + cost
-    reading.seen = reading.now
-    reading.reset_at = reset_at(reading)
-    local left = remaining(reading)
-    if left < cost then reading.reset_at = max(reading.reset_at, retry_at(reading, cost)) end
-    return left, used(reading), reading.reset_at
-  end
+    local counts, full = reading.counts, reading.full + cost
+    counts[3] = counts[3] + cost
+    reading.full, reading.seen, reading.dirty = full, reading.now, true
+    local used = full + reading.weighted
+    local left = reading.limit - used
+    if left < 0 then left = 0 end
+    reading.remaining = left
+    local reset = reset_at(reading)
+    if left < cost then
+      local retry = retry_at(reading, cost)
+      if retry > reset then reset = retry end
+    end
+    reading.reset_at = reset
+    return used, reset
+  end,
 
-  local function write(reading)
+  write = function(reading)
     -- Only a record that was charged or moved with its clock is written: both have seen = now, and
     -- the counts are as of now.
-    local raw = struct.pack(layout(reading.k), reading.seen, reading.reset_at, unpack(reading.counts))
-    return raw, max(reading.reset_at, reading.seen + (reading.k + 1) * reading.s)
-  end
-
-  return {read = read, decide = decide, tell = tell, charge = charge, write = write}
-end)()
+    local k, seen, reset = reading.k, reading.seen, reading.reset_at
+    local expires_at = seen + (k + 1) * reading.s
+    if reset > expires_at then expires_at = reset end
+    return struct.pack(reading.layout, seen, reset, unpack(reading.counts, 3, k + 3)), expires_at
+  end,
+}

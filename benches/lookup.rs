@@ -1,0 +1,200 @@
+//! What a request's key and its route cost: `cargo bench --bench lookup`.
+
+use std::{hint::black_box, net::IpAddr};
+
+use divan::Bencher;
+use http::{HeaderMap, HeaderName, Method, header};
+use tidegate::{
+    identity::{KeyPlan, Part, Secret, Subject, TokenSource},
+    route::{HostPattern, Lookup, PathPattern, Rule, Table},
+};
+
+const SECRET: Secret = Secret(0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210);
+
+/// Routes of each kind, fixed and with a parameter, in the large table.
+const ROUTES: usize = 500;
+
+fn main() {
+    divan::main();
+}
+
+/// Hashes the key of one ordinary request, over and over.
+fn key(bencher: Bencher<'_, '_>, client: &str, parts: &[Part]) {
+    let mut headers = HeaderMap::new();
+    for (name, value) in [
+        ("host", "api.example.com"),
+        ("user-agent", "curl/8.5.0"),
+        ("accept", "application/json"),
+        ("accept-encoding", "gzip, br"),
+        ("authorization", "Bearer 3f9c1d27a4b84e0f9d6c2a7be1508f43"),
+        ("x-team", "payments"),
+    ] {
+        headers.insert(HeaderName::from_static(name), value.parse().expect("a value"));
+    }
+    let sources = [TokenSource::Header(header::AUTHORIZATION)];
+    let client: IpAddr = client.parse().expect("an address");
+    let param = |name: &str| (name == "id").then_some("4711");
+    let subject = Subject {
+        client,
+        host: "api.example.com",
+        method: &Method::GET,
+        route: "items",
+        path: "/items/4711",
+        param: &param,
+        query: Some("page=2&sort=name"),
+        headers: &headers,
+        token_sources: &sources,
+        ipv6_prefix: 64,
+    };
+    let plan = KeyPlan(parts.to_vec());
+    bencher.bench_local(|| black_box(&plan).key(black_box(&subject), black_box(SECRET)));
+}
+
+#[divan::bench]
+fn key_token(bencher: Bencher<'_, '_>) {
+    key(bencher, "192.0.2.1", &[Part::Token]);
+}
+
+#[divan::bench]
+fn key_client_ipv4(bencher: Bencher<'_, '_>) {
+    key(bencher, "192.0.2.1", &[Part::ClientIp]);
+}
+
+#[divan::bench]
+fn key_client_ipv6(bencher: Bencher<'_, '_>) {
+    key(bencher, "2001:db8::1", &[Part::ClientIp]);
+}
+
+/// Nothing of what is counted was sent: the address stands in.
+#[divan::bench]
+fn key_missing_header(bencher: Bencher<'_, '_>) {
+    key(bencher, "192.0.2.1", &[Part::Header(HeaderName::from_static("x-none"))]);
+}
+
+#[divan::bench]
+fn key_token_route_method(bencher: Bencher<'_, '_>) {
+    key(bencher, "192.0.2.1", &[Part::Token, Part::Route, Part::Method]);
+}
+
+#[divan::bench]
+fn key_six_parts(bencher: Bencher<'_, '_>) {
+    let parts = [
+        Part::ClientIp,
+        Part::Host,
+        Part::Path,
+        Part::PathParam("id".into()),
+        Part::Header(HeaderName::from_static("x-team")),
+        Part::Query("sort".into()),
+    ];
+    key(bencher, "192.0.2.1", &parts);
+}
+
+/// A table of `(host, path, methods)`.
+fn table<'r>(rules: impl IntoIterator<Item = (&'r str, String, Vec<Method>)>) -> Table {
+    let rules: Vec<Rule> = rules
+        .into_iter()
+        .map(|(host, path, methods)| Rule {
+            host: HostPattern::parse(host).expect("a host"),
+            path: PathPattern::parse(&path).expect("a path"),
+            methods,
+        })
+        .collect();
+    Table::build(&rules).expect("no two alike")
+}
+
+/// The few routes of a small service.
+fn small() -> Table {
+    table([
+        ("*", "/".into(), vec![]),
+        ("*", "/health".into(), vec![Method::GET]),
+        ("*", "/items".into(), vec![]),
+        ("*", "/items/{id}".into(), vec![]),
+        ("*", "/items/{id}/parts/{part}".into(), vec![Method::GET]),
+        ("*", "/files/{*rest}".into(), vec![]),
+    ])
+}
+
+/// 500 resources, each with a list and an item.
+fn large() -> Table {
+    table((0..ROUTES).flat_map(|n| {
+        [
+            ("*", format!("/api/v1/resource-{n}"), vec![]),
+            ("*", format!("/api/v1/resource-{n}/{{id}}"), vec![]),
+        ]
+    }))
+}
+
+/// The same few routes under an exact host, under wildcards and for any host.
+fn hosts() -> Table {
+    table(
+        ["api.example.com", "*.example.com", "*.eu.example.com", "*"].into_iter().flat_map(
+            |host| [(host, "/items/{id}".into(), vec![]), (host, "/{*rest}".into(), vec![])],
+        ),
+    )
+}
+
+/// Searches for one request, over and over; it must be found.
+fn find(bencher: Bencher<'_, '_>, table: &Table, host: &str, path: &str) {
+    assert!(matches!(table.find(host, path, &Method::GET), Lookup::Found(_)), "{host}{path}");
+    bencher.bench_local(|| {
+        black_box(table.find(black_box(host), black_box(path), black_box(&Method::GET)));
+    });
+}
+
+#[divan::bench]
+fn route_static(bencher: Bencher<'_, '_>) {
+    find(bencher, &small(), "api.example.com", "/items");
+}
+
+#[divan::bench]
+fn route_param(bencher: Bencher<'_, '_>) {
+    find(bencher, &small(), "api.example.com", "/items/4711");
+}
+
+#[divan::bench]
+fn route_two_params(bencher: Bencher<'_, '_>) {
+    find(bencher, &small(), "api.example.com", "/items/4711/parts/12");
+}
+
+#[divan::bench]
+fn route_catch_all(bencher: Bencher<'_, '_>) {
+    find(bencher, &small(), "api.example.com", "/files/2026/11/report.pdf");
+}
+
+/// No route: what a scanner costs.
+#[divan::bench]
+fn route_nothing(bencher: Bencher<'_, '_>) {
+    let table = small();
+    bencher.bench_local(|| {
+        black_box(table.find(black_box("api.example.com"), black_box("/x.php"), &Method::GET));
+    });
+}
+
+/// One of 1,000 routes.
+#[divan::bench]
+fn route_thousand_static(bencher: Bencher<'_, '_>) {
+    find(bencher, &large(), "api.example.com", "/api/v1/resource-377");
+}
+
+/// The same for a path with a parameter.
+#[divan::bench]
+fn route_thousand_param(bencher: Bencher<'_, '_>) {
+    find(bencher, &large(), "api.example.com", "/api/v1/resource-377/4711");
+}
+
+#[divan::bench]
+fn route_host_exact(bencher: Bencher<'_, '_>) {
+    find(bencher, &hosts(), "api.example.com", "/items/4711");
+}
+
+/// Two suffixes of the host have routes; the longer wins.
+#[divan::bench]
+fn route_host_wildcard(bencher: Bencher<'_, '_>) {
+    find(bencher, &hosts(), "shop.eu.example.com", "/items/4711");
+}
+
+/// No pattern has the host: the routes for any host are the last to be asked.
+#[divan::bench]
+fn route_host_any(bencher: Bencher<'_, '_>) {
+    find(bencher, &hosts(), "www.other.example.org", "/items/4711");
+}
