@@ -117,21 +117,22 @@ fn read_head(
 ) -> io::Result<Answer> {
     headers.clear();
     let malformed = || io::Error::from(Fault::HeaderName);
-    let mut persistent = head.is_http_11;
+    let (mut kept, mut closed) = (head.is_http_11, false);
     let mut named: Vec<HeaderName> = Vec::new();
     for (name, value) in &head.fields {
         let name = &bytes[name.start as usize..name.end as usize];
         let value = bytes.slice(value.start as usize..value.end as usize);
         let name = HeaderName::from_bytes(name).map_err(|_| malformed())?;
         if name == http::header::CONNECTION {
-            persistent = match value.to_ascii_lowercase().as_slice() {
-                b"keep-alive" => persistent || !head.is_http_11,
-                b"close" => false,
+            // HTTP/1.0 keeps a connection where it says so; a `close` counts wherever it stands.
+            match value.to_ascii_lowercase().as_slice() {
+                b"keep-alive" => kept = true,
+                b"close" => closed = true,
                 other => {
                     named.extend(named_by_connection(other));
-                    persistent && !other.windows(5).any(|word| word == b"close")
+                    closed |= other.windows(5).any(|word| word == b"close");
                 }
-            };
+            }
         } else if !super::headers::is_hop_by_hop(name.as_str()) {
             let value = HeaderValue::from_maybe_shared(value).map_err(|_| malformed())?;
             headers.try_append(name, value).map_err(|_| io::Error::from(Fault::HeadTooLarge))?;
@@ -145,7 +146,7 @@ fn read_head(
     let bodiless = *method == Method::HEAD || matches!(head.status, 204 | 304);
     if head.status == 204 && !matches!(head.length, None | Some(Length::Known(0))) {
         // It announces a body that it cannot have: what comes next has two readings.
-        persistent = false;
+        closed = true;
     }
     let end = match head.length {
         _ if bodiless => End::Over,
@@ -154,6 +155,7 @@ fn read_head(
         Some(Length::Chunked) => End::Chunked(Box::default()),
         None => End::Close,
     };
+    let persistent = kept && !closed;
     let mut response = Response::new(());
     *response.status_mut() = status;
     *response.headers_mut() = headers;
