@@ -119,7 +119,7 @@ pub struct Unread {
     /// What is wrong with its form.
     pub faults: Faults,
     /// What could be read all the same: for telling what else is wrong, never for use.
-    pub partial: Option<Loaded>,
+    pub partial: Option<Box<Loaded>>,
 }
 
 impl From<Faults> for Unread {
@@ -177,7 +177,7 @@ pub fn parse(name: &str, text: &str) -> Result<Loaded, Unread> {
             loaded.config = twice::agreed(&loaded.source, &loaded.config).map_err(Faults::from)?;
             Ok(loaded)
         }
-        (partial, Some(faults)) => Err(Unread { faults, partial }),
+        (partial, Some(faults)) => Err(Unread { faults, partial: partial.map(Box::new) }),
         (None, None) => Err(unreadable(name, "", "no configuration", "a YAML document").into()),
     }
 }
