@@ -3,17 +3,20 @@
 //! Serde stops at the first error. So each faulty value is noted and left out, and the reading
 //! starts again without it, until a pass finds nothing new.
 
+mod error;
+
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::fmt::{self, Display};
+use std::fmt::Display;
 use std::sync::{Arc, LazyLock};
 
 use serde::de::value::StrDeserializer;
 use serde::de::{
-    self, DeserializeOwned, DeserializeSeed, Deserializer, Expected, IntoDeserializer, MapAccess,
-    SeqAccess, Unexpected, Visitor,
+    self, DeserializeOwned, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess,
+    Visitor,
 };
 
+use self::error::{Error, one_of};
 use super::MAX_FAULTS;
 use super::fault::{Found, Location};
 use super::nearest::nearest;
@@ -345,67 +348,5 @@ impl<'de> MapAccess<'de> for Fields<'_> {
             Some(entry) => self.reader.seed(seed, &entry.value, entry.location()),
             None => Err(de::Error::custom("a value before its key")),
         }
-    }
-}
-
-#[derive(Debug)]
-enum Error {
-    /// Not yet among the faults.
-    Found(Found),
-    /// A key is missing, be it from the text or because its value was left out.
-    Missing,
-    /// Among the faults already.
-    Noted,
-}
-
-impl Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Found(found) => write!(f, "{}, expected {}", found.what, found.expected),
-            Self::Missing | Self::Noted => f.write_str("a fault that is reported elsewhere"),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
-
-impl de::Error for Error {
-    fn custom<T: Display>(message: T) -> Self {
-        Self::Found(Found::new(message.to_string(), "something else"))
-    }
-
-    fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        let found = match found {
-            Unexpected::Bool(value) => format!("`{value}`"),
-            Unexpected::Unsigned(value) => format!("`{value}`"),
-            Unexpected::Signed(value) => format!("`{value}`"),
-            Unexpected::Float(value) => format!("`{value}`"),
-            Unexpected::Str(text) => format!("`{}`", clip(text)),
-            Unexpected::Unit => "nothing".to_owned(),
-            Unexpected::Seq => "a list".to_owned(),
-            Unexpected::Map => "a mapping".to_owned(),
-            other => other.to_string(),
-        };
-        Self::Found(Found::new(found, expected.to_string()))
-    }
-
-    fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Self::invalid_type(found, expected)
-    }
-
-    fn unknown_variant(found: &str, expected: &'static [&'static str]) -> Self {
-        Self::Found(Found::new(format!("`{}`", clip(found)), one_of(expected)))
-    }
-
-    fn missing_field(_: &'static str) -> Self {
-        Self::Missing
-    }
-}
-
-fn one_of(names: &[&str]) -> String {
-    match names {
-        [] => "nothing".to_owned(),
-        [only] => (*only).to_owned(),
-        [all @ .., last] => format!("{} or {last}", all.join(", ")),
     }
 }
