@@ -103,15 +103,20 @@ impl Server {
         let control =
             control(&shared, &reloader, listening.admin, &stop).map_err(StartError::Thread)?;
         let within = config.drain_timeout.0;
+        let (starting, started) = std::sync::mpsc::channel();
         let workers = listening.workers.into_iter().enumerate().map(|(index, listeners)| {
+            let starting = starting.clone();
             let (shared, stop) = (shared.clone(), Stop { drain: drain.clone(), within });
             thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
-                if let Err(error) = worker::run(shared, listeners, stop) {
+                if let Err(error) = worker::run(shared, listeners, stop, starting) {
                     tracing::error!(%error, "a worker could not start");
                 }
             })
         });
         let workers = workers.collect::<io::Result<Vec<_>>>().map_err(StartError::Thread)?;
+        drop(starting);
+        // Nobody says anything; the last worker's end of the channel is the word.
+        let _ = started.recv();
         Ok(Self {
             addresses: listening.addresses,
             admin,

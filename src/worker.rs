@@ -10,7 +10,7 @@ use std::{
     net::SocketAddr,
     pin::Pin,
     rc::{Rc, Weak},
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, atomic::Ordering, mpsc::Sender},
     task::Poll,
     time::Duration,
 };
@@ -84,11 +84,13 @@ pub struct Stop {
     pub within: Duration,
 }
 
-/// Serves on `listeners` until `stop` says so and the last request is answered.
+/// Serves on `listeners` until `stop` says so and the last request is answered. Drops `starting` when
+/// it accepts.
 pub fn run(
     shared: Arc<Shared>,
     listeners: Vec<std::net::TcpListener>,
     stop: Stop,
+    starting: Sender<()>,
 ) -> io::Result<()> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().build_local(LocalOptions::default())?;
@@ -100,6 +102,7 @@ pub fn run(
             accepting.push(tokio::task::spawn_local(worker.clone().accept(listener)));
         }
         worker.shared.serving.fetch_add(1, Ordering::AcqRel);
+        drop(starting);
         let sweeping = tokio::task::spawn_local(worker.clone().sweep());
         for task in accepting {
             let _ = task.await;

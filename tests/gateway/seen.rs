@@ -192,3 +192,16 @@ fn a_request_id_is_new_unless_a_trusted_caller_gives_one() {
         assert!(is_new(&id(&gateway, bad)), "{bad}");
     }
 }
+
+#[test]
+fn a_gateway_that_has_started_serves_on_every_worker() {
+    for workers in [1, 2, 5] {
+        let gateway = Gateway::start(&format!(
+            "workers: {workers}
+upstreams: {{hello: {{respond: {{status: 200, body: hi, content_type: text/plain}}}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: hello}}]"
+        ));
+        let serving = gateway.server.shared.serving.load(std::sync::atomic::Ordering::Acquire);
+        assert_eq!(serving, workers);
+    }
+}
