@@ -284,6 +284,7 @@ fn faults_of_form_and_of_sense_are_told_at_once() {
 upstreams:
   good: {respond: {status: 200, body: hi, content_type: text/plain}}
   broken: {targets: [http://127.0.0.1:1], retries: many}
+  aimless: {targets: 5}
 limits:
   unread: {quota: 5, window: soon}
   senseless: {quota: 0, window: 1m}
@@ -302,12 +303,13 @@ routes:
         told,
         [
             (4, "`many`"),
-            (6, "`soon`"),
-            (7, "`0`"),
-            (9, "unknown key `strip_prefx`"),
-            (10, "`5`"),
-            (11, "unknown upstream `nowhere`"),
-            (11, "unknown limit `missing`"),
+            (5, "`5`"),
+            (7, "`soon`"),
+            (8, "`0`"),
+            (10, "unknown key `strip_prefx`"),
+            (11, "`5`"),
+            (12, "unknown upstream `nowhere`"),
+            (12, "unknown limit `missing`"),
         ]
     );
 }
