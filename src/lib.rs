@@ -21,6 +21,7 @@
 //! - [`snapshot`]: a configuration compiled into the immutable rules that requests run on.
 //! - [`store`]: where limits keep their counters: this process, or Redis.
 //! - [`telemetry`]: the process's own log and the access log.
+//! - [`throttle`]: admission by who is active: filters, when to throttle, and their exchange through Redis.
 //! - [`upstream`]: the servers behind the gateway: connections, forwarding, header rules.
 //! - [`worker`]: one core's world: accept, serve, drain.
 
@@ -43,5 +44,6 @@ pub mod server;
 pub mod snapshot;
 pub mod store;
 pub mod telemetry;
+pub mod throttle;
 pub mod upstream;
 pub mod worker;
