@@ -8,13 +8,21 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
+
+use tokio::sync::Notify;
 
 /// Where the time comes from. Cheap to clone; all clones of a manual clock move together.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
-    manual: Option<Arc<AtomicU64>>,
+    manual: Option<Arc<Manual>>,
+}
+
+#[derive(Debug)]
+struct Manual {
+    at: AtomicU64,
+    moved: Notify,
 }
 
 impl Clock {
@@ -25,26 +33,43 @@ impl Clock {
 
     /// A clock that stands at `start` (ms since the epoch) until it is moved with [`Self::set`].
     pub fn manual(start: u64) -> Self {
-        Self { manual: Some(Arc::new(AtomicU64::new(start))) }
+        Self { manual: Some(Arc::new(Manual { at: AtomicU64::new(start), moved: Notify::new() })) }
     }
 
     /// Now, in ms since the Unix epoch.
     pub fn now(&self) -> u64 {
         match &self.manual {
-            Some(at) => at.load(Ordering::Acquire),
+            Some(manual) => manual.at.load(Ordering::Acquire),
             None => system_millis(),
         }
     }
 
     /// What a manual clock shows, for those who have a time of their own unless a test gives them one.
     pub fn manual_now(&self) -> Option<u64> {
-        self.manual.as_ref().map(|at| at.load(Ordering::Acquire))
+        self.manual.as_ref().map(|manual| manual.at.load(Ordering::Acquire))
     }
 
     /// Moves a manual clock to `at` (ms since the epoch). The system's clock ignores it.
     pub fn set(&self, at: u64) {
         if let Some(manual) = &self.manual {
-            manual.store(at, Ordering::Release);
+            manual.at.store(at, Ordering::Release);
+            manual.moved.notify_waiters();
+        }
+    }
+
+    /// Returns when it is `at` (ms since the epoch). Needs a runtime.
+    pub async fn reached(&self, at: u64) {
+        let Some(manual) = &self.manual else {
+            let left = at.saturating_sub(self.now());
+            return tokio::time::sleep(Duration::from_millis(left)).await;
+        };
+        loop {
+            // Before the look at the clock: a move in between is not missed.
+            let moved = manual.moved.notified();
+            if manual.at.load(Ordering::Acquire) >= at {
+                return;
+            }
+            moved.await;
         }
     }
 }

@@ -4,7 +4,7 @@ use http::{Method, StatusCode};
 
 use crate::{
     framing::Fault, identity::Ambiguous, limit::Verdict, route::normalize::PathFault,
-    upstream::UpstreamError,
+    throttle::Turned, upstream::UpstreamError,
 };
 
 /// Why a request was not proxied, or not to its end.
@@ -46,6 +46,9 @@ pub enum GatewayError {
     /// A limit refused.
     #[error("a limit is exceeded")]
     Refused(Box<Verdict>),
+    /// The throttle lets only active users in, and this is not one.
+    #[error("more users are active than can be served; those already active are served first")]
+    Throttled(Box<Turned>),
     /// The limits' store cannot be asked, and a limit's policy is to refuse then.
     #[error("the limit cannot be checked at the moment")]
     StoreUnavailable,
@@ -61,6 +64,8 @@ pub enum Origin {
     Client,
     /// A limit.
     Limit,
+    /// The throttle.
+    Throttle,
     /// The store of the limits' counters.
     Store,
     /// The upstream.
@@ -80,7 +85,7 @@ impl GatewayError {
             Self::NoRoute => StatusCode::NOT_FOUND,
             Self::BodyTooLong => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
-            Self::Refused(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::Refused(_) | Self::Throttled(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
             Self::Upstream(UpstreamError::Timeout) => StatusCode::GATEWAY_TIMEOUT,
             Self::Upstream(_) => StatusCode::BAD_GATEWAY,
@@ -91,6 +96,7 @@ impl GatewayError {
     pub fn origin(&self) -> Origin {
         match self {
             Self::Refused(_) => Origin::Limit,
+            Self::Throttled(_) => Origin::Throttle,
             Self::StoreUnavailable => Origin::Store,
             Self::Upstream(_) => Origin::Upstream,
             _ => Origin::Client,

@@ -79,6 +79,21 @@ impl UpstreamCounters {
     }
 }
 
+/// What the throttle decided.
+#[derive(Debug, Default)]
+pub struct ThrottleCounters {
+    /// Requests of active users that were let in while newcomers were refused.
+    pub known: Counter,
+    /// Requests refused: the token had not been active lately.
+    pub unknown: Counter,
+    /// Requests refused: there was no token.
+    pub missing: Counter,
+    /// Requests refused: the token had been turned away lately.
+    pub rejected: Counter,
+    /// Tokens that became known, counted once a generation and worker.
+    pub remembered: Counter,
+}
+
 /// Counters by the names they are kept under.
 type Named<K, T> = Mutex<BTreeMap<K, Arc<CachePadded<T>>>>;
 
@@ -91,6 +106,8 @@ pub struct Shard {
     pub accepted: Counter,
     /// Requests that were refused before they had a route: malformed or late.
     pub malformed: Counter,
+    /// What the throttle decided.
+    pub throttle: CachePadded<ThrottleCounters>,
     routes: Named<Box<str>, RouteCounters>,
     limits: Named<(Box<str>, Box<str>), LimitCounters>,
     upstreams: Named<Box<str>, UpstreamCounters>,
@@ -139,6 +156,21 @@ impl Metrics {
         let shards = self.shards.lock();
         let sum = |pick: fn(&Shard) -> &Counter| shards.iter().map(|s| pick(s).get()).sum();
         [sum(|s| &s.connections), sum(|s| &s.accepted), sum(|s| &s.malformed)]
+    }
+
+    /// What the throttle decided: known, unknown, missing, rejected; and tokens remembered.
+    pub fn throttle(&self) -> [u64; 5] {
+        let shards = self.shards.lock();
+        let sum = |pick: fn(&ThrottleCounters) -> &Counter| {
+            shards.iter().map(|shard| pick(&shard.throttle).get()).sum()
+        };
+        [
+            sum(|t| &t.known),
+            sum(|t| &t.unknown),
+            sum(|t| &t.missing),
+            sum(|t| &t.rejected),
+            sum(|t| &t.remembered),
+        ]
     }
 
     /// Answers by route and class.

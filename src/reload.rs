@@ -45,6 +45,11 @@ impl Reloader {
         let path = self.path.display();
         match self.compile() {
             Ok(snapshot) => {
+                if let (Some(throttle), Some(settings)) =
+                    (&self.shared.throttle, &snapshot.throttle)
+                {
+                    throttle.configure(settings.clone());
+                }
                 let generation = self.shared.live.replace(snapshot);
                 self.shared.metrics.reloads.fetch_add(1, Ordering::Relaxed);
                 tracing::info!(%path, generation, "the configuration was reloaded");
@@ -73,8 +78,17 @@ impl Reloader {
             ("access_log", old.access_log != new.access_log),
             ("store", old.store != new.store),
             ("drain_timeout", old.drain_timeout != new.drain_timeout),
+            ("throttle", old.throttle.is_some() != new.throttle.is_some()),
         ];
-        let faults = changed.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| {
+        let filters = old.throttle.as_ref().zip(new.throttle.as_ref()).map(|(old, new)| {
+            [
+                ("throttle.memory", old.memory != new.memory),
+                ("throttle.capacity", old.capacity != new.capacity),
+                ("throttle.false_positive", old.false_positive != new.false_positive),
+            ]
+        });
+        let changed = changed.into_iter().chain(filters.into_iter().flatten());
+        let faults = changed.filter(|(_, changed)| *changed).map(|(key, _)| {
             let expected = "what the gateway was started with; to change it, restart";
             loaded.source.fault(key, format!("`{key}` is not what it was"), expected)
         });

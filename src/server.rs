@@ -23,6 +23,7 @@ use crate::{
     snapshot::Snapshot,
     store::{RedisOptions, SetupError, Stores},
     telemetry::{AccessLog, AccessLogGuard, Destination},
+    throttle::{Settings, Throttle},
     worker::{self, Stop},
 };
 
@@ -69,7 +70,8 @@ pub struct Server {
     drain: CancellationToken,
     stop: CancellationToken,
     workers: Mutex<Vec<thread::JoinHandle<()>>>,
-    control: Mutex<Option<thread::JoinHandle<()>>>,
+    /// The control thread, and the throttle's.
+    control: Mutex<Vec<thread::JoinHandle<()>>>,
     _access_log: Option<AccessLogGuard>,
 }
 
@@ -89,9 +91,14 @@ impl Server {
         let config = &loaded.config;
         let listening = listen(config)?;
         let (access_log, access_log_guard) = open_access_log(config)?.unzip();
+        for note in snapshot.notes() {
+            tracing::warn!(note, "the configuration may not be what is meant");
+        }
+        let settings = snapshot.throttle.clone();
         let shared = Arc::new(Shared {
             live: Live::new(snapshot),
             stores: stores(config, clock.clone())?,
+            throttle: throttle(config, settings, &clock)?,
             metrics: Metrics::default(),
             clock,
             access_log,
@@ -100,8 +107,12 @@ impl Server {
         let reloader = Arc::new(Reloader::new(path.to_owned(), &loaded, shared.clone()));
         let (drain, stop) = (CancellationToken::new(), CancellationToken::new());
         let admin = listening.admin.as_ref().and_then(|admin| admin.local_addr().ok());
-        let control =
-            control(&shared, &reloader, listening.admin, &stop).map_err(StartError::Thread)?;
+        let mut control =
+            vec![control(&shared, &reloader, listening.admin, &stop).map_err(StartError::Thread)?];
+        if let Some(throttle) = &shared.throttle {
+            let ticking = tick(throttle.clone(), shared.clock.clone(), stop.clone());
+            control.push(ticking.map_err(StartError::Thread)?);
+        }
         let within = config.drain_timeout.0;
         let (starting, started) = std::sync::mpsc::channel();
         let workers = listening.workers.into_iter().enumerate().map(|(index, listeners)| {
@@ -125,7 +136,7 @@ impl Server {
             drain,
             stop,
             workers: Mutex::new(workers),
-            control: Mutex::new(Some(control)),
+            control: Mutex::new(control),
             _access_log: access_log_guard,
         })
     }
@@ -139,7 +150,7 @@ impl Server {
             let _ = worker.join();
         }
         self.stop.cancel();
-        if let Some(control) = self.control.lock().take() {
+        for control in self.control.lock().drain(..) {
             let _ = control.join();
         }
     }
@@ -182,6 +193,17 @@ fn control(
     // The sender says nothing; its end is the word.
     let _ = ready.recv();
     Ok(thread)
+}
+
+/// Starts the thread that the throttle ticks on.
+fn tick(
+    throttle: Arc<Throttle>,
+    clock: Clock,
+    stop: CancellationToken,
+) -> io::Result<thread::JoinHandle<()>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let name = "throttle".to_owned();
+    thread::Builder::new().name(name).spawn(move || runtime.block_on(throttle.run(clock, stop)))
 }
 
 /// Opens every address for every worker. Port 0 is chosen once and then shared.
@@ -235,6 +257,16 @@ fn open_access_log(config: &Config) -> Result<Option<(AccessLog, AccessLogGuard)
         };
         StartError::AccessLog { path, error }
     })
+}
+
+fn throttle(
+    config: &Config,
+    settings: Option<Settings>,
+    clock: &Clock,
+) -> Result<Option<Arc<Throttle>>, SetupError> {
+    let shared = config.store.redis.is_some();
+    let throttle = settings.map(|settings| Throttle::new(settings, shared, clock.now()));
+    Ok(throttle.transpose()?)
 }
 
 fn stores(config: &Config, clock: Clock) -> Result<Arc<Stores>, SetupError> {

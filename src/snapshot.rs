@@ -7,10 +7,12 @@ mod check;
 mod compile;
 mod limits;
 mod listen;
+mod notes;
 mod routes;
 mod store;
 #[cfg(test)]
 mod tests;
+mod throttle;
 mod upstreams;
 
 use std::{path::Path, sync::Arc, time::Duration};
@@ -23,6 +25,7 @@ use crate::{
     identity::{KeyPlan, TokenSource, TrustedProxies},
     limit::Limit,
     route::Table,
+    throttle::Settings,
     upstream::Upstream,
 };
 
@@ -44,6 +47,8 @@ pub struct Snapshot {
     /// What clients' connections are held to; a connection keeps the head's bounds that it was
     /// accepted with.
     pub http: HttpRules,
+    /// Who is let in when too many users are active; none: everybody.
+    pub throttle: Option<Settings>,
 }
 
 /// What clients' connections are held to.

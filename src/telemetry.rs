@@ -115,7 +115,8 @@ pub struct AccessLine<'a> {
     pub bytes: u64,
     /// From the request's head to the answer's last byte.
     pub took: Duration,
-    /// `admitted`, `refused`, `unknown`, or `none` where nothing limits the route.
+    /// `admitted`, `refused` or `unknown` by its limits, `throttled`, or `none` where nothing limits the
+    /// route.
     pub limit: &'static str,
     /// Whether the answer was written to its end.
     pub complete: bool,

@@ -16,13 +16,15 @@ use source::{Source, all, read};
 const MAX_LINES: usize = 400;
 
 /// Rooms that know nothing of the way a request takes: each can be read, and tested, alone.
-const LEAVES: [&str; 7] = ["config", "framing", "identity", "limit", "route", "store", "upstream"];
+const LEAVES: [&str; 8] =
+    ["config", "framing", "identity", "limit", "route", "store", "throttle", "upstream"];
 
 /// What a leaf may import all the same, and why.
-const ALLOWED: [(&str, &str, &str); 4] = [
+const ALLOWED: [(&str, &str, &str); 5] = [
     ("store", "limit", "a store keeps what the algorithms count, and calls them"),
     ("store", "counter", "it counts its calls as everything else is counted"),
     ("store", "clock", "its control task expires records, and Redis' reconnection waits"),
+    ("throttle", "clock", "it ticks once a second"),
     ("upstream", "framing", "answers are read as strictly as requests, and share their deadlines"),
 ];
 
@@ -32,9 +34,9 @@ const MAY_IMPORT: [(&str, &[&str]); 13] = [
     ("counter", &[]),
     ("metrics", &["counter"]),
     ("telemetry", &[]),
-    ("error", &["framing", "identity", "limit", "route", "upstream"]),
-    ("snapshot", &["config", "framing", "identity", "limit", "route", "upstream"]),
-    ("respond", &["error", "limit", "snapshot", "upstream"]),
+    ("error", &["framing", "identity", "limit", "route", "throttle", "upstream"]),
+    ("snapshot", &["config", "framing", "identity", "limit", "route", "throttle", "upstream"]),
+    ("respond", &["error", "limit", "snapshot", "throttle", "upstream"]),
     ("live", &["snapshot"]),
     ("reload", &["config", "gateway", "snapshot"]),
     (
@@ -52,11 +54,12 @@ const MAY_IMPORT: [(&str, &[&str]); 13] = [
             "snapshot",
             "store",
             "telemetry",
+            "throttle",
             "upstream",
         ],
     ),
     ("worker", &["clock", "framing", "gateway", "identity", "metrics", "snapshot", "upstream"]),
-    ("admin", &["gateway", "limit", "metrics", "reload", "store", "telemetry"]),
+    ("admin", &["gateway", "limit", "metrics", "reload", "store", "telemetry", "throttle"]),
     (
         "server",
         &[
@@ -70,13 +73,15 @@ const MAY_IMPORT: [(&str, &[&str]); 13] = [
             "snapshot",
             "store",
             "telemetry",
+            "throttle",
             "worker",
         ],
     ),
 ];
 
 /// The commands stand above everything but the binary.
-const CLI: (&str, &[&str]) = ("cli", &["clock", "config", "server", "snapshot", "telemetry"]);
+const CLI: (&str, &[&str]) =
+    ("cli", &["clock", "config", "server", "snapshot", "telemetry", "throttle"]);
 
 fn may_import(module: &str, other: &str) -> bool {
     if LEAVES.contains(&module) {

@@ -47,6 +47,7 @@ impl Collector for Reading {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.requests(&mut encoder)?;
         self.limits(&mut encoder)?;
+        super::throttle_metrics::encode(&self.0, &mut encoder)?;
         self.store(&mut encoder)?;
         self.process(&mut encoder)
     }
@@ -152,7 +153,7 @@ impl Reading {
     }
 }
 
-fn counter<'e>(
+pub(super) fn counter<'e>(
     encoder: &'e mut DescriptorEncoder<'_>,
     name: &'e str,
     help: &str,
@@ -160,14 +161,23 @@ fn counter<'e>(
     encoder.encode_descriptor(name, help, None, MetricType::Counter)
 }
 
-fn add(family: &mut MetricEncoder<'_>, labels: &[(&str, &str)], value: u64) -> fmt::Result {
+pub(super) fn add(
+    family: &mut MetricEncoder<'_>,
+    labels: &[(&str, &str)],
+    value: u64,
+) -> fmt::Result {
     if labels.is_empty() {
         return family.encode_counter::<NoLabelSet, u64, u64>(&value, None);
     }
     family.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&value, None)
 }
 
-fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
+pub(super) fn gauge(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    value: u64,
+) -> fmt::Result {
     let value = i64::try_from(value).unwrap_or(i64::MAX);
     encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
 }

@@ -2,6 +2,8 @@
 //! nobody for a password, so it belongs on loopback or a private network.
 
 mod metrics;
+mod throttle;
+mod throttle_metrics;
 
 use std::{io, net::SocketAddr, sync::Arc, sync::atomic::Ordering};
 
@@ -37,6 +39,7 @@ pub fn router(shared: Arc<Shared>, reloader: Arc<Reloader>) -> Router {
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics::text))
         .route("/api/reload", post(reload))
+        .route("/api/throttle", get(throttle::show).put(throttle::set))
         .with_state(Control { shared, reloader })
 }
 
@@ -56,14 +59,16 @@ async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Ready: workers accept. A lost store does not make it unready, because limits then follow their
+/// Ready: workers accept, and with a throttle its filters are loaded. A lost store does not make it unready, because limits then follow their
 /// `on_failure`; it is told, though.
 async fn readyz(State(control): State<Control>) -> Response {
     let workers = control.shared.serving.load(Ordering::Acquire);
     let store = control.shared.stores.status();
-    let status = if workers > 0 { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let throttle = control.shared.throttle.as_ref().map(|throttle| throttle.status());
+    let ready = workers > 0 && throttle.is_none_or(|throttle| throttle.loaded);
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let body = json!({
-        "ready": workers > 0,
+        "ready": ready,
         "workers": workers,
         "generation": control.shared.live.generation(),
         "store": {
@@ -72,15 +77,18 @@ async fn readyz(State(control): State<Control>) -> Response {
             "workers_without": store.lost,
             "gateways": store.gateways,
         },
+        "throttle": throttle.map(|throttle| json!({
+            "loaded": throttle.loaded,
+            "complete": throttle.complete,
+        })),
     });
     (status, Json(body)).into_response()
 }
 
 /// Replaces the rules by what the file says now.
 async fn reload(State(control): State<Control>, headers: HeaderMap) -> Response {
-    if headers.contains_key(header::ORIGIN) {
-        let detail = "a web page must not reload the gateway; expected a request without Origin";
-        return problem(StatusCode::FORBIDDEN, detail, &[]);
+    if let Some(refused) = from_a_web_page(&headers) {
+        return refused;
     }
     match control.reloader.reload() {
         Ok(generation) => Json(json!({ "generation": generation })).into_response(),
@@ -90,6 +98,13 @@ async fn reload(State(control): State<Control>, headers: HeaderMap) -> Response 
             problem(StatusCode::BAD_REQUEST, detail, &faults)
         }
     }
+}
+
+/// The refusal of a request that a web page sent: it could change what the operator did not mean to.
+fn from_a_web_page(headers: &HeaderMap) -> Option<Response> {
+    let detail = "a web page must not change the gateway; expected a request without Origin";
+    let forged = headers.contains_key(header::ORIGIN);
+    forged.then(|| problem(StatusCode::FORBIDDEN, detail, &[]))
 }
 
 fn problem(status: StatusCode, detail: &str, faults: &[String]) -> Response {

@@ -4,6 +4,7 @@ use std::path::Path;
 use super::{Exit, written};
 use crate::config::Config;
 use crate::snapshot::Snapshot;
+use crate::throttle::Settings;
 
 /// Reads and compiles the configuration at `path`; tells every fault, or in short what it says.
 pub(super) fn run(path: &Path, out: &mut dyn Write) -> Exit {
@@ -36,7 +37,29 @@ fn summary(
         let (name, path, upstream) = (&route.name, &route.matches.path, &route.upstream);
         writeln!(out, "  {name}: {methods} {host}{path} -> {upstream} ({limits})")?;
     }
+    if let Some(throttle) = &snapshot.throttle {
+        writeln!(out, "  throttle: {}", admission(throttle))?;
+    }
+    for note in snapshot.notes() {
+        writeln!(out, "  note: {note}")?;
+    }
     Ok(())
+}
+
+/// What the throttle does, and what it takes.
+fn admission(throttle: &Settings) -> String {
+    let (marks, geometry) = (&throttle.marks, &throttle.geometry);
+    let generations = geometry.memory + 1;
+    let minutes = |millis: u64| format!("{}m", millis / 60_000);
+    format!(
+        "above {} active users, below {} open again; {} of memory in {generations} generations of \
+         {}; filters of {} MiB",
+        marks.max_active,
+        marks.resume_below,
+        minutes(throttle.sizing.memory),
+        minutes(geometry.generation),
+        geometry.bytes().div_ceil(1 << 20),
+    )
 }
 
 fn count(number: usize, what: &str) -> String {

@@ -4,6 +4,8 @@
 //! and answers. Every leaf returns values; only here is it decided what follows from them.
 
 mod account;
+mod admission;
+mod plan;
 mod rules;
 mod settle;
 mod target;
@@ -31,15 +33,14 @@ use crate::{
     clock::Clock,
     error::GatewayError,
     framing::Wire,
-    identity::{Secret, Subject},
-    limit::{Charge, Key, Verdict},
+    limit::{Charge, Verdict},
     live::Live,
     metrics::{Metrics, RouteCounters, Shard},
     respond,
-    route::{Lookup, normalize::normalize},
     snapshot::Route,
     store::{Store, Stores},
     telemetry::AccessLog,
+    throttle::{Gate, Throttle},
     upstream::{
         Kind, UpstreamError,
         headers::{Forwarding, X_REQUEST_ID},
@@ -52,6 +53,8 @@ pub struct Shared {
     pub live: Live,
     /// The counters of the limits.
     pub stores: Arc<Stores>,
+    /// Who is let in when too many users are active; none: everybody.
+    pub throttle: Option<Arc<Throttle>>,
     /// The counters of what happened.
     pub metrics: Metrics,
     /// Where limits' time comes from.
@@ -77,6 +80,7 @@ pub struct Gateway {
     shared: Arc<Shared>,
     shard: Arc<Shard>,
     store: Store,
+    gate: Option<Gate>,
     cache: RulesCache,
     ids: visit::RequestIds,
     /// What is counted of requests that no route was found for.
@@ -93,6 +97,7 @@ impl Gateway {
         let shard = shared.metrics.shard();
         Self {
             store: shared.stores.worker(),
+            gate: shared.throttle.as_ref().map(Throttle::gate),
             cache: RulesCache::new(&shared.live, &shard, clock.clone()),
             ids: visit::RequestIds::new(),
             unrouted: shard.route(""),
@@ -136,6 +141,7 @@ impl Gateway {
         }
         let route = &rules.snapshot.routes[plan.route];
         peer.wire.allow(route.request_timeout.as_millis() as u64);
+        self.admit(visit)?;
         visit.check_length(route)?;
         if !plan.keys.is_empty() {
             visit.verdict = Some(self.charge(rules, &plan, visit).await?);
@@ -160,55 +166,6 @@ impl Gateway {
             }
         }
         target::to_origin_form(parts)
-    }
-
-    /// Finds the route, the keys that its limits count by, and the target to forward.
-    fn plan(&self, rules: &Rules, peer: &Peer, visit: &mut Visit) -> Result<Plan, GatewayError> {
-        let snapshot = &rules.snapshot;
-        let parts = &visit.parts;
-        let client = snapshot.identity.trusted_proxies.client(peer.address, &parts.headers);
-        let host = target::host(parts);
-        let path =
-            normalize(parts.uri.path(), snapshot.http.merge_slashes).map_err(GatewayError::Path)?;
-        let found = match snapshot.table.find(&host, &path, &parts.method) {
-            Lookup::Found(found) => found,
-            Lookup::OtherMethods(methods) => return Err(GatewayError::OtherMethods(methods)),
-            Lookup::Nothing => return Err(GatewayError::NoRoute),
-        };
-        let index = found.route;
-        let route = &snapshot.routes[index];
-        let line = self.draft_line(visit, client, &host, &path, &route.name);
-        let keys = self.identify(
-            route,
-            &Subject {
-                client,
-                host: &host,
-                method: &parts.method,
-                route: &route.name,
-                path: &path,
-                param: &|name| found.params.get(name),
-                query: parts.uri.query(),
-                headers: &parts.headers,
-                token_sources: &snapshot.identity.token,
-                ipv6_prefix: snapshot.identity.ipv6_prefix,
-            },
-        );
-        let forwarded = target::forwarded(parts, &path, route.strip_prefix.as_deref());
-        visit.account.line = line;
-        visit.account.counters = rules.routes[index].counters.clone();
-        visit.route = Some(index);
-        Ok(Plan { route: index, keys: keys?, target: forwarded? })
-    }
-
-    /// The key of each limit of `route`.
-    fn identify(
-        &self,
-        route: &Route,
-        subject: &Subject<'_>,
-    ) -> Result<SmallVec<[Key; 4]>, GatewayError> {
-        let (k0, k1) = self.shared.stores.seed();
-        let keys = route.limits.iter().map(|used| used.key.key(subject, Secret(k0, k1)).map(Key));
-        keys.collect::<Result<_, _>>().map_err(GatewayError::Ambiguous)
     }
 
     /// Charges all limits of the route, or none.
@@ -324,6 +281,28 @@ impl Gateway {
         GatewayError::Upstream(error)
     }
 
+    /// The answer to a request that ended early, but for the headers that every answer has.
+    fn refuse(
+        &self,
+        rules: &Rules,
+        visit: &mut Visit,
+        error: GatewayError,
+    ) -> Response<respond::Content> {
+        let route = visit.route.map(|route| &rules.snapshot.routes[route]);
+        let map = std::mem::take(&mut visit.parts.headers);
+        let mut response = respond::error(&error, route, visit.id(), map);
+        match error {
+            GatewayError::Refused(verdict) => visit.verdict = Some(*verdict),
+            GatewayError::Throttled(turned) => {
+                let which = rules.snapshot.headers;
+                let headers = response.headers_mut();
+                respond::throttle_headers(headers, &turned, which, visit.cross_origin);
+            }
+            _ => {}
+        }
+        response.map(respond::Content::Whole)
+    }
+
     /// Turns an outcome into the answer, with its headers and its account.
     fn answer(
         &self,
@@ -337,16 +316,11 @@ impl Gateway {
         }
         let failed = outcome.is_err();
         let mut response = match outcome {
-            Ok(response) => response,
-            Err(error) => {
-                let route = visit.route.map(|route| &rules.snapshot.routes[route]);
-                let map = std::mem::take(&mut visit.parts.headers);
-                let response = respond::error(&error, route, visit.id(), map);
-                if let GatewayError::Refused(verdict) = error {
-                    visit.verdict = Some(*verdict);
-                }
-                response.map(respond::Content::Whole)
+            Ok(response) => {
+                self.remember(rules, &visit, response.status());
+                response
             }
+            Err(error) => self.refuse(rules, &mut visit, error),
         };
         let headers = response.headers_mut();
         if let (Some(verdict), Some(index)) = (&visit.verdict, visit.route) {

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::{Peer, account::Account};
 use crate::{
     error::GatewayError,
-    identity::{Part, TokenSource},
+    identity::{Caller, Part, TokenSource},
     limit::{Key, Verdict},
     snapshot::Route,
     upstream::{Outgoing, RequestBody, Target, headers::X_REQUEST_ID},
@@ -37,6 +37,8 @@ pub(super) struct Visit {
     pub(super) account: Account,
     pub(super) route: Option<usize>,
     pub(super) verdict: Option<Verdict>,
+    /// Who asks, where the throttle wants to know.
+    pub(super) caller: Option<Caller>,
     pub(super) request_id: HeaderValue,
     /// Whether the peer's own word about the client is believed.
     pub(super) trusted: bool,
@@ -64,6 +66,7 @@ impl Visit {
             account,
             route: None,
             verdict: None,
+            caller: None,
             request_id,
         }
     }

@@ -80,7 +80,7 @@ pub struct Ambiguous(pub String);
 
 /// The tag of the client's address where it stands in for a key that is wholly empty: told apart
 /// from every part, so it never meets a token of the same spelling.
-const FALLBACK: u8 = 0;
+pub(super) const FALLBACK: u8 = 0;
 
 impl KeyPlan {
     /// Hashes the parts of `subject`. A missing part is the empty string; where all are missing the
@@ -99,14 +99,15 @@ impl KeyPlan {
     }
 }
 
-struct KeyHash(SipHasher13);
+/// Hashes parts, each tagged and with its length before it.
+pub(super) struct KeyHash(SipHasher13);
 
 impl KeyHash {
-    fn new(secret: Secret) -> Self {
+    pub(super) fn new(secret: Secret) -> Self {
         Self(SipHasher13::new_with_keys(secret.0, secret.1))
     }
 
-    fn finish(self) -> u128 {
+    pub(super) fn finish(self) -> u128 {
         self.0.finish128().as_u128()
     }
 
@@ -143,14 +144,14 @@ impl KeyHash {
         bytes.is_empty()
     }
 
-    fn address(&mut self, tag: u8, subject: &Subject<'_>) -> bool {
+    pub(super) fn address(&mut self, tag: u8, subject: &Subject<'_>) -> bool {
         match counted(subject.client, subject.ipv6_prefix) {
             IpAddr::V4(v4) => self.bytes(tag, &v4.octets()),
             IpAddr::V6(v6) => self.bytes(tag, &v6.octets()),
         }
     }
 
-    fn token(&mut self, token: Token<'_>) -> bool {
+    pub(super) fn token(&mut self, token: Token<'_>) -> bool {
         if !token.scheme.is_empty() {
             self.bytes(11, &token.scheme.to_ascii_lowercase());
         }

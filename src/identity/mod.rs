@@ -1,10 +1,12 @@
 //! Who is asking: the client's address behind trusted proxies, its token, and the keys that limits
 //! count by. Pure; nothing here remembers anybody.
 
+mod caller;
 pub mod client;
 pub mod key;
 pub mod token;
 
+pub use caller::Caller;
 pub use client::TrustedProxies;
 pub use key::{Ambiguous, KeyPlan, Part, Secret, Subject};
 pub use token::{TokenSource, token};

@@ -13,6 +13,7 @@ pub use self::problem::error;
 use crate::{
     limit::{Decision, Millis, Verdict},
     snapshot::{RateHeaders, Route},
+    throttle::{POLICY, Turned},
     upstream::{AnswerStream, Respond},
 };
 
@@ -69,6 +70,34 @@ pub fn rate_headers(
     if which.draft_11 {
         draft_headers(headers, route, verdict);
     }
+    expose(headers, which, cross_origin);
+}
+
+/// Writes what the throttle says to a caller whom it turned away.
+pub fn throttle_headers(
+    headers: &mut HeaderMap,
+    turned: &Turned,
+    which: RateHeaders,
+    cross_origin: bool,
+) {
+    if which.x_ratelimit {
+        headers.insert(LIMIT, repeated(turned.max_active));
+        headers.insert(REMAINING, header_value(0));
+        headers.insert(USED, header_value(turned.active));
+        headers.insert(RESET, header_value(turned.reset_at.div_ceil(1000)));
+        headers.insert(RESOURCE, const { HeaderValue::from_static(POLICY) });
+    }
+    if which.draft_11 {
+        let (limit, window) = (turned.max_active, turned.memory.div_ceil(1000));
+        let until = throttle_retry_after(turned);
+        let policy = format!("\"{POLICY}\";q={limit};w={window}");
+        draft_items(headers, policy, format!("\"{POLICY}\";r=0;t={until}"));
+    }
+    expose(headers, which, cross_origin);
+}
+
+/// Lets a web page of another site read the headers.
+fn expose(headers: &mut HeaderMap, which: RateHeaders, cross_origin: bool) {
     if cross_origin && (which.x_ratelimit || which.draft_11) {
         headers.append(header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
     }
@@ -104,6 +133,10 @@ fn draft_headers(headers: &mut HeaderMap, route: &Route, verdict: &Verdict) {
         let _ = write!(policy, "{comma}\"{name}\";q={};w={window}", decision.limit);
         let _ = write!(state, "{comma}\"{name}\";r={};t={until}", decision.remaining);
     }
+    draft_items(headers, policy, state);
+}
+
+fn draft_items(headers: &mut HeaderMap, policy: String, state: String) {
     for (name, value) in [(DRAFT_POLICY, policy), (DRAFT_LIMIT, state)] {
         if let Ok(value) = HeaderValue::try_from(value) {
             headers.insert(name, value);
@@ -118,6 +151,11 @@ pub fn retry_after(verdict: &Verdict) -> Option<u64> {
         .map(|decision| decision.retry_at)
         .try_fold(0, |latest: Millis, retry_at| Some(latest.max(retry_at?)))
         .map(|retry_at| retry_at.saturating_sub(verdict.now).div_ceil(1000).max(1))
+}
+
+/// The whole seconds that a caller whom the throttle turned away is asked to wait.
+pub fn throttle_retry_after(turned: &Turned) -> u64 {
+    turned.reset_at.saturating_sub(turned.now).div_ceil(1000).max(1)
 }
 
 /// The answer of an upstream that is the gateway itself.

@@ -3,11 +3,13 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response, header};
 
-use super::{number::header_value, retry_after};
-use crate::{error::GatewayError, limit::Verdict, snapshot::Route};
+use super::{number::header_value, retry_after, throttle_retry_after};
+use crate::{error::GatewayError, limit::Verdict, snapshot::Route, throttle::POLICY};
 
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+const REDUCED_CAPACITY: &str =
+    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 const STORE_UNAVAILABLE: &str = "urn:tidegate:problem:store-unavailable";
 /// Longer than most documents, so that one allocation holds them.
 const LENGTH: usize = 320;
@@ -30,6 +32,16 @@ pub fn error(
             if let Some(seconds) = retry_after {
                 headers.insert(header::RETRY_AFTER, header_value(seconds));
             }
+        }
+        (GatewayError::Throttled(turned), _) => {
+            let seconds = throttle_retry_after(turned);
+            json.begin(REDUCED_CAPACITY, "Temporary reduced capacity", status.as_u16());
+            json.member("detail", &error.detail());
+            json.raw(",\"violated-policies\":[");
+            json.string(POLICY);
+            json.raw("],\"retry-after\":");
+            json.number(seconds);
+            headers.insert(header::RETRY_AFTER, header_value(seconds));
         }
         (GatewayError::StoreUnavailable, _) => {
             json.begin(STORE_UNAVAILABLE, "Store unavailable", status.as_u16());

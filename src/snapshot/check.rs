@@ -19,6 +19,11 @@ impl<'a> Check<'a> {
         self.faults.push(self.source.fault(path, what, expected));
     }
 
+    /// Whether the value at `path` could not be read.
+    pub(super) fn is_unread(&self, path: &str) -> bool {
+        self.source.is_unread(path)
+    }
+
     /// Notes a fault of the value at `path` unless it `holds`.
     pub(super) fn ensure(&mut self, holds: bool, path: &str, what: &str, expected: &str) {
         if !holds {

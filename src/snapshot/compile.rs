@@ -1,7 +1,9 @@
 //! Puts the parts together. Every part is looked at, whatever is wrong with the others.
 
 use super::check::Check;
-use super::{IdentityRules, RateHeaders, Snapshot, limits, listen, routes, store, upstreams};
+use super::{
+    IdentityRules, RateHeaders, Snapshot, limits, listen, routes, store, throttle, upstreams,
+};
 use crate::config::{Client, Faults, Loaded, Standard, TokenSource as Written};
 use crate::identity::{TokenSource, TrustedProxies};
 
@@ -10,13 +12,11 @@ pub(super) fn snapshot(loaded: &Loaded) -> Result<Snapshot, Faults> {
     let mut check = Check::new(&loaded.source);
     listen::check(&mut check, config);
     store::check(&mut check, &config.store);
-    if config.throttle.is_some() {
-        check.unbuilt("throttle", "`throttle`", "no such section");
-    }
     let upstreams = upstreams::compile(&mut check, &config.upstreams);
     let limits = limits::compile(&mut check, config);
     let (table, routes) = routes::compile(&mut check, config, &upstreams, &limits);
     let identity = identity(&mut check, &config.client);
+    let throttle = throttle::compile(&mut check, config);
     match Faults::new(check.faults) {
         Some(faults) => Err(faults),
         None => Ok(Snapshot {
@@ -30,6 +30,7 @@ pub(super) fn snapshot(loaded: &Loaded) -> Result<Snapshot, Faults> {
                 draft_11: config.headers.standard == Standard::Draft11,
             },
             http: listen::http_rules(&config.http),
+            throttle,
         }),
     }
 }

@@ -5,8 +5,173 @@
 
 pub mod estimate;
 pub mod filter;
+mod gate;
 pub mod geometry;
+pub mod memory;
+pub mod mode;
 pub mod payload;
+mod recent;
+mod rejected;
 mod seed;
+mod ticker;
 
-pub use self::{filter::Filter, geometry::Geometry, seed::Seed};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use arc_swap::ArcSwap;
+use smallvec::SmallVec;
+
+use self::{
+    estimate::Estimate,
+    geometry::{Millis, Sizing},
+    mode::{Marks, Mode},
+    rejected::Rejected,
+};
+pub use self::{
+    filter::Filter,
+    gate::{Admitted, Gate, Newcomer, Turned},
+    geometry::Geometry,
+    seed::Seed,
+};
+
+/// The name that clients read of the throttle, where a limit's would stand.
+pub const POLICY: &str = "active-users";
+
+/// What the configuration says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// When to throttle, by the number of active users.
+    pub marks: Marks,
+    /// Whether to.
+    pub mode: Mode,
+    /// Answers with these statuses make no token known.
+    pub forget_status: SmallVec<[u16; 4]>,
+    /// What the filters must hold.
+    pub sizing: Sizing,
+    /// What that makes of them. Only a restart changes it.
+    pub geometry: Geometry,
+}
+
+/// How things stand, as of the last tick.
+#[derive(Clone, Copy, Debug)]
+pub struct Status {
+    /// Whether to throttle, as the configuration or the operator says.
+    pub mode: Mode,
+    /// Whether the number of active users asks for it.
+    pub crowded: bool,
+    /// How many users are active.
+    pub estimate: Estimate,
+    /// Whether the shared filters were loaded; true where nothing is shared.
+    pub loaded: bool,
+    /// Whether nothing of the memory is missing: else nobody is refused.
+    pub complete: bool,
+    /// When a newcomer may find room at the earliest, in ms since the epoch by the filters' clock.
+    pub room_at: Millis,
+    /// How far the filters' clock, which is Redis' where there is one, is ahead of this machine's,
+    /// in ms.
+    pub offset: i64,
+    /// Ticks so far.
+    pub ticks: u64,
+}
+
+impl Status {
+    /// Whether newcomers are refused.
+    pub fn refuses(&self) -> bool {
+        let wanted = match self.mode {
+            Mode::Auto => self.crowded,
+            Mode::On => true,
+            Mode::Off => false,
+        };
+        wanted && self.loaded && self.complete
+    }
+}
+
+/// The throttle of a process.
+pub struct Throttle {
+    filter: Arc<ArcSwap<Filter>>,
+    rejected: Rejected,
+    settings: ArcSwap<Settings>,
+    status: ArcSwap<Status>,
+    /// [`Status::refuses`], where a request finds it with one load.
+    refusing: AtomicBool,
+}
+
+impl Throttle {
+    /// Nobody known yet, at `now`. `shared`: others know, and have to be asked first.
+    pub fn new(
+        settings: Settings,
+        shared: bool,
+        now: Millis,
+    ) -> Result<Arc<Self>, getrandom::Error> {
+        let filter = Filter::new(settings.geometry, Seed::random()?, now);
+        let status = Status {
+            mode: settings.mode,
+            crowded: false,
+            estimate: Estimate { tokens: 0, error: 0, saturated: false },
+            loaded: !shared,
+            complete: !shared,
+            room_at: now,
+            offset: 0,
+            ticks: 0,
+        };
+        Ok(Arc::new(Self {
+            filter: Arc::new(ArcSwap::from_pointee(filter)),
+            rejected: Rejected::new(),
+            refusing: AtomicBool::new(status.refuses()),
+            settings: ArcSwap::from_pointee(settings),
+            status: ArcSwap::from_pointee(status),
+        }))
+    }
+
+    /// A worker's gate.
+    pub fn gate(self: &Arc<Self>) -> Gate {
+        Gate::new(Arc::clone(self))
+    }
+
+    /// How things stand.
+    pub fn status(&self) -> Status {
+        **self.status.load()
+    }
+
+    /// What the configuration says now.
+    pub fn settings(&self) -> Arc<Settings> {
+        self.settings.load_full()
+    }
+
+    /// Takes over what a new configuration says. A mode that the operator set stays, unless the
+    /// configuration's has changed.
+    pub fn configure(&self, settings: Settings) {
+        let before = self.settings.swap(Arc::new(settings.clone()));
+        if before.mode != settings.mode {
+            self.set_mode(settings.mode);
+        }
+    }
+
+    /// Sets the mode, at once.
+    pub fn set_mode(&self, mode: Mode) {
+        self.publish(|status| status.mode = mode);
+    }
+
+    /// Changes how things stand, for requests and for whoever asks. A change of mode is logged.
+    fn publish(&self, change: impl Fn(&mut Status)) {
+        self.status.rcu(|status| {
+            let mut status = **status;
+            change(&mut status);
+            status
+        });
+        let status = self.status();
+        let refuses = status.refuses();
+        if self.refusing.swap(refuses, Ordering::Relaxed) == refuses {
+            return;
+        }
+        let (active, max_active) = (status.estimate.tokens, self.settings.load().marks.max_active);
+        let mode = status.mode.label();
+        if refuses {
+            tracing::warn!(active, max_active, mode, "throttling: only active users are let in");
+        } else {
+            tracing::info!(active, max_active, mode, "throttling is over: everybody is let in");
+        }
+    }
+}

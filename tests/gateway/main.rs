@@ -53,3 +53,5 @@ mod redis_lost;
 mod reload;
 // One reset value, whoever answers and whenever.
 mod wobble;
+// Those already in stay in.
+mod throttle;

@@ -1,0 +1,58 @@
+//! The throttle as a request meets it: asked before anything is charged, told when it is answered.
+
+use http::StatusCode;
+
+use super::{Gateway, rules::Rules, visit::Visit};
+use crate::{
+    error::GatewayError,
+    identity::{Caller, Secret, Subject},
+    snapshot::Route,
+    throttle::{Admitted, Newcomer},
+};
+
+impl Gateway {
+    /// Who asks, where the throttle wants to know.
+    pub(super) fn caller(
+        &self,
+        route: &Route,
+        subject: &Subject<'_>,
+    ) -> Result<Option<Caller>, GatewayError> {
+        let Some(gate) = self.gate.as_ref().filter(|_| route.throttle) else { return Ok(None) };
+        let (k0, k1) = gate.secret();
+        Caller::of(subject, Secret(k0, k1)).map(Some).map_err(GatewayError::Ambiguous)
+    }
+
+    /// Lets the caller in, or not.
+    pub(super) fn admit(&self, visit: &mut Visit) -> Result<(), GatewayError> {
+        let (Some(gate), Some(caller)) = (&self.gate, visit.caller) else { return Ok(()) };
+        let counters = &self.shard.throttle;
+        match gate.admit(caller.hash, caller.has_token, || self.shared.clock.now()) {
+            Ok(Admitted::Open) => Ok(()),
+            Ok(Admitted::Known) => {
+                counters.known.add(1);
+                Ok(())
+            }
+            Err(turned) => {
+                let counter = match turned.newcomer {
+                    Newcomer::Unknown => &counters.unknown,
+                    Newcomer::Missing => &counters.missing,
+                    Newcomer::Rejected => &counters.rejected,
+                };
+                counter.add(1);
+                visit.account.limit = "throttled";
+                Err(GatewayError::Throttled(turned))
+            }
+        }
+    }
+
+    /// Remembers a caller whose token the upstream took.
+    pub(super) fn remember(&self, rules: &Rules, visit: &Visit, status: StatusCode) {
+        let (Some(gate), Some(caller)) = (&self.gate, visit.caller) else { return };
+        let Some(settings) = rules.snapshot.throttle.as_ref().filter(|_| caller.has_token) else {
+            return;
+        };
+        if gate.remember(caller.hash, status.as_u16(), settings) {
+            self.shard.throttle.remembered.add(1);
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! What is allowed, and may not be meant.
+
+use super::Snapshot;
+use crate::upstream::Kind;
+
+impl Snapshot {
+    /// What an operator should know of this configuration though nothing is wrong with it; one line
+    /// each.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.throttle.is_some() {
+            let unchecked = self
+                .routes
+                .iter()
+                .filter(|route| route.throttle && matches!(route.upstream.kind, Kind::Respond(_)));
+            notes.extend(unchecked.map(|route| {
+                let name = &route.name;
+                format!(
+                    "route {name} is answered by the gateway itself, which checks no token: any \
+                     token becomes known there; `throttle: false` leaves it out"
+                )
+            }));
+        }
+        notes
+    }
+}

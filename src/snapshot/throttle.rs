@@ -1,0 +1,106 @@
+//! Admission by who is active: what it needs, and whether it can be had.
+
+use super::check::Check;
+use crate::config::{self, Config};
+use crate::throttle::{
+    Geometry, POLICY, Settings, estimate,
+    geometry::Sizing,
+    mode::{Marks, Mode},
+};
+
+const MINUTE: u64 = 60_000;
+
+/// The longest memory, in minutes: 30 days.
+const LONGEST: u64 = 30 * 24 * 60;
+
+/// The most tokens a minute that filters are made for.
+const MOST: u64 = 1_000_000_000;
+
+/// What the section asks for; `None` where there is none, or a faulty one.
+pub(super) fn compile(check: &mut Check<'_>, config: &Config) -> Option<Settings> {
+    let written = config.throttle.as_ref()?;
+    if config.client.token.is_empty() {
+        let what = "`throttle` without a place where tokens are";
+        check.fault("throttle", what, "`client.token`, such as [header:authorization]");
+    }
+    if config.limits.contains_key(POLICY) {
+        let what = format!("`{POLICY}`, which the throttle's refusals are named by");
+        check.fault(&format!("limits.{POLICY}"), what, "another name");
+    }
+    let marks = marks(check, written);
+    let sizing = sizing(check, written)?;
+    let geometry = match Geometry::new(&sizing) {
+        Ok(geometry) => geometry,
+        Err(error) => {
+            check.fault("throttle.capacity", error.to_string(), "fewer tokens a minute");
+            return None;
+        }
+    };
+    room(check, &geometry);
+    let ceiling = estimate::ceiling(&geometry);
+    if marks.max_active > ceiling {
+        let what = format!("`{}`, more than filters of this size can tell", marks.max_active);
+        let expected = format!("at most {ceiling}, or a higher `capacity`");
+        check.fault("throttle.max_active", what, &expected);
+    }
+    Some(Settings {
+        marks,
+        mode: match written.mode {
+            config::Mode::Auto => Mode::Auto,
+            config::Mode::On => Mode::On,
+            config::Mode::Off => Mode::Off,
+        },
+        forget_status: written.forget_status.iter().map(|status| status.0).collect(),
+        sizing,
+        geometry,
+    })
+}
+
+fn marks(check: &mut Check<'_>, written: &config::Throttle) -> Marks {
+    let max_active = written.max_active;
+    check.ensure(max_active > 0, "throttle.max_active", "`0`", "at least 1");
+    // Nine tenths, rounded up: 1 of 1, so that an empty house is open again.
+    let resume_below = written.resume_below.unwrap_or_else(|| max_active - max_active / 10).max(1);
+    if let Some(written) = written.resume_below {
+        let sound = (1..=max_active).contains(&written);
+        let expected = format!("1 to `max_active`, {max_active}");
+        check.ensure(sound, "throttle.resume_below", &format!("`{written}`"), &expected);
+    }
+    Marks { max_active, resume_below }
+}
+
+fn sizing(check: &mut Check<'_>, written: &config::Throttle) -> Option<Sizing> {
+    let before = check.faults.len();
+    let memory = written.memory.millis();
+    let whole = memory.is_multiple_of(MINUTE) && (1..=LONGEST).contains(&(memory / MINUTE));
+    let what = format!("`{}`", written.memory);
+    check.ensure(whole, "throttle.memory", &what, "whole minutes, from 1m to 720h");
+    let capacity = written.capacity;
+    let sound = (1..=MOST).contains(&capacity);
+    let expected = format!("1 to {MOST} tokens a minute");
+    check.ensure(sound, "throttle.capacity", &format!("`{capacity}`"), &expected);
+    let rate = written.false_positive;
+    let expected = "a share between 1e-9 and 0.5, such as 0.001";
+    let sound = (1e-9..=0.5).contains(&rate);
+    check.ensure(sound, "throttle.false_positive", &format!("`{rate}`"), expected);
+    let unread = ["memory", "capacity", "false_positive"];
+    let unread = unread.into_iter().any(|key| check.is_unread(&format!("throttle.{key}")));
+    let sound = check.faults.len() == before && !unread;
+    sound.then_some(Sizing { capacity, false_positive: rate, memory })
+}
+
+/// Notes filters that would not fit into this machine's memory beside everything else.
+fn room(check: &mut Check<'_>, geometry: &Geometry) {
+    let (needed, Some(there)) = (geometry.bytes(), crate::throttle::memory::usable()) else {
+        return;
+    };
+    if needed > there / 4 * 3 {
+        let what = format!("filters of {} MiB", needed.div_ceil(1 << 20));
+        let expected = format!(
+            "at most three quarters of the {} MiB here: fewer tokens a minute, or a higher \
+             `false_positive`",
+            there >> 20
+        );
+        check.fault("throttle.capacity", what, &expected);
+    }
+}

@@ -1,0 +1,171 @@
+/// One gateway: when it throttles, whom it lets in, and what the others are told.
+mod alone;
+/// Several gateways on one Redis.
+mod fleet;
+/// The operator's side: modes, metrics, `check`, reloads.
+mod operator;
+
+use std::io::Write;
+
+use tidegate::clock::Clock;
+
+use crate::{
+    client::{Client, Reply, get},
+    gateway::Gateway,
+    redis::RedisServer,
+    upstream::Upstream,
+    wait::eventually,
+};
+
+/// The time at which these tests begin, 10 s into a minute.
+const START: u64 = 1_700_000_050_000;
+
+const MINUTE: u64 = 60_000;
+
+/// An upstream that knows tokens by their spelling: `bad-` is answered 401, `poor-` 403, others 200.
+fn api() -> Upstream {
+    Upstream::with(|request, socket| {
+        let text = String::from_utf8_lossy(request);
+        let answer: &[u8] = if text.contains("bad-") {
+            b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
+        } else if text.contains("poor-") {
+            b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
+        } else {
+            b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+        };
+        socket.write_all(answer).is_ok()
+    })
+}
+
+/// Gateways that share an upstream, a clock, and where there is one a Redis.
+struct Crowd {
+    gateways: Vec<Gateway>,
+    clock: Clock,
+    upstream: Upstream,
+    yaml: String,
+}
+
+impl Crowd {
+    /// `count` gateways with a throttle of `settings`, beside what it says of limits and the like in
+    /// `rest`.
+    fn start(count: usize, redis: Option<&RedisServer>, settings: &str) -> Self {
+        let upstream = api();
+        let store = redis.map_or(String::new(), |redis| {
+            format!(
+                "store: {{redis: {{shards: [{{primary: \"{}\"}}], connect_timeout: 5s, \
+                 response_timeout: 5s}}}}\n",
+                redis.url()
+            )
+        });
+        let yaml = format!(
+            "{store}client: {{token: [header:authorization]}}
+upstreams: {{api: {{targets: [\"{}\"]}}}}
+limits: {{each: {{quota: 1000000, window: 24h, resolution: 1, key: [token]}}}}
+throttle: {{{settings}}}
+routes:
+  - {{name: api, match: {{path: '/{{*rest}}'}}, upstream: api, limits: [each]}}
+  - {{name: health, match: {{path: /health}}, upstream: api, throttle: false}}
+",
+            upstream.target()
+        );
+        let clock = Clock::manual(START);
+        let mut crowd = Self { gateways: Vec::new(), clock, upstream, yaml };
+        for _ in 0..count {
+            crowd.join();
+        }
+        crowd
+    }
+
+    /// A further gateway, once it is ready.
+    fn join(&mut self) -> &Gateway {
+        let gateway = Gateway::start_at(&self.yaml, self.clock.clone());
+        eventually("it is ready", || get(gateway.admin(), "/readyz", "").status == 200);
+        self.gateways.push(gateway);
+        self.gateways.last().expect("it was put there")
+    }
+
+    /// Asks the gateway `at` for `path` with `token`; empty: none.
+    fn ask(&self, at: usize, token: &str, path: &str) -> Reply {
+        let headers = match token {
+            "" => String::new(),
+            token => format!("Authorization: Bearer {token}\r\n"),
+        };
+        get(self.gateways[at].address(), path, &headers)
+    }
+
+    /// Asks each gateway in turn with one token after the other, over one connection each; all are
+    /// answered with `status`.
+    fn ask_all(&self, tokens: impl Iterator<Item = String>, status: u16) {
+        let connect = |gateway: &Gateway| Client::connect(gateway.address());
+        let mut clients: Vec<Client> = self.gateways.iter().map(connect).collect();
+        for (turn, token) in tokens.enumerate() {
+            let client = turn % clients.len();
+            let reply = clients[client].get("/a", &format!("Authorization: Bearer {token}\r\n"));
+            assert_eq!(reply.status, status, "{token}: {}", reply.head);
+        }
+    }
+
+    fn state(&self, at: usize) -> serde_json::Value {
+        get(self.gateways[at].admin(), "/api/throttle", "").json()
+    }
+
+    /// Moves the clock so far that every gateway ticks once, and waits for that.
+    fn tick(&self) {
+        self.pass(2_000);
+    }
+
+    /// Lets `millis` pass, and waits until every gateway has ticked after that.
+    fn pass(&self, millis: u64) {
+        let ticks = |at| self.state(at)["ticks"].as_u64();
+        let before: Vec<_> = (0..self.gateways.len()).map(ticks).collect();
+        self.clock.set(self.clock.now() + millis);
+        for (at, before) in before.into_iter().enumerate() {
+            eventually("a tick", || ticks(at) > before);
+        }
+    }
+
+    /// Ticks until `condition` holds of every gateway's state.
+    fn until(&self, what: &str, condition: impl Fn(&serde_json::Value) -> bool) {
+        for _ in 0..200 {
+            if (0..self.gateways.len()).all(|at| condition(&self.state(at))) {
+                return;
+            }
+            self.tick();
+        }
+        panic!("never: {what}: {:?}", (0..self.gateways.len()).map(|at| self.state(at)));
+    }
+
+    /// Brings in `count` tokens named from `name`, spread over the gateways, and ticks until all of
+    /// them throttle.
+    fn fill(&self, name: &str, count: u64) {
+        self.ask_all(tokens(name, count), 200);
+        self.until("throttling", |state| state["throttling"] == true);
+    }
+}
+
+fn tokens(name: &str, count: u64) -> impl Iterator<Item = String> + use<'_> {
+    (0..count).map(move |number| format!("{name}-{number}"))
+}
+
+/// Everything that a newcomer is told.
+fn check_refusal(reply: &Reply, max_active: u64, now: u64) {
+    assert_eq!(reply.status, 429, "{}", reply.head);
+    assert_eq!(reply.header("Content-Type"), Some("application/problem+json"));
+    assert_eq!(reply.number("X-RateLimit-Limit"), max_active);
+    assert_eq!(reply.number("X-RateLimit-Remaining"), 0);
+    assert!(reply.number("X-RateLimit-Used") >= max_active);
+    assert_eq!(reply.header("X-RateLimit-Resource"), Some("active-users"));
+    let after = reply.number("Retry-After");
+    assert!(after >= 1);
+    // Both are rounded up to whole seconds.
+    let reset = reply.number("X-RateLimit-Reset");
+    assert!((now / 1000 + after..=now / 1000 + after + 1).contains(&reset), "{}", reply.head);
+    assert!(reply.header("X-Request-Id").is_some());
+    let problem = reply.json();
+    let kind = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+    assert_eq!(problem["type"], kind);
+    assert_eq!(problem["status"], 429);
+    assert_eq!(problem["violated-policies"], serde_json::json!(["active-users"]));
+    assert_eq!(problem["retry-after"], after);
+    assert_eq!(problem["request-id"], reply.header("X-Request-Id").unwrap_or_default());
+}
