@@ -116,7 +116,6 @@ fn what_this_version_cannot_do_is_refused() {
         (target("[unix:/s]"), "`unix`", "http://host:port"),
         (listen("tls: {cert: c, key: k}"), "`tls`", "plain HTTP, without `tls`"),
         (listen("proxy_protocol: true"), "`proxy_protocol`", "false"),
-        (top("throttle: {max_active: 5}"), "`throttle`", "no such section"),
         (redis("cluster: ['redis://h']"), "`cluster`", shard),
         (redis("sentinel: {master: m, nodes: []}"), "`sentinel`", shard),
         (

@@ -104,3 +104,88 @@ fn room(check: &mut Check<'_>, geometry: &Geometry) {
         check.fault("throttle.capacity", what, &expected);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::config;
+    use crate::snapshot::Snapshot;
+    use crate::throttle::mode::{Marks, Mode};
+
+    const ROUTES: &str = "\
+upstreams:
+  app: {targets: [http://h:1]}
+  hello: {respond: {}}
+routes:
+  - {name: app, match: {path: /}, upstream: app}
+  - {name: hello, match: {path: /hello}, upstream: hello}
+  - {name: health, match: {path: /health}, upstream: hello, throttle: false}
+";
+
+    fn compile(throttle: &str) -> Result<Snapshot, String> {
+        let text = format!("throttle: {{{throttle}}}\n{ROUTES}");
+        let loaded =
+            config::parse("t.yaml", &text).unwrap_or_else(|unread| panic!("{}", unread.faults));
+        Snapshot::compile(&loaded).map_err(|faults| faults.to_string())
+    }
+
+    #[test]
+    fn what_is_left_out_is_filled_in() {
+        let settings = compile("max_active: 100").unwrap().throttle.unwrap();
+        assert_eq!(settings.marks, Marks { max_active: 100, resume_below: 90 });
+        assert_eq!((settings.mode, &settings.forget_status[..]), (Mode::Auto, &[401, 403][..]));
+        assert_eq!((settings.geometry.memory, settings.geometry.generation), (30, 60_000));
+        let mib = settings.geometry.bytes() >> 20;
+        assert!((80..90).contains(&mib), "{mib} MiB for a million tokens a minute");
+        for (max_active, resume_below) in [(1, 1), (9, 9), (10, 9), (11, 10), (1_000_000, 900_000)]
+        {
+            let settings = compile(&format!("max_active: {max_active}")).unwrap().throttle.unwrap();
+            assert_eq!(settings.marks.resume_below, resume_below, "{max_active}");
+        }
+        let long = compile("max_active: 100, memory: 24h, capacity: 1000").unwrap();
+        assert_eq!(long.throttle.unwrap().geometry.generation, 48 * 60_000);
+        assert!(
+            compile("max_active: 100, mode: 'off'").unwrap().throttle.unwrap().mode == Mode::Off
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_is_a_fault_with_its_place() {
+        for (throttle, path, told) in [
+            ("max_active: 0", "1:24", "at least 1"),
+            ("max_active: 10, resume_below: 11", "1:42", "1 to `max_active`, 10"),
+            ("max_active: 10, resume_below: 0", "1:42", "1 to `max_active`, 10"),
+            ("max_active: 10, memory: 90s", "1:36", "whole minutes"),
+            ("max_active: 10, memory: 0s", "1:36", "whole minutes"),
+            ("max_active: 10, memory: 721h", "1:36", "whole minutes"),
+            ("max_active: 10, capacity: 0", "1:38", "tokens a minute"),
+            ("max_active: 10, capacity: 1000000000", "1:38", "MiB here"),
+            ("max_active: 10, capacity: 2000000000", "1:38", "1 to 1000000000"),
+            ("max_active: 10, false_positive: 0", "1:44", "a share between"),
+            ("max_active: 10, false_positive: 1.0", "1:44", "a share between"),
+            ("max_active: 1000000, capacity: 1000", "1:24", "or a higher `capacity`"),
+        ] {
+            let faults = compile(throttle).unwrap_err();
+            let place = format!("t.yaml:{path}: ");
+            assert!(faults.contains(&place) && faults.contains(told), "{throttle}: {faults}");
+        }
+    }
+
+    #[test]
+    fn it_needs_a_place_for_tokens_and_its_name_for_itself() {
+        let faults = compile("max_active: 10}\nclient: {token: []").unwrap_err();
+        assert!(faults.contains("`client.token`"), "{faults}");
+        let limits = "max_active: 10}\nlimits: {active-users: {quota: 1, window: 1s}";
+        let faults = compile(limits).unwrap_err();
+        assert!(faults.contains("another name"), "{faults}");
+    }
+
+    #[test]
+    fn a_route_without_a_server_is_noted() {
+        let notes = compile("max_active: 10").unwrap().notes();
+        assert_eq!(notes.len(), 1, "{notes:?}");
+        assert!(notes[0].contains("route hello"), "{notes:?}");
+        let text = format!("workers: 1\n{ROUTES}");
+        let loaded = config::parse("t.yaml", &text).unwrap();
+        assert!(Snapshot::compile(&loaded).unwrap().notes().is_empty(), "no throttle, no note");
+    }
+}

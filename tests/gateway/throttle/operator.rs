@@ -147,8 +147,10 @@ fn one_line_tells_of_each_change() {
         assert_eq!(get(process.address, "/", &headers).status, 200);
     }
     crate::wait::eventually("it throttles", || {
-        get(process.address, "/", "Authorization: Bearer newcomer-secret\r\n").status == 429
+        get(process.admin, "/api/throttle", "").json()["throttling"] == true
     });
+    let headers = "Authorization: Bearer newcomer-secret\r\n";
+    assert_eq!(get(process.address, "/", headers).status, 429);
     let said = process.said();
     assert_eq!(said.matches("throttling: only active users").count(), 1, "{said}");
     for secret in ["user-1", "newcomer-secret"] {
