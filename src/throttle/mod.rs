@@ -7,6 +7,8 @@ pub mod estimate;
 pub mod filter;
 pub mod geometry;
 pub mod payload;
+pub mod redis;
 mod seed;
+pub mod sync;
 
 pub use self::{filter::Filter, geometry::Geometry, seed::Seed};
