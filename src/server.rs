@@ -7,6 +7,7 @@ use std::{
     path::Path,
     sync::{Arc, atomic::AtomicU64},
     thread,
+    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -23,9 +24,12 @@ use crate::{
     snapshot::Snapshot,
     store::{RedisOptions, SetupError, Stores},
     telemetry::{AccessLog, AccessLogGuard, Destination},
-    throttle::{Settings, Throttle},
+    throttle::{Settings, Throttle, redis::RedisLink},
     worker::{self, Stop},
 };
+
+/// How long a start waits for the throttle's seed: a gateway that finds none lets others set theirs first.
+const SEED_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a gateway did not start.
 #[derive(Debug, thiserror::Error)]
@@ -110,7 +114,11 @@ impl Server {
         let mut control =
             vec![control(&shared, &reloader, listening.admin, &stop).map_err(StartError::Thread)?];
         if let Some(throttle) = &shared.throttle {
-            let ticking = tick(throttle.clone(), shared.clock.clone(), stop.clone());
+            let link = shared.stores.connector().map(|connector| {
+                let (clock, stats) = (shared.clock.clone(), throttle.stats.clone());
+                RedisLink::new(connector, "throttle", clock, stats)
+            });
+            let ticking = tick(throttle.clone(), link, shared.clock.clone(), stop.clone());
             control.push(ticking.map_err(StartError::Thread)?);
         }
         let within = config.drain_timeout.0;
@@ -195,15 +203,22 @@ fn control(
     Ok(thread)
 }
 
-/// Starts the thread that the throttle ticks on.
+/// Starts the thread that the throttle ticks on. Returns once tokens can be remembered under the secret
+/// of all gateways, as far as that can be waited for.
 fn tick(
     throttle: Arc<Throttle>,
+    link: Option<RedisLink>,
     clock: Clock,
     stop: CancellationToken,
 ) -> io::Result<thread::JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let name = "throttle".to_owned();
-    thread::Builder::new().name(name).spawn(move || runtime.block_on(throttle.run(clock, stop)))
+    let (prepared, ready) = std::sync::mpsc::channel();
+    let ticking = move || runtime.block_on(throttle.run(link, clock, prepared, stop));
+    let thread = thread::Builder::new().name(name).spawn(ticking)?;
+    // The sender says nothing; its end is the word.
+    let _ = ready.recv_timeout(SEED_PATIENCE);
+    Ok(thread)
 }
 
 /// Opens every address for every worker. Port 0 is chosen once and then shared.

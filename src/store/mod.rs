@@ -20,7 +20,7 @@ use self::{
     stats::{Register, WorkerCounts},
 };
 pub use self::{
-    redis::{Failure, RedisOptions},
+    redis::{Connector, Failure, RedisOptions},
     stats::Stats,
 };
 use crate::{
@@ -161,6 +161,12 @@ impl Stores {
         if let Some(reporter) = reporter {
             reporter.leave().await;
         }
+    }
+
+    /// Opens connections to the shared store for what is exchanged there besides counters: bulk
+    /// traffic that must not share a connection with decisions. `None` without Redis.
+    pub fn connector(&self) -> Option<Connector> {
+        self.redis.as_ref().map(|shared| shared.connector())
     }
 
     /// Whether limits are decided where the counters are.

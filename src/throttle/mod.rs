@@ -11,8 +11,10 @@ pub mod memory;
 pub mod mode;
 pub mod payload;
 mod recent;
+pub mod redis;
 mod rejected;
 mod seed;
+pub mod sync;
 mod ticker;
 
 use std::sync::{
@@ -94,6 +96,8 @@ pub struct Throttle {
     rejected: Rejected,
     settings: ArcSwap<Settings>,
     status: ArcSwap<Status>,
+    /// What the exchange with the other gateways counts of itself.
+    pub stats: Arc<sync::Stats>,
     /// [`Status::refuses`], where a request finds it with one load.
     refusing: AtomicBool,
 }
@@ -120,6 +124,7 @@ impl Throttle {
             filter: Arc::new(ArcSwap::from_pointee(filter)),
             rejected: Rejected::new(),
             refusing: AtomicBool::new(status.refuses()),
+            stats: Arc::default(),
             settings: ArcSwap::from_pointee(settings),
             status: ArcSwap::from_pointee(status),
         }))

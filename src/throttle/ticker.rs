@@ -1,40 +1,206 @@
-//! Once a second: turn the filters, count who is active, decide whether to throttle. It has a thread of
-//! its own: filters are large, and nothing else should wait for them.
+//! Once a second: turn the filters, exchange them with the others, count who is active, decide whether
+//! to throttle. It has a thread of its own: filters are large, and nothing else should wait for them.
 
-use std::sync::Arc;
+use std::{
+    sync::{Arc, mpsc},
+    time::Duration,
+};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Status, Throttle, estimate, filter::GRACE, geometry::Millis, mode::Watch};
-use crate::clock::Clock;
+use super::{
+    Filter, Seed, Status, Throttle, estimate,
+    filter::GRACE,
+    mode::Watch,
+    sync::{Exchange, Report, Sync, next_tick},
+};
+use crate::{clock::Clock, store::Failure};
+
+/// How long a gateway that is not loaded waits before it tries again.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// So often a gateway that knows nothing lets another set the seed first: where Redis was emptied,
+/// those that know something do so with their next tick, at most two seconds later.
+const PATIENCE: u32 = 5;
 
 impl Throttle {
-    /// Ticks until `stop` is cancelled.
-    pub async fn run(self: Arc<Self>, clock: Clock, stop: CancellationToken) {
-        let mut watch = Watch::default();
+    /// Ticks until `stop` is cancelled. `exchange` reaches the other gateways; none: there are none.
+    /// `prepared` is dropped when it is known what tokens are hashed with, or that it cannot be: what
+    /// is recorded before that may have to be thrown away.
+    pub async fn run<E: Exchange>(
+        self: Arc<Self>,
+        mut exchange: Option<E>,
+        clock: Clock,
+        prepared: mpsc::Sender<()>,
+        stop: CancellationToken,
+    ) {
+        let mut ticker = Ticker::new(&self, &clock);
+        ticker.prepared = exchange.is_some().then_some(prepared);
         loop {
-            let now = clock.now();
-            self.count(&mut watch, now);
-            let next = (now / 1000 + 1) * 1000;
-            if stop.run_until_cancelled(clock.reached(next)).await.is_none() {
+            let began = clock.now();
+            let ticked = stop.run_until_cancelled(ticker.tick(exchange.as_mut())).await;
+            if ticked.is_none() {
+                return;
+            }
+            let waited = if self.status().loaded {
+                let dice = getrandom::u32().unwrap_or_default();
+                let next = next_tick(began / 1000 + 1, dice);
+                stop.run_until_cancelled(clock.reached(next)).await
+            } else {
+                stop.run_until_cancelled(tokio::time::sleep(RETRY)).await
+            };
+            if waited.is_none() {
                 return;
             }
         }
     }
+}
 
-    /// Turns the filters to `now` (ms since the epoch, by the filters' clock) and decides by how full
-    /// they are.
-    fn count(&self, watch: &mut Watch, now: Millis) {
-        let (filter, settings) = (self.filter.load_full(), self.settings());
-        filter.turn(now);
+struct Ticker<'a> {
+    throttle: &'a Throttle,
+    clock: &'a Clock,
+    watch: Watch,
+    sync: Sync,
+    /// How often a load found that nobody had set a seed.
+    alone: u32,
+    /// By how much Redis' clock is ahead of this machine's, in ms, once that is known.
+    ahead: Option<i64>,
+    /// Up to this generation, something that was recorded is lost.
+    blind_until: Option<u64>,
+    prepared: Option<mpsc::Sender<()>>,
+}
+
+impl<'a> Ticker<'a> {
+    fn new(throttle: &'a Throttle, clock: &'a Clock) -> Self {
+        let sync = Sync::new(Arc::clone(&throttle.stats));
+        Self {
+            throttle,
+            clock,
+            watch: Watch::default(),
+            sync,
+            alone: 0,
+            ahead: None,
+            blind_until: None,
+            prepared: None,
+        }
+    }
+
+    async fn tick<E: Exchange>(&mut self, exchange: Option<&mut E>) {
+        self.filter().turn(self.now());
+        let shared = exchange.is_some();
+        if let Some(exchange) = exchange {
+            let exchanged = if self.throttle.status().loaded {
+                self.exchange(exchange).await
+            } else {
+                self.load(exchange).await
+            };
+            // The exchange has counted a failure and told of it; what could not be written stays dirty.
+            match exchanged {
+                Ok(()) => self.filter().turn(self.now()),
+                Err(_) => self.prepared = None,
+            }
+        }
+        self.count(shared);
+    }
+
+    fn filter(&self) -> Arc<Filter> {
+        self.throttle.filter.load_full()
+    }
+
+    /// The time that the filters go by, in ms since the epoch.
+    fn now(&self) -> u64 {
+        self.clock.now().saturating_add_signed(self.ahead.unwrap_or(0))
+    }
+
+    /// Tells the others what is known here, and learns what they know.
+    async fn exchange<E: Exchange>(&mut self, exchange: &mut E) -> Result<(), Failure> {
+        match self.sync.tick(&self.filter(), exchange).await? {
+            Report::Synced { ahead, .. } => self.follow(ahead),
+            Report::Reseed(seed) => {
+                tracing::warn!("the gateways of this Redis have agreed on another seed");
+                self.replace(seed);
+                self.publish_unloaded();
+            }
+            Report::Alone => {}
+        }
+        Ok(())
+    }
+
+    /// Learns all that the others know, before anything is refused.
+    async fn load<E: Exchange>(&mut self, exchange: &mut E) -> Result<(), Failure> {
+        let agreed = exchange.agree(None).await?;
+        self.ahead = Some(agreed.ahead);
+        let seed = agreed.seed.unwrap_or(*self.filter().seed());
+        let is_early = *self.filter().live().end() > self.filter().geometry().index(self.now());
+        if seed != *self.filter().seed() || is_early {
+            self.replace(seed);
+        }
+        self.filter().turn(self.now());
+        if agreed.seed.is_some() {
+            self.prepared = None;
+        }
+        let offer = self.alone >= PATIENCE;
+        match self.sync.load(&self.filter(), exchange, offer).await? {
+            Report::Synced { .. } => {
+                self.prepared = None;
+                let tokens = self.estimate().tokens;
+                tracing::info!(tokens, "the throttle's filters are loaded");
+            }
+            // Another gateway was faster: the next try has its seed.
+            Report::Reseed(_) => {}
+            Report::Alone => self.alone += 1,
+        }
+        Ok(())
+    }
+
+    /// Takes over Redis' clock. One that jumps forgets users before their time, so then nobody is
+    /// refused until memory is whole again.
+    fn follow(&mut self, ahead: i64) {
+        let before = self.ahead.replace(ahead).unwrap_or(ahead);
+        let generation = self.filter().geometry().generation;
+        if before.abs_diff(ahead) > generation {
+            tracing::warn!(by_ms = ahead - before, "Redis' clock was set, or this machine's was");
+            self.blind_until = Some(self.filter().geometry().index(self.now()));
+        }
+    }
+
+    /// Puts an empty filter in the place of one that cannot be used any more. What had been recorded in
+    /// that one is lost, so then nobody is refused until it would have been forgotten.
+    fn replace(&mut self, seed: Seed) {
+        let geometry = *self.filter().geometry();
+        let new = Arc::new(Filter::new(geometry, seed, self.now()));
+        let old = self.throttle.filter.swap(Arc::clone(&new));
+        if self.throttle.status().loaded || old.live().any(|index| old.take_changed(index)) {
+            self.blind_until = Some(*new.live().end());
+        }
+        self.sync = Sync::new(Arc::clone(&self.throttle.stats));
+    }
+
+    fn publish_unloaded(&self) {
+        self.throttle.publish(|status| (status.loaded, status.complete) = (false, false));
+    }
+
+    fn estimate(&self) -> estimate::Estimate {
+        let filter = self.filter();
+        estimate::estimate(filter.geometry(), filter.occupied())
+    }
+
+    /// Counts who is active, and decides by that.
+    fn count(&mut self, shared: bool) {
+        let (filter, estimate, now) = (self.filter(), self.estimate(), self.now());
         let geometry = filter.geometry();
-        let estimate = estimate::estimate(geometry, filter.occupied());
         // The oldest generation leaves memory with the next one's beginning.
         let falls_at = (geometry.index(now) + 1) * geometry.generation + GRACE;
-        let crowded = watch.tick(now, &estimate, &settings.marks, falls_at);
-        let room_at = watch.room_at();
-        self.publish(|status| {
-            *status = Status { crowded, estimate, room_at, ticks: status.ticks + 1, ..*status };
+        let marks = self.throttle.settings().marks;
+        let crowded = self.watch.tick(now, &estimate, &marks, falls_at);
+        let room_at = self.watch.room_at();
+        let loaded = !shared || self.sync.is_loaded();
+        let complete = (!shared || self.sync.is_complete(&filter))
+            && self.blind_until.is_none_or(|last| last < *filter.live().start());
+        let offset = self.ahead.unwrap_or(0);
+        self.throttle.publish(|status| {
+            let (mode, ticks) = (status.mode, status.ticks + 1);
+            *status = Status { mode, crowded, estimate, loaded, complete, room_at, offset, ticks };
         });
     }
 }

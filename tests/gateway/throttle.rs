@@ -52,8 +52,8 @@ impl Crowd {
         let upstream = api();
         let store = redis.map_or(String::new(), |redis| {
             format!(
-                "store: {{redis: {{shards: [{{primary: \"{}\"}}], connect_timeout: 5s, \
-                 response_timeout: 5s}}}}\n",
+                "store: {{redis: {{shards: [{{primary: \"{}\"}}], connect_timeout: 1s, \
+                 response_timeout: 1s}}}}\n",
                 redis.url()
             )
         });
@@ -64,6 +64,7 @@ limits: {{each: {{quota: 1000000, window: 24h, resolution: 1, key: [token]}}}}
 throttle: {{{settings}}}
 routes:
   - {{name: api, match: {{path: '/{{*rest}}'}}, upstream: api, limits: [each]}}
+  - {{name: free, match: {{path: /free}}, upstream: api}}
   - {{name: health, match: {{path: /health}}, upstream: api, throttle: false}}
 ",
             upstream.target()
@@ -77,11 +78,14 @@ routes:
     }
 
     /// A further gateway, once it is ready.
-    fn join(&mut self) -> &Gateway {
-        let gateway = Gateway::start_at(&self.yaml, self.clock.clone());
-        eventually("it is ready", || get(gateway.admin(), "/readyz", "").status == 200);
-        self.gateways.push(gateway);
-        self.gateways.last().expect("it was put there")
+    fn join(&mut self) {
+        self.gateways.push(Gateway::start_at(&self.yaml, self.clock.clone()));
+        let at = self.gateways.len() - 1;
+        eventually("it is ready", || self.is_ready(at));
+    }
+
+    fn is_ready(&self, at: usize) -> bool {
+        get(self.gateways[at].admin(), "/readyz", "").status == 200
     }
 
     /// Asks the gateway `at` for `path` with `token`; empty: none.

@@ -27,9 +27,9 @@ const JITTER: Duration = Duration::from_millis(250);
 /// How many commands may wait to be written; those behind wait within their own timeout.
 const PIPELINE: usize = 1_024;
 
-/// Opens connections to one Redis.
+/// Opens connections to one Redis, for whoever needs one of their own.
 #[derive(Clone)]
-pub(super) struct Connector {
+pub struct Connector {
     client: Client,
     options: Arc<RedisOptions>,
 }
@@ -43,6 +43,11 @@ impl Connector {
         Ok(Self { client: Client::open(info.set_tcp_settings(tcp))?, options })
     }
 
+    /// What every key begins with.
+    pub(crate) fn namespace(&self) -> &str {
+        &self.options.namespace
+    }
+
     /// Where Redis is, for logs: no user and no password.
     fn address(&self) -> String {
         self.client.get_connection_info().addr().to_string()
@@ -50,7 +55,7 @@ impl Connector {
 
     /// Connects, within the connect timeout. Commands have no timeout of their own: whoever waits for
     /// one says how long.
-    pub(super) async fn connect(&self) -> Result<MultiplexedConnection, Failure> {
+    pub(crate) async fn connect(&self) -> Result<MultiplexedConnection, Failure> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.options.connect_timeout))
             .set_response_timeout(None)

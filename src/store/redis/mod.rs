@@ -6,9 +6,10 @@ mod script;
 
 use std::{sync::Arc, time::Duration};
 
+pub use self::link::Connector;
 pub(super) use self::presence::{Presence, Reporter};
 use self::{
-    link::{Connector, Fleet, Link, Live},
+    link::{Fleet, Link, Live},
     script::ChargeScript,
 };
 use crate::{
@@ -75,7 +76,8 @@ impl Failure {
         self as usize
     }
 
-    fn of(error: &redis::RedisError) -> Self {
+    /// What kind of failure an error of the `redis` crate is.
+    pub(crate) fn of(error: &redis::RedisError) -> Self {
         // Its text is not told: it may repeat what was sent.
         tracing::debug!(kind = ?error.kind(), code = error.code(), "Redis answered with an error");
         if error.is_timeout() {
@@ -111,6 +113,11 @@ impl Shared {
             fleet: Arc::default(),
             options,
         })
+    }
+
+    /// Opens connections beside those of workers.
+    pub(super) fn connector(&self) -> Connector {
+        self.connector.clone()
     }
 
     /// Workers that use this Redis, and those among them that have lost it.

@@ -151,6 +151,7 @@ fn one_line_tells_of_each_change() {
     });
     let headers = "Authorization: Bearer newcomer-secret\r\n";
     assert_eq!(get(process.address, "/", headers).status, 429);
+    crate::wait::eventually("it says so", || process.has_said("throttling: only").is_some());
     let said = process.said();
     assert_eq!(said.matches("throttling: only active users").count(), 1, "{said}");
     for secret in ["user-1", "newcomer-secret"] {

@@ -1,0 +1,29 @@
+-- Writes one minute of a throttle's filter, unless another gateway did since it was read.
+--
+-- KEYS[1]  the minute: a hash with `ts`, a whole number above 0 and below 2^53 - 1, and `value`
+-- ARGV[1]  the ts that was read; 0: none that can be read
+-- ARGV[2]  the value
+-- ARGV[3]  how long it is kept, in s
+-- ARGV[4]  now in ms; 0: this server's own clock (tests alone pass another)
+-- Returns  whether it was written (1 or 0), and the ts that there is now (0: none that can be read)
+--
+-- A ts grows with each write, whatever the clock does. What gateways do not write is replaced.
+local call = redis.call
+
+local hash = call('TYPE', KEYS[1]).ok == 'hash'
+local ts = hash and call('HSTRLEN', KEYS[1], 'ts') <= 16 and call('HGET', KEYS[1], 'ts') or ''
+local current = string.find(ts, '^[1-9]%d*$') and ts + 0 or 0
+if current >= 9007199254740991 then current = 0 end
+if current ~= ARGV[1] + 0 then return {0, current} end
+
+local now = ARGV[4] + 0
+if now == 0 then
+  local time = call('TIME')
+  now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
+end
+local new = now > current and now or current + 1
+
+if current == 0 then call('DEL', KEYS[1]) end
+call('HSET', KEYS[1], 'ts', string.format('%.0f', new), 'value', ARGV[2])
+call('EXPIRE', KEYS[1], ARGV[3])
+return {1, new}

@@ -1,0 +1,212 @@
+//! The exchange over one connection of its own to Redis: bulk traffic, which no request waits for.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use redis::{Cmd, FromRedisValue, aio::MultiplexedConnection};
+use tokio::time;
+
+use super::{
+    payload::Refusal,
+    seed::Seed,
+    sync::{Agreed, Commit, Exchange, Read, Stats, Version},
+};
+use crate::{
+    clock::Clock,
+    store::{Connector, Failure},
+};
+
+/// How long one call may take. A minute's filter has megabytes: much longer than a decision.
+pub const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long the seed outlives the last gateway, in seconds.
+const SEED_LIFETIME: u64 = 30 * 24 * 3_600;
+
+/// One throttle's keys, `NAMESPACE:{NAME}:MINUTE` and `NAMESPACE:{NAME}:seed`; the braces make all of
+/// them live on one node of a Cluster.
+pub struct RedisLink {
+    connector: Connector,
+    /// What the keys begin with.
+    prefix: String,
+    clock: Clock,
+    timeout: Duration,
+    stats: Arc<Stats>,
+    agree: Script,
+    read: Script,
+    commit: Script,
+    connection: Option<MultiplexedConnection>,
+}
+
+impl RedisLink {
+    /// Connects nothing yet. A manual `clock` gives Redis its time too.
+    pub fn new(connector: Connector, name: &str, clock: Clock, stats: Arc<Stats>) -> Self {
+        Self {
+            prefix: format!("{}:{{{name}}}:", connector.namespace()),
+            connector,
+            clock,
+            timeout: TIMEOUT,
+            stats,
+            agree: Script::new(include_str!("../../lua/agree_seed.lua")),
+            read: Script::new(include_str!("../../lua/read_filter.lua")),
+            commit: Script::new(include_str!("../../lua/commit_filter.lua")),
+            connection: None,
+        }
+    }
+
+    /// The same with another patience than [`TIMEOUT`].
+    #[must_use]
+    pub fn with_timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
+    /// What Redis should take for the time; 0: its own clock.
+    fn manual_now(&self) -> u64 {
+        self.clock.manual_now().unwrap_or(0)
+    }
+
+    /// Runs one script on one key; `arguments` adds what follows the key. After a failure other than
+    /// an error of Redis' own the connection is given up.
+    async fn run<T: FromRedisValue>(
+        &mut self,
+        script: fn(&Self) -> &Script,
+        key: &str,
+        arguments: impl Fn(&mut Cmd),
+    ) -> Result<T, Failure> {
+        let connection = self.connection.as_mut().ok_or(Failure::Io)?.clone();
+        let outcome = self.try_run(connection, script(self), key, arguments).await;
+        if outcome.as_ref().is_err_and(|failure| *failure != Failure::Server) {
+            self.connection = None;
+        }
+        outcome
+    }
+
+    async fn try_run<T: FromRedisValue>(
+        &self,
+        mut connection: MultiplexedConnection,
+        script: &Script,
+        key: &str,
+        arguments: impl Fn(&mut Cmd),
+    ) -> Result<T, Failure> {
+        for (verb, body) in [("EVALSHA", &*script.sha), ("EVAL", script.text)] {
+            let mut command = redis::cmd(verb);
+            command.arg(body).arg(1).arg(key);
+            arguments(&mut command);
+            self.stats.calls.add(1);
+            let answer = within(self.timeout, command.query_async(&mut connection)).await;
+            match answer? {
+                Ok(value) => return Ok(value),
+                // Redis forgot the script, so it ran nothing.
+                Err(error) if error.code() == Some("NOSCRIPT") => {}
+                Err(error) => return Err(Failure::of(&error)),
+            }
+        }
+        Err(Failure::Reply)
+    }
+}
+
+impl Exchange for RedisLink {
+    async fn agree(&mut self, ours: Option<&Seed>) -> Result<Agreed, Failure> {
+        // The first call of a tick, and the only one that connects.
+        if self.connection.is_none() {
+            self.connection = Some(self.connector.connect().await?);
+        }
+        let ours = ours.map_or(String::new(), |seed| seed.to_text());
+        let (key, manual) = (format!("{}seed", self.prefix), self.manual_now());
+        let before = self.clock.now();
+        let (now, seed, was_empty, refused): (u64, Vec<u8>, u8, u8) = self
+            .run(
+                |link| &link.agree,
+                &key,
+                |command| {
+                    command.arg(&ours).arg(SEED_LIFETIME).arg(manual);
+                },
+            )
+            .await?;
+        let local = before.midpoint(self.clock.now());
+        let seed = match &*seed {
+            [] => None,
+            text => Some(Seed::from_text(text).ok_or(Failure::Reply)?),
+        };
+        let refused = match refused {
+            0 => None,
+            1 => Some(Refusal::Malformed),
+            _ => Some(Refusal::Type),
+        };
+        Ok(Agreed {
+            seed,
+            was_empty: was_empty == 1,
+            refused,
+            now,
+            ahead: now.wrapping_sub(local) as i64,
+        })
+    }
+
+    async fn read(
+        &mut self,
+        minute: u64,
+        known: Option<Version>,
+        max_len: usize,
+    ) -> Result<Read, Failure> {
+        let Version { ts, len } = known.unwrap_or(Version { ts: 0, len: 0 });
+        let key = format!("{}{minute}", self.prefix);
+        let (state, ts, len, payload): (u8, u64, u64, Vec<u8>) = self
+            .run(
+                |link| &link.read,
+                &key,
+                |command| {
+                    command.arg(ts).arg(len).arg(max_len);
+                },
+            )
+            .await?;
+        self.stats.bytes_read.add(payload.len() as u64);
+        let version = (ts > 0).then_some(Version { ts, len });
+        match (state, version) {
+            (0, _) => Ok(Read::Absent),
+            (1, Some(_)) => Ok(Read::Unchanged),
+            (2, Some(version)) => Ok(Read::Value(version, payload)),
+            (3, version) => Ok(Read::Refused(Refusal::TooLong, version)),
+            (4, version) => Ok(Read::Refused(Refusal::Type, version)),
+            _ => Err(Failure::Reply),
+        }
+    }
+
+    async fn commit(
+        &mut self,
+        minute: u64,
+        expected: Option<u64>,
+        payload: &[u8],
+        ttl: Duration,
+    ) -> Result<Commit, Failure> {
+        let (key, manual) = (format!("{}{minute}", self.prefix), self.manual_now());
+        self.stats.bytes_written.add(payload.len() as u64);
+        let (written, ts): (u8, u64) = self
+            .run(
+                |link| &link.commit,
+                &key,
+                |command| {
+                    command.arg(expected.unwrap_or(0)).arg(payload).arg(ttl.as_secs()).arg(manual);
+                },
+            )
+            .await?;
+        match written {
+            0 => Ok(Commit::Conflict),
+            1 => Ok(Commit::Done(ts)),
+            _ => Err(Failure::Reply),
+        }
+    }
+}
+
+async fn within<T>(timeout: Duration, work: impl Future<Output = T>) -> Result<T, Failure> {
+    time::timeout(timeout, work).await.map_err(|_| Failure::Timeout)
+}
+
+/// A script, and the name that Redis knows it by.
+struct Script {
+    text: &'static str,
+    sha: Box<str>,
+}
+
+impl Script {
+    fn new(text: &'static str) -> Self {
+        Self { text, sha: redis::Script::new(text).get_hash().into() }
+    }
+}

@@ -1,0 +1,135 @@
+//! What is known of each live generation's minute in Redis.
+
+use std::ops::RangeInclusive;
+
+use super::Version;
+
+/// What one gateway knows of one generation in Redis.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Minute {
+    index: u64,
+    /// The version that was last read or written: what it holds is known here.
+    pub(super) known: Option<Version>,
+    /// Something here may not be there, or what is there must go.
+    pub(super) dirty: bool,
+    /// What is there belongs to gateways that are configured differently: it is left alone.
+    pub(super) foreign: bool,
+    /// What was there could not be read: others may know what this gateway does not.
+    pub(super) missing: bool,
+    /// The tick in which it was last tried to write it, since it became dirty.
+    pub(super) tried: u64,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Minutes {
+    /// By index, modulo their number: there are never more live generations.
+    slots: [Minute; 32],
+    /// The generation that was last looked at without need.
+    scrubbed: u64,
+}
+
+impl Minutes {
+    /// What is known of `index`; of another generation in its place, nothing any more.
+    pub(super) fn at(&mut self, index: u64) -> &mut Minute {
+        let minute = &mut self.slots[index as usize % 32];
+        if minute.index != index {
+            *minute = Minute { index, ..Minute::default() };
+        }
+        minute
+    }
+
+    /// Those of the `live` generations of which something is known.
+    pub(super) fn among(&self, live: RangeInclusive<u64>) -> impl Iterator<Item = &Minute> {
+        self.slots.iter().filter(move |minute| live.contains(&minute.index))
+    }
+
+    /// Redis was emptied: nothing is there any more, and everything is here alone.
+    pub(super) fn lost(&mut self, live: RangeInclusive<u64>) {
+        for index in live {
+            let minute = self.at(index);
+            *minute = Minute { index, dirty: true, missing: minute.missing, ..Minute::default() };
+        }
+    }
+
+    /// The generations of `older` to visit: at most `most` dirty ones, those that waited longest and
+    /// then the newest first; then others by rotation, `scrubs` of them or as many as are left.
+    pub(super) fn choose(
+        &mut self,
+        older: RangeInclusive<u64>,
+        most: usize,
+        scrubs: usize,
+    ) -> Vec<u64> {
+        let is_due = |minute: &Minute| minute.dirty && !minute.foreign;
+        let mut chosen: Vec<u64> = older.clone().rev().filter(|&at| is_due(self.at(at))).collect();
+        chosen.sort_by_key(|&at| self.at(at).tried);
+        chosen.truncate(most);
+        let room = scrubs.min(most - chosen.len());
+        let clean = older.clone().filter(|&at| !is_due(self.at(at))).count();
+        for _ in 0..room.min(clean) {
+            let mut next = self.scrubbed;
+            loop {
+                // From the newest to the oldest and around.
+                next = next.wrapping_sub(1);
+                if !older.contains(&next) {
+                    next = *older.end();
+                }
+                if !is_due(self.at(next)) {
+                    break;
+                }
+            }
+            self.scrubbed = next;
+            chosen.push(next);
+        }
+        chosen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scrubs_come_around_from_the_newest_on() {
+        let mut minutes = Minutes::default();
+        let mut seen = Vec::new();
+        for _ in 0..7 {
+            seen.extend(minutes.choose(100..=102, 4, 1));
+        }
+        assert_eq!(seen, [102, 101, 100, 102, 101, 100, 102]);
+        assert_eq!(minutes.choose(100..=102, 4, 9), [101, 100, 102], "each once");
+        assert_eq!(minutes.choose(101..=100, 4, 9), [0; 0], "none");
+    }
+
+    #[test]
+    fn dirty_ones_come_first_and_those_that_failed_behind() {
+        let mut minutes = Minutes::default();
+        for index in 100..=105 {
+            minutes.at(index).dirty = true;
+        }
+        minutes.at(104).foreign = true;
+        assert_eq!(minutes.choose(100..=106, 4, 1), [105, 103, 102, 101]);
+        minutes.at(105).tried = 1;
+        assert_eq!(minutes.choose(100..=106, 4, 1), [103, 102, 101, 100]);
+        minutes.at(101).dirty = false;
+        minutes.at(100).dirty = false;
+        assert_eq!(minutes.choose(100..=106, 4, 1), [103, 102, 105, 106], "and one scrub");
+    }
+
+    #[test]
+    fn a_generation_in_the_place_of_another_is_unknown() {
+        let mut minutes = Minutes::default();
+        minutes.at(100).dirty = true;
+        assert!(!minutes.at(132).dirty && !minutes.at(100).dirty);
+    }
+
+    #[test]
+    fn an_emptied_redis_has_everything_to_come_but_nothing_is_found_by_that() {
+        let mut minutes = Minutes::default();
+        minutes.at(100).known = Some(Version { ts: 1, len: 1 });
+        minutes.at(101).missing = true;
+        minutes.lost(100..=101);
+        assert!(minutes.at(100).dirty && minutes.at(100).known.is_none());
+        assert!(minutes.at(101).dirty && minutes.at(101).missing);
+    }
+}
