@@ -1,0 +1,93 @@
+//! The throttles of several gateways, each on a thread of its own, as a gateway has it.
+
+use std::{
+    sync::{Arc, mpsc},
+    thread,
+};
+
+use tidegate::{
+    clock::Clock,
+    store::{RedisOptions, Stores},
+    throttle::{
+        Geometry, Settings, Throttle,
+        geometry::Sizing,
+        mode::{Marks, Mode},
+        redis::RedisLink,
+    },
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::redis::RedisServer;
+
+/// Throttles that tick.
+pub(crate) struct Gateways {
+    pub(crate) throttles: Vec<Arc<Throttle>>,
+    pub(crate) settings: Settings,
+    stop: CancellationToken,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+impl Gateways {
+    /// Starts `count` throttles on `redis` and waits until all of them are loaded. They refuse
+    /// newcomers, so that who is known can be asked.
+    pub(crate) fn start(count: usize, redis: &RedisServer, capacity: u64) -> Self {
+        let sizing = Sizing { capacity, false_positive: 0.001, memory: 30 * 60_000 };
+        let settings = Settings {
+            marks: Marks { max_active: 100, resume_below: 90 },
+            mode: Mode::On,
+            forget_status: [401].into_iter().collect(),
+            sizing,
+            geometry: Geometry::new(&sizing).expect("a sound geometry"),
+        };
+        let stop = CancellationToken::new();
+        let (mut throttles, mut threads) = (Vec::new(), Vec::new());
+        for _ in 0..count {
+            let clock = Clock::system();
+            let options = RedisOptions {
+                url: redis.url().into(),
+                namespace: "bench".into(),
+                connect_timeout: std::time::Duration::from_secs(1),
+                response_timeout: std::time::Duration::from_secs(1),
+            };
+            let stores = Stores::redis(options, clock.clone(), 1).expect("a store");
+            let throttle = Throttle::new(settings.clone(), true, clock.now()).expect("a throttle");
+            let connector = stores.connector().expect("a Redis");
+            let link = RedisLink::new(connector, "throttle", clock.clone(), throttle.stats.clone());
+            let (ticking, stop) = (throttle.clone(), stop.clone());
+            let (prepared, ready) = mpsc::channel();
+            threads.push(thread::spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+                let runtime = runtime.expect("a runtime");
+                runtime.block_on(ticking.run(Some(link), clock, prepared, stop));
+            }));
+            // Its end is the word.
+            let _ = ready.recv();
+            throttles.push(throttle);
+        }
+        while !throttles.iter().all(|throttle| throttle.status().refuses()) {
+            pause(10);
+        }
+        Self { throttles, settings, stop, threads }
+    }
+
+    /// The sum of a counter over all.
+    pub(crate) fn sum(&self, read: impl Fn(&tidegate::throttle::sync::Stats) -> u64) -> u64 {
+        self.throttles.iter().map(|throttle| read(&throttle.stats)).sum()
+    }
+}
+
+impl Drop for Gateways {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Waits for so many ms.
+#[expect(clippy::disallowed_methods, reason = "the benchmark's own thread; it measures real time")]
+pub(crate) fn pause(millis: u64) {
+    thread::sleep(std::time::Duration::from_millis(millis));
+}

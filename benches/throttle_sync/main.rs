@@ -1,0 +1,39 @@
+//! The throttle's exchange through a real Redis: how soon a token that one gateway has seen is known to
+//! the others, and what the exchange costs, whatever the traffic.
+//!
+//! `cargo bench --bench throttle_sync`; `-- --quick` takes less time and fewer samples. Needs
+//! `redis-server`. It prints tables; it is no test.
+#![allow(missing_docs, reason = "a benchmark is no library")]
+#![allow(clippy::print_stdout, reason = "its output is a table")]
+
+mod gateways;
+mod latency;
+mod traffic;
+
+#[path = "../../tests/support/redis.rs"]
+mod redis;
+
+use std::time::Duration;
+
+fn main() {
+    // Cargo asks benchmarks for a list of tests where it runs all targets.
+    if std::env::args().any(|argument| argument == "--list" || argument == "--test") {
+        return;
+    }
+    let quick = std::env::args().any(|argument| argument == "--quick");
+    let seconds = |long, short| Duration::from_secs(if quick { short } else { long });
+    println!("## From first seen at one gateway to known at another\n");
+    println!("| gateways | samples | p50 | p99 | longest | commits a second, all | conflicts |");
+    println!("|---:|---:|---:|---:|---:|---:|---:|");
+    for gateways in [2, 5, 20] {
+        println!("{}", latency::measure(gateways, seconds(60, 15)));
+    }
+    println!("\n## What the exchange costs a gateway, by traffic\n");
+    println!(
+        "| answers a second | calls a second | bytes read a second | bytes written a second |"
+    );
+    println!("|---:|---:|---:|---:|");
+    for line in traffic::measure(seconds(120, 20)) {
+        println!("{line}");
+    }
+}
