@@ -6,6 +6,7 @@ use tidegate::{clock, throttle::Gate};
 
 use crate::{gateways::Gateways, gateways::pause, redis::RedisServer};
 
+/// How many are active by the end of a minute.
 const USERS: u64 = 1_000;
 
 /// How many answers a second one gateway gives at the lower traffic.
@@ -48,7 +49,9 @@ fn one(time: Duration, answers: u64) -> [f64; 3] {
     while began.elapsed() < time {
         let due = (began.elapsed().as_secs_f64() * answers as f64) as u64;
         for answer in given..due {
-            let hash = (answer % USERS + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            // Users come in one after the other, a thousand by the minute's end.
+            let active = USERS * (clock.now() % 60_000) / 60_000 + 1;
+            let hash = (answer % active + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             for gate in &gates {
                 gate.remember(hash, 200, &gateways.settings);
             }
