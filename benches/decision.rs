@@ -38,7 +38,7 @@ fn limit(name: &str, quota: u32) -> Limit {
         name: name.into(),
         fingerprint: 0x1234_5678_9abc_def0,
         algorithm: Algorithm::SlidingWindow,
-        quota: Quota { limit: quota, window: 60_000, resolution: 6 },
+        quota: Quota::new(quota, 60_000, 6),
         cost: 1,
         on_failure: OnFailure::Local,
         index: 0,
@@ -63,7 +63,7 @@ fn hashed(caller: u64) -> Key {
 /// The pure function alone, on a window with something old in it.
 #[divan::bench]
 fn algorithm_alone(bencher: Bencher<'_, '_>) {
-    let quota = Quota { limit: u32::MAX, window: 60_000, resolution: 6 };
+    let quota = Quota::new(u32::MAX, 60_000, 6);
     let mut state = sliding_window::State::default();
     sliding_window::admit(&mut state, &quota, NOW - 55_000, 1_000);
     bencher.bench_local(|| sliding_window::admit(black_box(&mut state), &quota, black_box(NOW), 1));

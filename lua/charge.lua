@@ -2,43 +2,23 @@
 --
 -- KEYS[i]   the record of limit i. All share a hash tag, or live on one server.
 -- ARGV[1]   now in ms; 0: this server's own clock (tests alone pass another).
--- ARGV[2+]  five values a limit, in the order of KEYS:
---             algorithm (its tag), cost, quota, window in ms, resolution
--- Returns   one flat array of integers: now, then five a limit:
---             admitted (1 or 0), remaining, used, reset_at (ms), retry_at (ms; -1: admitted, or never)
+-- ARGV[2+]  six values a limit, in the order of KEYS:
+--             algorithm (its tag), cost, quota, window in ms, resolution, option (see the algorithms)
+-- Returns   one flat array of integers: now, then six a limit:
+--             admitted (1 or 0), remaining, used, reset_at (ms), retry_at (ms; -1: admitted, or never),
+--             wait (ms)
 --
 -- Two charges of one request on the same record are decided in order, the second on top of the first.
--- Every write sets a TTL: the time until the record means nothing, and 10 s.
-local call = redis.call
-
-local now = ARGV[1] + 0
-if now == 0 then
-  local time = call('TIME')
-  now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
-end
-
--- The record of limit `i` as it stands. A number in ARGV is text until something is added to it.
-local function read(i)
-  local at = i * 5 - 3
-  local algorithm = algorithms[ARGV[at]]
-  local raw = call('GET', KEYS[i])
-  return algorithm, algorithm.read(raw, now, ARGV[at + 2] + 0, ARGV[at + 3] + 0, ARGV[at + 4] + 0)
-end
-
--- Redis is given numbers, not text made of them: it writes them in full, where Lua stops at 14 digits.
-local function write(key, algorithm, reading)
-  local raw, expires_at = algorithm.write(reading)
-  call('SET', key, raw, 'PX', (expires_at > now and expires_at - now or 0) + 10000)
-end
 
 -- Most requests have one limit: the same as below, without the tables that keep several apart.
 if #KEYS == 1 then
-  local algorithm, reading = read(1)
+  local algorithm, reading = read(KEYS[1], 2)
   local cost = ARGV[3] + 0
   local admitted = cost <= reading.remaining
+  local wait = admitted and cost > 0 and reading.wait or 0
   local used, reset, retry = (admitted and algorithm.charge or algorithm.tell)(reading, cost)
   if reading.dirty then write(KEYS[1], algorithm, reading) end
-  return {now, admitted and 1 or 0, reading.remaining, used, reset, admitted and -1 or retry}
+  return {now, admitted and 1 or 0, reading.remaining, used, reset, admitted and -1 or retry, wait}
 end
 
 -- Read each record once, then decide: `asked` adds up what this request wants of it so far.
@@ -46,11 +26,11 @@ local records, charges, all = {}, {}, true
 for i, key in ipairs(KEYS) do
   local record = records[key]
   if not record then
-    local algorithm, reading = read(i)
+    local algorithm, reading = read(key, i * 6 - 4)
     record = {algorithm = algorithm, asked = 0, reading = reading}
     records[key] = record
   end
-  local cost = ARGV[i * 5 - 2] + 0
+  local cost = ARGV[i * 6 - 3] + 0
   local asked = record.asked + cost
   record.asked = asked
   local admitted = asked <= record.reading.remaining
@@ -61,16 +41,13 @@ end
 local reply = {now}
 for i, charge in ipairs(charges) do
   local algorithm, reading = charge.record.algorithm, charge.record.reading
-  local used, reset, retry
-  if all then
-    used, reset = algorithm.charge(reading, charge.cost)
-    retry = -1
-  else
-    used, reset, retry = algorithm.tell(reading, charge.asked)
-  end
-  local at = i * 5 - 3
+  local cost = all and charge.cost or charge.asked
+  local wait = charge.admitted and cost > 0 and reading.wait or 0
+  local used, reset, retry = (all and algorithm.charge or algorithm.tell)(reading, cost)
+  if all then retry = -1 end
+  local at = i * 6 - 4
   reply[at], reply[at + 1], reply[at + 2] = charge.admitted and 1 or 0, reading.remaining, used
-  reply[at + 3], reply[at + 4] = reset, retry
+  reply[at + 3], reply[at + 4], reply[at + 5] = reset, retry, wait
 end
 
 for key, record in pairs(records) do

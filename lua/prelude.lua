@@ -1,2 +1,2 @@
--- Every script begins with this line, then the algorithms, then what it does with them.
-local algorithms = {}
+-- Every script begins with this, then the algorithms, then `record.lua`, then what it does with them.
+local algorithms, call = {}, redis.call

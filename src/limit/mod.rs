@@ -3,9 +3,17 @@
 //! Nothing here reads a clock, does I/O or waits. Each algorithm is one file with a Lua twin of the
 //! same name in `lua/`; a differential test drives random sequences through both.
 
+mod counts;
+pub mod fixed_window;
+mod horizon;
+pub mod leaky_bucket;
+pub mod sliding_log;
 pub mod sliding_window;
 mod state;
+pub mod token_bucket;
 
+pub use counts::Counts;
+pub use horizon::Horizon;
 pub use state::State;
 
 use smallvec::SmallVec;
@@ -16,6 +24,14 @@ pub type Millis = u64;
 /// The largest product of quota and sub-window length (ms) that keeps the arithmetic of both twins
 /// exact: Lua counts in doubles, whose integers end at 2^53.
 pub const MAX_QUOTA_MILLIS: u64 = 1 << 52;
+
+/// The most that a bucket may owe, in quota-milliseconds: near the end of the numbers that Lua counts
+/// and divides exactly, and almost twice what [`MAX_QUOTA_MILLIS`] lets a full one owe.
+pub const MAX_EXACT: u64 = (1 << 53) - (1 << 36);
+
+/// How far a clock may step back and still be taken for jitter between clocks: a record then stands
+/// still. A clock that steps back further was set, and the record moves with it.
+pub const MAX_STEP_BACK: Millis = 5_000;
 
 /// The most sub-windows that a window may be divided into.
 pub const MAX_RESOLUTION: u32 = 60;
@@ -31,11 +47,20 @@ pub struct Quota {
     pub limit: u32,
     /// The window's length in ms.
     pub window: Millis,
-    /// Sub-windows a window is divided into; divides `window`.
+    /// Sub-windows that a sliding window is divided into; divides `window`. 1 for all others.
     pub resolution: u32,
+    /// The longest that a leaky bucket delays, in ms; 0 for all others.
+    pub max_wait: u32,
+    /// Whether a sliding window counts its oldest sub-window in full.
+    pub strict: bool,
 }
 
 impl Quota {
+    /// `limit` in each `window`, in sub-windows of `1 / resolution` of it; neither strict nor waiting.
+    pub fn new(limit: u32, window: Millis, resolution: u32) -> Self {
+        Self { limit, window, resolution, max_wait: 0, strict: false }
+    }
+
     /// The length of one sub-window in ms.
     pub fn sub_window(&self) -> Millis {
         self.window / u64::from(self.resolution)
@@ -47,13 +72,34 @@ impl Quota {
 pub enum Algorithm {
     /// Weighted counters of sub-windows: [`sliding_window`].
     SlidingWindow,
+    /// The time of every charge: [`sliding_log`].
+    SlidingLog,
+    /// One counter and the time of its end: [`fixed_window`].
+    FixedWindow,
+    /// A burst, refilled at a constant rate: [`token_bucket`].
+    TokenBucket,
+    /// A constant rate, kept by delaying: [`leaky_bucket`].
+    LeakyBucket,
 }
 
 impl Algorithm {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::SlidingWindow,
+        Self::SlidingLog,
+        Self::FixedWindow,
+        Self::TokenBucket,
+        Self::LeakyBucket,
+    ];
+
     /// The name it goes by in `lua/`, where its twin registers itself.
     pub fn tag(self) -> &'static str {
         match self {
             Self::SlidingWindow => "sliding_window",
+            Self::SlidingLog => "sliding_log",
+            Self::FixedWindow => "fixed_window",
+            Self::TokenBucket => "token_bucket",
+            Self::LeakyBucket => "leaky_bucket",
         }
     }
 }
@@ -93,6 +139,15 @@ pub struct Limit {
 }
 
 impl Limit {
+    /// The most that a caller who has used nothing may use at once, as decisions tell it: the quota, or
+    /// a leaky bucket's slots.
+    pub fn ceiling(&self) -> u64 {
+        match self.algorithm {
+            Algorithm::LeakyBucket => leaky_bucket::slots(&self.quota),
+            _ => u64::from(self.quota.limit),
+        }
+    }
+
     /// 128 bits that tell this limit's records from every other limit's: a store combines them with a
     /// [`Key`] by exclusive or. Two limits may count by the same key parts and so share a `Key`; their
     /// names differ, and so do their records. Names are the operator's, so no secret is needed here:
@@ -126,6 +181,35 @@ pub struct Charge<'a> {
     pub cost: u32,
 }
 
+/// What is corrected once a request is over: see [`Change`].
+#[derive(Clone, Copy, Debug)]
+pub struct Settlement<'a> {
+    /// The limit that was charged.
+    pub limit: &'a Limit,
+    /// Who was counted.
+    pub key: Key,
+    /// What to correct.
+    pub change: Change,
+}
+
+/// A correction of what was charged.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Change {
+    /// Gives back so many units of a charge made at that time, by the clock that decided it
+    /// ([`Verdict::now`]); only what still counts, and never below nothing.
+    Refund {
+        /// When they were charged.
+        charged_at: Millis,
+        /// How many.
+        cost: u32,
+    },
+    /// Charges so many units more without asking: the quota may be overdrawn.
+    Overdraw {
+        /// How many.
+        cost: u32,
+    },
+}
+
 /// What one limit says of one charge.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Decision {
@@ -142,6 +226,8 @@ pub struct Decision {
     /// The first ms at which the same charge would be admitted if nobody else charged; `None` when
     /// admitted, and when the cost is above the quota, so that it never would be.
     pub retry_at: Option<Millis>,
+    /// How long the gateway holds the admitted request back, in ms: a leaky bucket's delay, else 0.
+    pub wait: Millis,
     /// False when the store could not be asked and the limit's policy is to admit: then nothing is
     /// known of the caller, and no header may tell anything.
     pub counted: bool,
@@ -154,8 +240,21 @@ pub struct Verdict {
     pub admitted: bool,
     /// The time of the decision by the clock that decided (Redis' own for Redis).
     pub now: Millis,
+    /// Whether limits were decided here because the shared store could not be asked: then it was
+    /// charged here, too.
+    pub fallback: bool,
     /// One decision a charge, in the charges' order.
     pub decisions: SmallVec<[Decision; 2]>,
+}
+
+/// The time that counts for a record that was last charged at `seen`, and by how much the record
+/// moves back before that: a record's time never runs backwards, except with a clock that was set.
+fn settle(seen: Millis, now: Millis) -> (Millis, Millis) {
+    match seen.saturating_sub(now) {
+        0 => (now, 0),
+        behind if behind <= MAX_STEP_BACK => (seen, 0),
+        behind => (now, behind),
+    }
 }
 
 #[cfg(test)]
@@ -176,7 +275,7 @@ mod tests {
                     name: name.as_str().into(),
                     fingerprint,
                     algorithm: Algorithm::SlidingWindow,
-                    quota: Quota { limit: 1, window: 1_000, resolution: 1 },
+                    quota: Quota::new(1, 1_000, 1),
                     cost: 1,
                     on_failure: OnFailure::Local,
                     index: 0,

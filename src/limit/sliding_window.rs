@@ -10,17 +10,13 @@
 //! - any `k` aligned sub-windows hold at most `L`;
 //! - any interval of `W - s` holds at most `L`;
 //! - any interval of `W` that ends `e` ms into a sub-window holds at most `L + old*e/s`, where `old`
-//!   is the count of the sub-window that the interval's start cuts.
+//!   is the count of the sub-window that the interval's start cuts;
+//! - with a strict quota the oldest sub-window counts in full until it has left the window, and any
+//!   interval of `W` holds at most `L`. The record is the same, so a reload may change strictness.
 //!
 //! The Lua twin is `lua/sliding_window.lua`: function for function the same.
 
-use smallvec::SmallVec;
-
-use super::{Decision, Millis, Quota};
-
-/// How far a clock may step back and still be taken for jitter between clocks: the record then
-/// stands still. A clock that steps back further was set, and the record moves with it.
-pub const MAX_STEP_BACK: Millis = 5_000;
+use super::{Decision, MAX_STEP_BACK, Millis, Quota, counts::Counts};
 
 /// What is remembered of one caller under one limit. [`State::default`] is a caller never seen.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -30,8 +26,8 @@ pub struct State {
     /// The reset-at that clients were told; in the past, it means nothing.
     pub reset_at: Millis,
     /// What was charged in the sub-window of `seen` and in each of the `k` before it, newest first.
-    /// Empty before the first charge; up to `k = 7` it lives inside the record.
-    pub counts: SmallVec<[u32; 8]>,
+    /// Up to `k = 7` they live inside the record.
+    pub counts: Counts,
 }
 
 /// Decides what a charge of `cost` at `now` would meet, and charges nothing. A cost of 0 only looks.
@@ -44,7 +40,8 @@ pub fn decide(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decis
     reading.decision(state, quota, cost)
 }
 
-/// Charges `cost` at `now` and tells what holds after it. Only after [`decide`] admitted it.
+/// Charges `cost` at `now` and tells what holds after it. It does not ask: whoever may not overdraw
+/// has asked [`decide`]. A count ends at `u32::MAX`.
 pub fn charge(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
     let now = settle(state, quota, now);
     let reading = Reading::new(state, quota, now);
@@ -60,6 +57,32 @@ pub fn admit(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decisi
     } else {
         reading.decision(state, quota, cost)
     }
+}
+
+/// Gives back `cost` units that were charged at `charged_at`: to the sub-window of that time if it
+/// still weighs, and no more than it counts. The reset-at stays.
+pub fn refund(
+    state: &mut State,
+    quota: &Quota,
+    now: Millis,
+    charged_at: Millis,
+    cost: u32,
+) -> Decision {
+    let now = settle(state, quota, now);
+    let mut reading = Reading::new(state, quota, now);
+    let age = reading.index.checked_sub(charged_at / reading.s);
+    if let Some(age) = age.and_then(|age| usize::try_from(age).ok()).filter(|&age| age <= reading.k)
+    {
+        let taken = u64::from(cost).min(aged(state, reading.shift, age));
+        if taken > 0 {
+            reading.age(state);
+            state.counts.first(reading.k + 1)[age] -= taken as u32;
+            // The counts are now as of now.
+            state.seen = now;
+            reading = Reading::new(state, quota, now);
+        }
+    }
+    reading.decision(state, quota, 0)
 }
 
 /// When the record means nothing any more, or up to a sub-window later: then no count weighs and the
@@ -122,10 +145,12 @@ impl Reading {
             // `start - seen` is at least 1 ms; a part of a sub-window back is one sub-window back.
             usize::try_from((start - state.seen).div_ceil(s)).map_or(k + 1, |n| n.min(k + 1))
         };
-        let live = state.counts.get(..(k - shift.min(k)).min(state.counts.len()));
-        let full = live.unwrap_or_default().iter().map(|&count| u64::from(count)).sum();
+        let counts = state.counts.all();
+        let live = &counts[..(k - shift.min(k)).min(counts.len())];
+        let full = live.iter().map(|&count| u64::from(count)).sum();
         let old = aged(state, shift, k);
-        Self { now, s, k, index, shift, full, old, weighted: weigh(old, start + s - now, s) }
+        let weighted = if quota.strict { old } else { weigh(old, start + s - now, s) };
+        Self { now, s, k, index, shift, full, old, weighted }
     }
 
     /// What may still be charged now.
@@ -154,6 +179,7 @@ impl Reading {
             used: self.used(),
             reset_at,
             retry_at: if admitted { None } else { self.retry_at(state, quota, cost) },
+            wait: 0,
             counted: true,
         }
     }
@@ -164,16 +190,18 @@ impl Reading {
             return self.decision(state, quota, 0);
         }
         self.age(state);
-        if let Some(newest) = state.counts.first_mut() {
-            *newest = newest.saturating_add(cost);
-        }
+        let newest = &mut state.counts.first(1)[0];
+        let cost = cost.min(u32::MAX - *newest);
+        *newest += cost;
         self.full += u64::from(cost);
         state.seen = self.now;
         state.reset_at = self.reset_at(state);
         let remaining = self.remaining(quota);
         if remaining < u64::from(cost) {
-            let retry_at = self.retry_at(state, quota, cost).unwrap_or(0);
-            state.reset_at = state.reset_at.max(retry_at);
+            // A cost that overdraws may be above the quota: then the reset is for a cost of 1.
+            let retry_at = self.retry_at(state, quota, cost);
+            let retry_at = retry_at.or_else(|| self.retry_at(state, quota, 1));
+            state.reset_at = state.reset_at.max(retry_at.unwrap_or(0));
         }
         Decision {
             admitted: true,
@@ -182,6 +210,7 @@ impl Reading {
             used: self.used(),
             reset_at: state.reset_at,
             retry_at: None,
+            wait: 0,
             counted: true,
         }
     }
@@ -189,11 +218,11 @@ impl Reading {
     /// Moves the record's counts so that the first is the current sub-window's.
     fn age(&mut self, state: &mut State) {
         let length = self.k + 1;
-        state.counts.resize(length, 0);
+        let counts = state.counts.first(length);
         let shift = std::mem::take(&mut self.shift).min(length);
         if shift > 0 {
-            state.counts.copy_within(..length - shift, shift);
-            state.counts[..shift].fill(0);
+            counts.copy_within(..length - shift, shift);
+            counts[..shift].fill(0);
         }
     }
 
@@ -212,6 +241,7 @@ impl Reading {
     ///
     /// In the sub-window `m` from now, what counts in full is `full`, the rest of `r = L - cost - full`
     /// must hold the weighted `old`, and `ceil((s-e)*old/s) <= r` from `e = s - floor(r*s/old)` on.
+    /// Where the quota is strict, `r` must hold all of it.
     fn retry_at(&self, state: &State, quota: &Quota, cost: u32) -> Option<Millis> {
         let room = u64::from(quota.limit.checked_sub(cost)?);
         let (mut full, mut old) = (self.full, self.old);
@@ -224,6 +254,9 @@ impl Reading {
             let start = start_of(self.index + m as u64, self.s);
             if old <= rest {
                 return Some(start.max(self.now));
+            }
+            if quota.strict {
+                continue;
             }
             let offset = self.s - ratio(rest, self.s, old);
             if offset < self.s {
@@ -238,7 +271,7 @@ impl Reading {
 /// The count of the sub-window `age` before the current one.
 fn aged(state: &State, shift: usize, age: usize) -> u64 {
     let at = age.checked_sub(shift);
-    at.and_then(|at| state.counts.get(at)).map_or(0, |&count| u64::from(count))
+    at.and_then(|at| state.counts.all().get(at)).map_or(0, |&count| u64::from(count))
 }
 
 /// `ceil(count * left / s)`, where `left <= s`.

@@ -96,7 +96,7 @@ fn quota(check: &mut Check<'_>, path: &str, limit: &config::Limit) -> Quota {
         check.fault(&format!("{path}.resolution"), what, &dividers(window, resolution));
     }
     let resolution = if divides(window, resolution) { resolution } else { 1 };
-    let quota = Quota { limit: written.unwrap_or(u32::MAX), window, resolution };
+    let quota = Quota::new(written.unwrap_or(u32::MAX), window, resolution);
     let product = u128::from(quota.limit) * u128::from(quota.sub_window());
     if sound && written.is_some() && product > u128::from(MAX_QUOTA_MILLIS) {
         let most = MAX_QUOTA_MILLIS / quota.sub_window();

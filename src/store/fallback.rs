@@ -29,12 +29,12 @@ pub(super) fn decide(
         OnFailure::Local => decisions.next().unwrap_or_else(|| uncounted(charge.limit, now)),
         OnFailure::Open | OnFailure::Closed => uncounted(charge.limit, now),
     });
-    Ok(Verdict { admitted: counted.admitted, now, decisions: decided.collect() })
+    Ok(Verdict { admitted: counted.admitted, now, fallback: true, decisions: decided.collect() })
 }
 
 /// Admitted, and nothing is known.
 fn uncounted(limit: &Limit, now: Millis) -> Decision {
-    let limit = u64::from(limit.quota.limit);
+    let limit = limit.ceiling();
     Decision {
         admitted: true,
         limit,
@@ -42,6 +42,7 @@ fn uncounted(limit: &Limit, now: Millis) -> Decision {
         used: 0,
         reset_at: now,
         retry_at: None,
+        wait: 0,
         counted: false,
     }
 }

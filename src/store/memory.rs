@@ -14,7 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use self::shard::{Ask, Shard};
-use crate::limit::{Charge, Key, Limit, Millis, Verdict};
+use crate::limit::{Change, Charge, Decision, Key, Limit, Millis, Settlement, Verdict};
 
 /// The most shards that records are spread over.
 const MAX_SHARDS: usize = 256;
@@ -52,7 +52,7 @@ impl Memory {
     pub fn charge_share(&self, charges: &[Charge<'_>], now: Millis, gateways: u32) -> Verdict {
         if let [charge] = charges {
             let ask = ask(charge, gateways);
-            let mut verdict = Verdict { admitted: true, now, decisions: SmallVec::new() };
+            let mut verdict = nothing(now);
             let decision = self.lock(self.shard_of(ask.id)).admit(&ask, now);
             verdict.admitted = decision.admitted;
             verdict.decisions.push(decision);
@@ -70,7 +70,7 @@ impl Memory {
             shards.iter().map(|&shard| self.lock(shard)).collect();
         let place = |id| shards.partition_point(|&shard| shard < self.shard_of(id));
 
-        let mut verdict = Verdict { admitted: true, now, decisions: SmallVec::new() };
+        let mut verdict = nothing(now);
         for (at, ask) in asks.iter().enumerate() {
             // Two charges on one record: the second is decided on top of the first.
             let before = asks[..at].iter().filter(|other| other.id == ask.id);
@@ -85,6 +85,31 @@ impl Memory {
             }
         }
         verdict
+    }
+
+    /// What these limits say of these callers at `now`, charging nothing.
+    pub fn look(&self, charges: &[Charge<'_>], now: Millis) -> Verdict {
+        let looks: SmallVec<[Charge<'_>; 4]> =
+            charges.iter().map(|&charge| Charge { cost: 0, ..charge }).collect();
+        self.charge(&looks, now)
+    }
+
+    /// Corrects what a request was charged, in order, and tells what holds after each correction: the
+    /// share of one of `gateways`, as in [`Self::charge_share`].
+    pub fn settle(
+        &self,
+        settlements: &[Settlement<'_>],
+        now: Millis,
+        gateways: u32,
+    ) -> SmallVec<[Decision; 2]> {
+        let settled = settlements.iter().map(|settlement| {
+            let &Settlement { limit, key, change } = settlement;
+            let (Change::Refund { cost, .. } | Change::Overdraw { cost }) = change;
+            // The share is that of the charge, whatever the correction is.
+            let ask = Ask { cost, ..ask(&Charge { limit, key, cost: limit.cost }, gateways) };
+            self.lock(self.shard_of(ask.id)).settle(&ask, now, change)
+        });
+        settled.collect()
     }
 
     /// Expires a bounded part of the records; a full round takes some ticks. To be called once a
@@ -130,6 +155,11 @@ impl Memory {
     fn shard_of(&self, id: u128) -> usize {
         (id >> 64) as usize & (self.shards.len() - 1)
     }
+}
+
+/// The verdict on no charge.
+fn nothing(now: Millis) -> Verdict {
+    Verdict { admitted: true, now, fallback: false, decisions: SmallVec::new() }
 }
 
 /// The name of the record that a limit keeps of a caller; never 0, which is no record's name.

@@ -12,6 +12,7 @@ mod stats;
 use std::{sync::Arc, time::Duration};
 
 use crossbeam_utils::CachePadded;
+use smallvec::SmallVec;
 use tokio_util::sync::CancellationToken;
 
 use self::{
@@ -25,7 +26,7 @@ pub use self::{
 };
 use crate::{
     clock::Clock,
-    limit::{Charge, Millis, Verdict},
+    limit::{Charge, Millis, OnFailure, Settlement, Verdict},
 };
 
 /// How often the control task expires records and reports to Redis.
@@ -220,5 +221,45 @@ impl Store {
                 fallback::decide(charges, now, memory, gateways, &self.counts)
             }
         }
+    }
+
+    /// Corrects what a request was charged, and tells what holds after it; `None` where nothing could
+    /// be corrected. `fallback` is that of the request's verdict: a correction is made where the charge
+    /// was. Nobody has to wait for it: it is over within the store's response timeout, and one whose
+    /// outcome is unknown is never repeated.
+    pub async fn settle(
+        &self,
+        settlements: &[Settlement<'_>],
+        fallback: bool,
+        now: Millis,
+    ) -> Option<Verdict> {
+        let settled = |settlements: &[Settlement<'_>], gateways| {
+            let decisions = self.stores.memory.settle(settlements, now, gateways);
+            Some(Verdict { admitted: true, now, fallback, decisions })
+        };
+        if settlements.is_empty() {
+            return None;
+        }
+        let Some(worker) = &self.redis else { return settled(settlements, 1) };
+        if fallback {
+            let local = |of: &&Settlement<'_>| of.limit.on_failure == OnFailure::Local;
+            let local: SmallVec<[Settlement<'_>; 4]> =
+                settlements.iter().filter(local).copied().collect();
+            return settled(&local, self.stores.presence.gateways());
+        }
+        let settled = worker.settle(settlements).await;
+        settled.inspect_err(|&failure| self.counts.failed(failure)).ok()
+    }
+
+    /// What these limits say of these callers now, charging nothing; `None` if the shared store gives
+    /// no answer. A record that has expired is a caller never seen.
+    pub async fn look(&self, charges: &[Charge<'_>], now: Millis) -> Option<Verdict> {
+        let Some(worker) = self.redis.as_ref().filter(|_| !charges.is_empty()) else {
+            return Some(self.stores.memory.look(charges, now));
+        };
+        let looks: SmallVec<[Charge<'_>; 4]> =
+            charges.iter().map(|&charge| Charge { cost: 0, ..charge }).collect();
+        let looked = worker.charge(&looks).await;
+        looked.inspect_err(|&failure| self.counts.failed(failure)).ok()
     }
 }

@@ -1,13 +1,14 @@
-use proptest::prelude::*;
+use proptest::{prelude::*, test_runner::TestCaseResult};
 use tidegate::{
     clock::Clock,
-    limit::{Charge, Key, Limit, Quota},
-    store::memory::Memory,
+    limit::{Algorithm, Change, Charge, Key, Limit, MAX_QUOTA_MILLIS, Quota, Settlement},
+    store::{Store, memory::Memory},
 };
+use tokio::runtime::Runtime;
 
 use crate::{
     redis_server::RedisServer,
-    support::{NOW, limit, stores},
+    support::{NOW, limit, patient},
 };
 
 /// One thing that happens in a sequence.
@@ -15,28 +16,51 @@ use crate::{
 enum Step {
     /// A request comes, so many ms later, and charges some limits: (which limit, which caller, cost).
     Request(u64, Vec<(usize, u128, u32)>),
+    /// So many ms later, charges are corrected: (which limit, which caller, how).
+    Settle(u64, Vec<(usize, u128, Correction)>),
     /// The clock is set back by so many ms.
     Back(u64),
-    /// A reload gives one limit another quota.
-    Requota(usize, u32),
+    /// A reload gives one limit another quota, longest wait, and strictness.
+    Reload(usize, u32, u32, bool),
+}
+
+/// How a charge is corrected.
+#[derive(Clone, Copy, Debug)]
+enum Correction {
+    /// So much of the charge that was made so many requests ago is given back.
+    Refund(usize, u32),
+    /// A refund of what was never charged, so many ms ago.
+    Unfounded(u64, u32),
+    /// So much more is charged.
+    Overdraw(u32),
 }
 
 fn limits() -> impl Strategy<Value = Vec<Limit>> {
     let resolutions = prop::sample::select(vec![1_u32, 2, 3, 6, 7, 12, 60]);
     let sub_windows = prop::sample::select(vec![1_u64, 7, 333, 1_000, 10_000, 3_600_000]);
+    let algorithms = prop::sample::select(Algorithm::ALL.to_vec());
     let quota = prop_oneof![8 => 1_u32..30, 1 => 1_000_000_u32..=u32::MAX / 4];
-    prop::collection::vec((quota, sub_windows, resolutions), 1..4).prop_map(|quotas| {
-        let compile = |(at, (quota, s, resolution)): (usize, (u32, u64, u32))| Limit {
-            quota: Quota { limit: quota, window: s * u64::from(resolution), resolution },
-            ..limit(&format!("limit-{at}"), quota)
+    let waits = prop_oneof![Just(0_u32), 1_u32..100, 1_u32..100_000];
+    let one = (algorithms, quota, sub_windows, resolutions, waits, any::<bool>());
+    prop::collection::vec(one, 1..5).prop_map(|all| {
+        type One = (Algorithm, u32, u64, u32, u32, bool);
+        let compile = |(at, one): (usize, One)| {
+            let (algorithm, quota, s, resolution, max_wait, strict) = one;
+            let window = s * u64::from(resolution);
+            let resolution = if algorithm == Algorithm::SlidingWindow { resolution } else { 1 };
+            let most = MAX_QUOTA_MILLIS / u64::max(window / u64::from(resolution), max_wait.into());
+            let quota = u32::try_from(most).unwrap_or(u32::MAX).min(quota);
+            let max_wait = if algorithm == Algorithm::LeakyBucket { max_wait } else { 0 };
+            let quota = Quota { limit: quota, window, resolution, max_wait, strict };
+            Limit { algorithm, quota, ..limit(&format!("limit-{at}"), 1) }
         };
-        quotas.into_iter().enumerate().map(compile).collect()
+        all.into_iter().enumerate().map(compile).collect()
     })
 }
 
 fn steps(limits: &[Limit]) -> impl Strategy<Value = Vec<Step>> + use<> {
     let count = limits.len();
-    let s = limits.iter().map(|limit| limit.quota.sub_window()).max().unwrap_or(1);
+    let s = limits.iter().map(|limit| limit.quota.window / 7 + 1).max().unwrap_or(1);
     let largest = limits.iter().map(|limit| limit.quota.limit).max().unwrap_or(1);
     let cost = prop_oneof![
         6 => Just(1_u32),
@@ -44,14 +68,23 @@ fn steps(limits: &[Limit]) -> impl Strategy<Value = Vec<Step>> + use<> {
         2 => 1..=largest.saturating_add(1),
         1 => Just(0_u32),
     ];
+    let more = prop_oneof![4 => 1_u32..6, 1 => any::<u32>()];
+    let corrections = prop_oneof![
+        4 => (0_usize..4, 1_u32..6).prop_map(|(ago, cost)| Correction::Refund(ago, cost)),
+        1 => (0..s * 8, 1_u32..6).prop_map(|(ago, cost)| Correction::Unfounded(ago, cost)),
+        1 => more.prop_map(Correction::Overdraw),
+    ];
     let charges = prop::collection::vec((0..count, 0_u128..2, cost), 1..4);
-    let later = prop_oneof![3 => 0..=s / 3, 2 => 0..=s * 2, 1 => 0..=s * 130];
+    let settlements = prop::collection::vec((0..count, 0_u128..2, corrections), 1..3);
+    let later = || prop_oneof![3 => 0..=s / 3, 2 => 0..=s * 2, 1 => 0..=s * 20];
+    let reload = (0..count, 1_u32..40, 0_u32..5_000, any::<bool>());
     prop::collection::vec(
         prop_oneof![
-            20 => (later, charges).prop_map(|(later, charges)| Step::Request(later, charges)),
+            20 => (later(), charges).prop_map(|(later, charges)| Step::Request(later, charges)),
+            4 => (later(), settlements).prop_map(|(later, changes)| Step::Settle(later, changes)),
             1 => (1_u64..12_000).prop_map(Step::Back),
             1 => (1_u64..100_000_000).prop_map(Step::Back),
-            2 => (0..count, 1_u32..40).prop_map(|(at, quota)| Step::Requota(at, quota)),
+            2 => reload.prop_map(|(at, quota, wait, strict)| Step::Reload(at, quota, wait, strict)),
         ],
         1..60,
     )
@@ -64,42 +97,106 @@ fn sequences() -> impl Strategy<Value = (Vec<Limit>, Vec<Step>)> {
     })
 }
 
+/// Both stores, side by side at one time.
+struct Both<'a> {
+    runtime: &'a Runtime,
+    clock: &'a Clock,
+    memory: Memory,
+    store: &'a Store,
+    /// Tells this sequence's callers from those of others in the one Redis.
+    caller: u128,
+    now: u64,
+    /// When requests came.
+    times: Vec<u64>,
+}
+
+impl Both<'_> {
+    fn request(&mut self, limits: &[Limit], wanted: &[(usize, u128, u32)]) -> TestCaseResult {
+        let charge = |&(at, who, cost): &(usize, u128, u32)| {
+            let limit: &Limit = &limits[at];
+            Charge { limit, key: Key(self.caller + who), cost }
+        };
+        let charges: Vec<Charge<'_>> = wanted.iter().map(charge).collect();
+        let ours = self.memory.charge(&charges, self.now);
+        let theirs = self.runtime.block_on(self.store.charge(&charges, self.now)).unwrap();
+        prop_assert_eq!(ours, theirs);
+        let ours = self.memory.look(&charges, self.now);
+        let theirs = self.runtime.block_on(self.store.look(&charges, self.now)).unwrap();
+        prop_assert_eq!(ours, theirs);
+        self.times.push(self.now);
+        Ok(())
+    }
+
+    fn settle(&mut self, limits: &[Limit], wanted: &[(usize, u128, Correction)]) -> TestCaseResult {
+        let change = |correction| match correction {
+            Correction::Refund(ago, cost) => {
+                let at = self.times.len().checked_sub(ago + 1).and_then(|at| self.times.get(at));
+                Change::Refund { charged_at: at.copied().unwrap_or(self.now), cost }
+            }
+            Correction::Unfounded(ago, cost) => {
+                Change::Refund { charged_at: self.now.saturating_sub(ago), cost }
+            }
+            Correction::Overdraw(cost) => Change::Overdraw { cost },
+        };
+        let settlement = |&(at, who, correction): &(usize, u128, Correction)| {
+            let limit: &Limit = &limits[at];
+            Settlement { limit, key: Key(self.caller + who), change: change(correction) }
+        };
+        let settlements: Vec<Settlement<'_>> = wanted.iter().map(settlement).collect();
+        let ours = self.memory.settle(&settlements, self.now, 1);
+        let settling = self.store.settle(&settlements, false, self.now);
+        let theirs = self.runtime.block_on(settling).unwrap();
+        prop_assert_eq!(ours, theirs.decisions);
+        Ok(())
+    }
+
+    fn run(&mut self, limits: &mut [Limit], steps: &[Step]) -> TestCaseResult {
+        for step in steps {
+            match step {
+                Step::Back(by) => self.now -= by,
+                Step::Request(later, _) | Step::Settle(later, _) => self.now += later,
+                &Step::Reload(at, quota, wait, strict) => {
+                    let limit = &mut limits[at];
+                    let max_wait = if limit.algorithm == Algorithm::LeakyBucket { wait } else { 0 };
+                    limit.quota = Quota { limit: quota, max_wait, strict, ..limit.quota };
+                }
+            }
+            self.clock.set(self.now);
+            match step {
+                Step::Request(_, wanted) => self.request(limits, wanted)?,
+                Step::Settle(_, wanted) => self.settle(limits, wanted)?,
+                Step::Back(_) | Step::Reload(..) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
 #[test]
 fn rust_and_lua_decide_alike() {
     let redis = RedisServer::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let clock = Clock::manual(NOW);
     let (stores, store) = runtime.block_on(async {
-        let stores = stores(&redis, clock.clone());
+        let stores = patient(&redis, clock.clone());
         let store = stores.worker();
         (stores, store)
     });
     let caller = std::cell::Cell::new(0_u128);
-    let config = ProptestConfig { cases: 400, ..ProptestConfig::default() };
+    let config = ProptestConfig { cases: 600, ..ProptestConfig::default() };
     proptest!(config, |((mut limits, steps) in sequences())| {
         // Each sequence has callers of its own, so that one Redis serves them all.
         caller.set(caller.get() + 2);
-        let memory = Memory::new(1_000);
-        let mut now = NOW + 86_400_000;
-        for step in steps {
-            match step {
-                Step::Back(by) => now -= by,
-                Step::Requota(at, quota) => limits[at].quota.limit = quota,
-                Step::Request(later, wanted) => {
-                    now += later;
-                    clock.set(now);
-                    let charges: Vec<Charge<'_>> = wanted
-                        .iter()
-                        .map(|&(at, who, cost)| {
-                            Charge { limit: &limits[at], key: Key(caller.get() + who), cost }
-                        })
-                        .collect();
-                    let ours = memory.charge(&charges, now);
-                    let theirs = runtime.block_on(store.charge(&charges, now)).unwrap();
-                    prop_assert_eq!(ours, theirs);
-                }
-            }
-        }
+        let mut both = Both {
+            runtime: &runtime,
+            clock: &clock,
+            memory: Memory::new(1_000),
+            store: &store,
+            caller: caller.get(),
+            now: NOW + 1_000_000_000_000,
+            times: Vec::new(),
+        };
+        both.run(&mut limits, &steps)?;
     });
     assert_eq!(stores.stats().failures, [0; 5], "every sequence was decided by Redis");
 }
@@ -110,20 +207,72 @@ fn the_largest_quotas_are_exact_in_lua() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let clock = Clock::manual(NOW);
-        let stores = stores(&redis, clock.clone());
+        let stores = patient(&redis, clock.clone());
         let store = stores.worker();
         let memory = Memory::new(1_000);
-        // Just below MAX_QUOTA_MILLIS: 2^32 - 1 times 2^20 - 1 ms.
-        let quota = Quota { limit: u32::MAX, window: (1 << 20) - 1, resolution: 1 };
-        let limit = Limit { quota, ..limit("large", 1) };
-        for (step, cost) in
-            [(0, u32::MAX), (0, 1), (1_048_575, 1), (1, 4_097), (7, 9), (524_287, 3)]
-        {
-            clock.set(clock.now() + step);
-            let charges = [Charge { limit: &limit, key: Key(1), cost }];
-            let theirs = store.charge(&charges, 0).await.unwrap();
-            assert_eq!(memory.charge(&charges, clock.now()), theirs);
+        for algorithm in Algorithm::ALL {
+            for max_wait in [0, 7, (1 << 20) - 1] {
+                // Just below MAX_QUOTA_MILLIS: 2^32 - 1 times 2^20 - 1 ms.
+                let quota = Quota { max_wait, ..Quota::new(u32::MAX, (1 << 20) - 1, 1) };
+                let name = format!("{}-{max_wait}", algorithm.tag());
+                let limit = Limit { algorithm, quota, ..limit(&name, 1) };
+                for (step, cost) in
+                    [(0, u32::MAX), (0, 1), (1_048_575, 1), (1, 4_097), (7, 9), (524_287, 3)]
+                {
+                    clock.set(clock.now() + step);
+                    let charges = [Charge { limit: &limit, key: Key(1), cost }];
+                    let theirs = store.charge(&charges, 0).await.unwrap();
+                    assert_eq!(memory.charge(&charges, clock.now()), theirs);
+                    let change = Change::Overdraw { cost: u32::MAX };
+                    let settlements = [Settlement { limit: &limit, key: Key(2), change }];
+                    let theirs = store.settle(&settlements, false, 0).await.unwrap();
+                    let ours = memory.settle(&settlements, clock.now(), 1);
+                    assert_eq!(ours, theirs.decisions);
+                }
+            }
         }
         assert_eq!(stores.stats().failures, [0; 5]);
+    });
+}
+
+/// What happens next to a long log: (ms later, which kind, how much).
+fn crowd() -> impl Strategy<Value = Vec<(u64, u8, u32)>> {
+    let later = prop_oneof![30 => 0_u64..3, 1 => 0_u64..1_500, 1 => 2_900_u64..3_100];
+    prop::collection::vec((later, 0_u8..20, 1_u32..4), 1_500..2_500)
+}
+
+#[test]
+fn a_log_of_many_blocks_is_alike() {
+    let redis = RedisServer::start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let clock = Clock::manual(NOW);
+    let store = runtime.block_on(async { patient(&redis, clock.clone()).worker() });
+    let caller = std::cell::Cell::new(0_u128);
+    let config = ProptestConfig { cases: 4, max_shrink_iters: 200, ..ProptestConfig::default() };
+    proptest!(config, |(steps in crowd(), quota in 200_u32..4_000)| {
+        caller.set(caller.get() + 1);
+        let quota = Quota::new(quota, 3_000, 1);
+        let limits = [Limit { algorithm: Algorithm::SlidingLog, quota, ..limit("log", 1) }];
+        let mut both = Both {
+            runtime: &runtime,
+            clock: &clock,
+            memory: Memory::new(1_000),
+            store: &store,
+            caller: caller.get(),
+            now: NOW + 1_000_000_000_000,
+            times: Vec::new(),
+        };
+        for (later, kind, much) in steps {
+            both.now += later;
+            clock.set(both.now);
+            let ago = (later as usize + 1) * 97 * much as usize;
+            match kind {
+                0 => both.settle(&limits, &[(0, 0, Correction::Refund(ago, much))])?,
+                1 => both.settle(&limits, &[(0, 0, Correction::Refund(much as usize, 1))])?,
+                2 => both.settle(&limits, &[(0, 0, Correction::Overdraw(much))])?,
+                3 => both.request(&limits, &[(0, 0, much * 100), (0, 0, 1)])?,
+                _ => both.request(&limits, &[(0, 0, much)])?,
+            }
+        }
     });
 }

@@ -17,7 +17,7 @@ use crate::{
 /// A limit whose window does not turn while a test runs.
 fn long(name: &str, quota: u32) -> Limit {
     let day = 86_400_000;
-    Limit { quota: Quota { limit: quota, window: day, resolution: 1 }, ..limit(name, quota) }
+    Limit { quota: Quota::new(quota, day, 1), ..limit(name, quota) }
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub(crate) fn limit(name: &str, quota: u32) -> Limit {
         name: name.into(),
         fingerprint: 0xfeed,
         algorithm: Algorithm::SlidingWindow,
-        quota: Quota { limit: quota, window: 60_000, resolution: 6 },
+        quota: Quota::new(quota, 60_000, 6),
         cost: 1,
         on_failure: OnFailure::Local,
         index: 0,
@@ -44,6 +44,13 @@ pub(crate) fn options(redis: &RedisServer) -> RedisOptions {
 
 pub(crate) fn stores(redis: &RedisServer, clock: Clock) -> Arc<Stores> {
     Stores::redis(options(redis), clock, 10_000).expect("usable options")
+}
+
+/// The same with all the time that a busy machine needs: for what is about decisions, not deadlines.
+pub(crate) fn patient(redis: &RedisServer, clock: Clock) -> Arc<Stores> {
+    let response_timeout = Duration::from_secs(10);
+    let options = RedisOptions { response_timeout, ..options(redis) };
+    Stores::redis(options, clock, 10_000).expect("usable options")
 }
 
 /// One gateway with one worker, on the system's clock.

@@ -1,7 +1,7 @@
 //! One shard of the memory store: records, how many there may be, and when they end.
 
 use super::table::{Entry, Table};
-use crate::limit::{Algorithm, Decision, Millis, Quota, State};
+use crate::limit::{Algorithm, Change, Decision, Millis, Quota, State};
 
 /// How many records an eviction looks at before it picks one.
 const SAMPLE: usize = 16;
@@ -68,6 +68,15 @@ impl Shard {
         self.write(ask, now, |state| state.admit(&ask.quota, now, ask.cost))
     }
 
+    /// Corrects what was charged: gives back to a record that is still there, or charges without
+    /// asking.
+    pub(super) fn settle(&mut self, ask: &Ask, now: Millis, change: Change) -> Decision {
+        if matches!(change, Change::Refund { .. }) && self.table.find(ask.id).is_none() {
+            return State::fresh(ask.algorithm).decide(&ask.quota, now, 0);
+        }
+        self.write(ask, now, |state| state.settle(&ask.quota, now, change))
+    }
+
     fn write(
         &mut self,
         ask: &Ask,
@@ -78,7 +87,7 @@ impl Shard {
             let decision = act(&mut entry.state);
             if decision.admitted {
                 entry.expires = seconds_up(entry.state.expires_at(&ask.quota));
-                entry.limit = ask.quota.limit;
+                entry.share = share(&decision);
             }
             return decision;
         }
@@ -87,7 +96,7 @@ impl Shard {
         if decision.admitted && ask.cost > 0 {
             let expires = seconds_up(state.expires_at(&ask.quota));
             self.make_room(now);
-            self.table.insert(Entry { id: ask.id, state, expires, limit: ask.quota.limit });
+            self.table.insert(Entry { id: ask.id, state, expires, share: share(&decision) });
         }
         decision
     }
@@ -101,7 +110,7 @@ impl Shard {
             return;
         }
         let now = seconds(now);
-        let (mut met, mut dropped, mut least) = (0, false, None::<(usize, f64)>);
+        let (mut met, mut dropped, mut least) = (0, false, None::<(usize, f32)>);
         for _ in 0..self.table.slots() {
             let slot = self.cursor % self.table.slots();
             let Some(entry) = self.table.at(slot) else {
@@ -114,9 +123,8 @@ impl Shard {
                 self.table.remove(slot);
                 dropped = true;
             } else {
-                let share = share(entry);
-                if least.is_none_or(|(_, lowest)| share < lowest) {
-                    least = Some((slot, share));
+                if least.is_none_or(|(_, lowest)| entry.share < lowest) {
+                    least = Some((slot, entry.share));
                 }
                 self.cursor = slot + 1;
             }
@@ -154,8 +162,8 @@ impl Shard {
 }
 
 /// How near its quota a caller is: what an eviction spares.
-fn share(entry: &Entry) -> f64 {
-    entry.state.weight() as f64 / f64::from(entry.limit.max(1))
+fn share(decision: &Decision) -> f32 {
+    decision.used as f32 / decision.limit as f32
 }
 
 /// Milliseconds as whole seconds, rounded down; what is past 2106 stays in 2106.

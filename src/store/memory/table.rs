@@ -20,13 +20,13 @@ pub(super) struct Entry {
     pub(super) state: State,
     /// Seconds since the epoch after which the record means nothing, rounded up.
     pub(super) expires: u32,
-    /// The quota that it was last charged under.
-    pub(super) limit: u32,
+    /// How much of its quota it had used when it was last charged; 1 is all of it.
+    pub(super) share: f32,
 }
 
 impl Entry {
     fn empty() -> Self {
-        Self { id: EMPTY, state: State::fresh(Algorithm::SlidingWindow), expires: 0, limit: 0 }
+        Self { id: EMPTY, state: State::fresh(Algorithm::SlidingWindow), expires: 0, share: 0.0 }
     }
 
     fn is_empty(&self) -> bool {

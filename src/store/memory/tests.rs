@@ -17,7 +17,7 @@ fn limit(name: &str, quota: u32) -> Limit {
         name: name.into(),
         fingerprint: 7,
         algorithm: Algorithm::SlidingWindow,
-        quota: Quota { limit: quota, window: 60_000, resolution: 6 },
+        quota: Quota::new(quota, 60_000, 6),
         cost: 1,
         on_failure: OnFailure::Local,
         index: 0,

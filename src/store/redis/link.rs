@@ -15,7 +15,7 @@ use std::{
 use redis::{AsyncConnectionConfig, Client, aio::MultiplexedConnection};
 use tokio::{sync::watch, task::AbortHandle, time};
 
-use super::{Failure, RedisOptions, script::ChargeScript};
+use super::{Failure, RedisOptions, script::Scripts};
 use crate::clock;
 
 /// The least time between two attempts to connect.
@@ -68,11 +68,13 @@ impl Connector {
         }
     }
 
-    /// Connects and makes sure that Redis writes; loads the script on the way.
+    /// Connects and makes sure that Redis writes; loads the scripts on the way.
     async fn connect_and_probe(&self) -> Result<MultiplexedConnection, Failure> {
         let mut connection = self.connect().await?;
         let mut probe = redis::pipe();
-        probe.add_command(ChargeScript::load()).ignore();
+        for load in Scripts::load() {
+            probe.add_command(load).ignore();
+        }
         let key = format!("{}:probe", self.options.namespace);
         probe.cmd("SET").arg(key).arg(1).arg("PX").arg(1_000).ignore();
         let probing = probe.exec_async(&mut connection);

@@ -10,11 +10,11 @@ pub use self::link::Connector;
 pub(super) use self::presence::{Presence, Reporter};
 use self::{
     link::{Fleet, Link, Live},
-    script::ChargeScript,
+    script::{By, Scripts},
 };
 use crate::{
     clock::Clock,
-    limit::{Charge, Verdict},
+    limit::{Charge, Limit, Millis, Settlement, Verdict},
 };
 
 /// Which Redis, and how long it may take.
@@ -99,7 +99,7 @@ impl Failure {
 pub(super) struct Shared {
     options: Arc<RedisOptions>,
     connector: Connector,
-    script: ChargeScript,
+    scripts: Scripts,
     fleet: Arc<Fleet>,
 }
 
@@ -109,7 +109,7 @@ impl Shared {
         let options = Arc::new(options);
         Ok(Self {
             connector: Connector::new(Arc::clone(&options))?,
-            script: ChargeScript::new(&options.namespace),
+            scripts: Scripts::new(&options.namespace),
             fleet: Arc::default(),
             options,
         })
@@ -148,11 +148,28 @@ impl Worker {
     /// One script call for all charges. Waits no longer than the response timeout, whatever happens;
     /// with an open breaker, not at all.
     pub(super) async fn charge(&self, charges: &[Charge<'_>]) -> Result<Verdict, Failure> {
+        let command = |by, now| self.shared.scripts.charge(by, charges, now);
+        self.call(command, charges.iter().map(|charge| charge.limit)).await
+    }
+
+    /// One script call for all corrections, under the same rules. One that gave no answer may have been
+    /// made, and is not repeated.
+    pub(super) async fn settle(&self, settlements: &[Settlement<'_>]) -> Result<Verdict, Failure> {
+        let command = |by, now| self.shared.scripts.settle(by, settlements, now);
+        self.call(command, settlements.iter().map(|settlement| settlement.limit)).await
+    }
+
+    /// One call of a script on records of these `limits`; `command` makes it for a time to decide at.
+    async fn call<'l>(
+        &self,
+        command: impl Fn(By, Millis) -> redis::Cmd,
+        limits: impl ExactSizeIterator<Item = &'l Limit>,
+    ) -> Result<Verdict, Failure> {
         if self.link.is_open() {
             return Err(Failure::Open);
         }
         let mut asked = None;
-        let asking = self.ask(charges, &mut asked);
+        let asking = self.ask(command, limits, &mut asked);
         let limit = self.shared.options.response_timeout;
         let outcome = tokio::time::timeout(limit, asking).await.unwrap_or(Err(Failure::Timeout));
         if let (Err(failure), Some(live)) = (&outcome, &asked) {
@@ -161,22 +178,22 @@ impl Worker {
         outcome
     }
 
-    async fn ask(
+    async fn ask<'l>(
         &self,
-        charges: &[Charge<'_>],
+        command: impl Fn(By, Millis) -> redis::Cmd,
+        limits: impl ExactSizeIterator<Item = &'l Limit>,
         asked: &mut Option<Live>,
     ) -> Result<Verdict, Failure> {
         let live = asked.insert(self.link.live().await?);
         let now = self.clock.manual_now().unwrap_or(0);
-        let script = &self.shared.script;
         let mut answer: Result<Vec<i64>, _> =
-            script.call(charges, now).query_async(&mut live.connection).await;
+            command(By::Name, now).query_async(&mut live.connection).await;
         if answer.as_ref().is_err_and(is_unknown_script) {
             // Redis forgot the script, so it ran nothing: asking again cannot charge twice.
-            answer = script.load_and_call(charges, now).query_async(&mut live.connection).await;
+            answer = command(By::Text, now).query_async(&mut live.connection).await;
         }
         let reply = answer.map_err(|error| Failure::of(&error))?;
-        script::verdict(charges, &reply).ok_or(Failure::Reply)
+        script::verdict(limits, &reply).ok_or(Failure::Reply)
     }
 }
 

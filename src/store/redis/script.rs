@@ -3,97 +3,158 @@
 use redis::Cmd;
 use smallvec::SmallVec;
 
-use crate::limit::{Charge, Decision, Millis, Verdict};
+use crate::limit::{
+    Algorithm, Change, Charge, Decision, Key, Limit, Millis, Quota, Settlement, Verdict,
+};
 
-/// Charges all limits of a request: the algorithms, then the driver. A new algorithm is one line here.
-const CHARGE: &str = concat!(
-    include_str!("../../../lua/prelude.lua"),
-    include_str!("../../../lua/sliding_window.lua"),
-    include_str!("../../../lua/charge.lua"),
-);
+/// What stands before each script that reads records: the algorithms, and how records are read and
+/// written. A new algorithm is one line here.
+macro_rules! with_records {
+    ($script:literal) => {
+        concat!(
+            include_str!("../../../lua/prelude.lua"),
+            include_str!("../../../lua/sliding_window.lua"),
+            include_str!("../../../lua/sliding_log.lua"),
+            include_str!("../../../lua/fixed_window.lua"),
+            include_str!("../../../lua/token_bucket.lua"),
+            include_str!("../../../lua/leaky_bucket.lua"),
+            include_str!("../../../lua/record.lua"),
+            include_str!($script),
+        )
+    };
+}
+
+/// Charges all limits of a request, or none.
+const CHARGE: &str = with_records!("../../../lua/charge.lua");
+
+/// Corrects what requests were charged.
+const SETTLE: &str = with_records!("../../../lua/settle.lua");
 
 /// Reports a gateway alive and counts those that are.
 pub(super) const PRESENCE: &str = include_str!("../../../lua/presence.lua");
 
-/// Integers that the script returns for each charge, after the time.
-const FIELDS: usize = 5;
+/// Integers that a script returns for each charge or correction, after the time.
+const FIELDS: usize = 6;
 
-/// The charging script and the name that Redis knows it by.
-pub(super) struct ChargeScript {
-    sha: Box<str>,
+/// The scripts that read records, and the names that Redis knows them by.
+pub(super) struct Scripts {
+    charge: Box<str>,
+    settle: Box<str>,
     namespace: Box<str>,
 }
 
-impl ChargeScript {
+impl Scripts {
     pub(super) fn new(namespace: &str) -> Self {
-        let sha = redis::Script::new(CHARGE).get_hash().into();
-        Self { sha, namespace: namespace.into() }
+        let name = |text| redis::Script::new(text).get_hash().into();
+        Self { charge: name(CHARGE), settle: name(SETTLE), namespace: namespace.into() }
     }
 
-    /// The command that loads the script and runs nothing.
-    pub(super) fn load() -> Cmd {
-        let mut command = redis::cmd("SCRIPT");
-        command.arg("LOAD").arg(CHARGE);
-        command
+    /// The commands that load the scripts and run nothing.
+    pub(super) fn load() -> [Cmd; 2] {
+        [CHARGE, SETTLE].map(|text| {
+            let mut command = redis::cmd("SCRIPT");
+            command.arg("LOAD").arg(text);
+            command
+        })
     }
 
-    /// The command that charges, by the script's name. `now` is 0 for the server's own clock.
-    pub(super) fn call(&self, charges: &[Charge<'_>], now: Millis) -> Cmd {
-        self.command("EVALSHA", &self.sha, charges, now)
-    }
-
-    /// The same with the script's text, which Redis then remembers.
-    pub(super) fn load_and_call(&self, charges: &[Charge<'_>], now: Millis) -> Cmd {
-        self.command("EVAL", CHARGE, charges, now)
-    }
-
-    fn command(&self, verb: &str, script: &str, charges: &[Charge<'_>], now: Millis) -> Cmd {
-        let mut command = redis::cmd(verb);
-        command.arg(script).arg(charges.len());
+    /// The command that charges; `by` says how it names the script. `now` is 0 for the server's clock.
+    pub(super) fn charge(&self, by: By, charges: &[Charge<'_>], now: Millis) -> Cmd {
+        let mut command = by.script(&self.charge, CHARGE);
+        command.arg(charges.len());
         for charge in charges {
-            command.arg(record(&self.namespace, charge));
+            command.arg(record(&self.namespace, charge.limit, charge.key));
         }
         command.arg(now);
         for charge in charges {
-            let quota = &charge.limit.quota;
-            command
-                .arg(charge.limit.algorithm.tag())
-                .arg(charge.cost)
-                .arg(quota.limit)
-                .arg(quota.window)
-                .arg(quota.resolution);
+            ask(&mut command, charge.limit, charge.cost);
         }
         command
     }
+
+    /// The command that corrects.
+    pub(super) fn settle(&self, by: By, settlements: &[Settlement<'_>], now: Millis) -> Cmd {
+        let mut command = by.script(&self.settle, SETTLE);
+        command.arg(settlements.len());
+        for settlement in settlements {
+            command.arg(record(&self.namespace, settlement.limit, settlement.key));
+        }
+        command.arg(now);
+        for settlement in settlements {
+            let (cost, charged_at) = match settlement.change {
+                Change::Refund { charged_at, cost } => {
+                    (cost, i64::try_from(charged_at).unwrap_or(i64::MAX))
+                }
+                Change::Overdraw { cost } => (cost, -1),
+            };
+            ask(&mut command, settlement.limit, cost);
+            command.arg(charged_at);
+        }
+        command
+    }
+}
+
+/// How a command names its script.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum By {
+    /// By the hash that Redis remembers it under.
+    Name,
+    /// By its text, which Redis then remembers.
+    Text,
+}
+
+impl By {
+    fn script(self, name: &str, text: &str) -> Cmd {
+        let mut command = redis::cmd(match self {
+            Self::Name => "EVALSHA",
+            Self::Text => "EVAL",
+        });
+        command.arg(match self {
+            Self::Name => name,
+            Self::Text => text,
+        });
+        command
+    }
+}
+
+/// What a script is told of one limit: algorithm, cost, quota, window, resolution, option.
+fn ask(command: &mut Cmd, limit: &Limit, cost: u32) {
+    let Quota { limit: quota, window, resolution, max_wait, strict } = limit.quota;
+    let option = if limit.algorithm == Algorithm::LeakyBucket { max_wait } else { strict.into() };
+    command.arg(limit.algorithm.tag()).arg(cost);
+    command.arg(quota).arg(window).arg(resolution).arg(option);
 }
 
 /// The Redis key of a record: `NAMESPACE:{KEY}:LIMIT:FINGERPRINT`. The braces make all limits that
 /// count by the same key parts live on one node of a Cluster.
-fn record(namespace: &str, charge: &Charge<'_>) -> String {
-    let (key, limit) = (charge.key.0, charge.limit);
+fn record(namespace: &str, limit: &Limit, Key(key): Key) -> String {
     format!("{namespace}:{{{key:032x}}}:{}:{:016x}", limit.name, limit.fingerprint)
 }
 
-/// What the script's reply says; `None` if it is not what the script returns.
-pub(super) fn verdict(charges: &[Charge<'_>], reply: &[i64]) -> Option<Verdict> {
+/// What a script's reply says of these limits; `None` if it is not what the script returns.
+pub(super) fn verdict<'a>(
+    limits: impl ExactSizeIterator<Item = &'a Limit>,
+    reply: &[i64],
+) -> Option<Verdict> {
     let (&now, fields) = reply.split_first()?;
-    if fields.len() != charges.len() * FIELDS {
+    if fields.len() != limits.len() * FIELDS {
         return None;
     }
     let mut decisions = SmallVec::new();
-    for (charge, fields) in charges.iter().zip(fields.chunks_exact(FIELDS)) {
-        let &[admitted, remaining, used, reset_at, retry_at] = fields else { return None };
+    for (limit, fields) in limits.zip(fields.chunks_exact(FIELDS)) {
+        let &[admitted, remaining, used, reset_at, retry_at, wait] = fields else { return None };
         decisions.push(Decision {
             admitted: admitted == 1,
-            limit: u64::from(charge.limit.quota.limit),
+            limit: limit.ceiling(),
             remaining: u64::try_from(remaining).ok()?,
             used: u64::try_from(used).ok()?,
             reset_at: u64::try_from(reset_at).ok()?,
             // Negative: admitted, or never.
             retry_at: u64::try_from(retry_at).ok(),
+            wait: u64::try_from(wait).ok()?,
             counted: true,
         });
     }
     let admitted = decisions.iter().all(|decision: &Decision| decision.admitted);
-    Some(Verdict { admitted, now: u64::try_from(now).ok()?, decisions })
+    Some(Verdict { admitted, now: u64::try_from(now).ok()?, fallback: false, decisions })
 }

@@ -1,0 +1,53 @@
+-- The fixed window: twin of src/limit/fixed_window.rs, function for function. What an algorithm has to
+-- have is said in sliding_window.lua.
+--
+-- Record: one packed string, little endian: reset_at (6 bytes, ms), count (4 bytes): one value, so that
+-- none can be evicted without the other. Anything else is read as a caller never seen, and so is what
+-- is past its reset_at: the TTL only cleans up.
+algorithms.fixed_window = function()
+  local function read(raw, now, limit, window)
+    local reset, count, dirty = 0, 0, false
+    if raw and #raw == 10 then reset, count = struct.unpack('<I6I4', raw) end
+    -- An end that no charge can have set: the clock was set back, and the window moves with it.
+    if reset > now + window + 5000 then reset, dirty = now + window, true end
+    local live = reset > now
+    local remaining = live and limit - count or limit
+    return {
+      limit = limit, window = window, now = now, live = live, count = count, reset_at = reset,
+      remaining = remaining > 0 and remaining or 0, dirty = dirty,
+    }
+  end
+
+  local function tell(reading, cost)
+    local used, reset = 0, reading.now
+    if reading.live then used, reset = reading.count, reading.reset_at end
+    return used, reset, (cost <= reading.remaining or cost > reading.limit) and -1 or reset
+  end
+
+  local function charge(reading, cost)
+    if cost == 0 then return tell(reading, 0) end
+    if not reading.live then
+      reading.live, reading.count, reading.reset_at = true, 0, reading.now + reading.window
+    end
+    local count = reading.count + cost
+    if count > 4294967295 then count = 4294967295 end
+    local left = reading.limit - count
+    reading.count, reading.remaining, reading.dirty = count, left > 0 and left or 0, true
+    return count, reading.reset_at
+  end
+
+  local function refund(reading, charged_at, cost)
+    local reset = reading.reset_at
+    if not reading.live or charged_at < reset - reading.window or charged_at >= reset then return end
+    local count = reading.count - cost
+    if count < 0 then count = 0 end
+    local left = reading.limit - count
+    reading.count, reading.remaining, reading.dirty = count, left > 0 and left or 0, true
+  end
+
+  local function write(reading)
+    return struct.pack('<I6I4', reading.reset_at, reading.count), reading.reset_at
+  end
+
+  return {read = read, tell = tell, charge = charge, refund = refund, write = write}
+end

@@ -1,0 +1,216 @@
+-- The sliding log: twin of src/limit/sliding_log.rs, function for function. What an algorithm has to
+-- have is said in sliding_window.lua.
+--
+-- Record: a list. Its last element is seen (6 bytes, ms), reset_at (6 bytes, ms), total (4 bytes: what
+-- was ever charged, modulo 2^32), the number of elements before it (4 bytes), and a block. The elements
+-- before it are blocks, of exactly 128 entries each. A block is its base (4 bytes) and its entries: a
+-- time (4 bytes, ms modulo 2^32) and what was charged before it, less the base (4 bytes). Anything else
+-- is read as a caller never seen.
+--
+-- So a call reads and writes a few blocks of 1 KB, whatever the log holds: what counts is found by
+-- halving over blocks and then over the entries of one; what does not is cut off in one step, a block
+-- of 128 charges at a time; a refund changes the bases of the blocks behind it.
+algorithms.sliding_log = function()
+  local M = 4294967296
+
+  -- Block `i`, from 0; the last one is part of the last element.
+  local function block(reading, i)
+    local found = reading.blocks[i]
+    if not found then
+      found = call('LINDEX', reading.key, i)
+      reading.blocks[i] = found
+    end
+    return found
+  end
+
+  -- origin - x modulo 2^32, where x is the time of entry `e` of block `i`, or (`sums`) what was charged
+  -- before it. Both grow from entry to entry.
+  local function since(reading, i, e, origin, sums)
+    local found = block(reading, i)
+    local at, before = struct.unpack('<I4I4', found, 8 * e - 3)
+    if not sums then return (origin - at) % M end
+    return (origin - before - struct.unpack('<I4', found)) % M
+  end
+
+  -- The first entry, from block `i` on, that is less than `bound` since: its block and its place there,
+  -- which may be one behind the block's end. Place 1 only if it is the first entry of block `i`.
+  local function search(reading, i, origin, bound, sums)
+    if since(reading, i, 1, origin, sums) < bound then return i, 1 end
+    local low, high = i, reading.n + 1
+    local middle = i + 1
+    while low + 1 < high do
+      if since(reading, middle, 1, origin, sums) < bound then high = middle else low = middle end
+      middle = (low + high - (low + high) % 2) / 2
+    end
+    local found = low
+    low, high = 1, (#block(reading, found) - 4) / 8 + 1
+    while low + 1 < high do
+      middle = (low + high - (low + high) % 2) / 2
+      if since(reading, found, middle, origin, sums) < bound then high = middle else low = middle end
+    end
+    return found, high
+  end
+
+  -- When entry `e` of block `i` expires.
+  local function expiry(reading, i, e)
+    return reading.now - since(reading, i, e, reading.clock) + reading.window
+  end
+
+  -- The first ms from now on at which `cost` would be admitted if nobody else charged; -1: never.
+  local function retry_at(reading, cost)
+    local room = reading.limit - cost
+    if room < 0 then return -1 end
+    if reading.used <= room then return reading.now end
+    local i, e = search(reading, reading.i, reading.total, room + 1, true)
+    return expiry(reading, i, e - 1)
+  end
+
+  -- The stored reset-at while it is ahead; else when the oldest live entry expires; now, if none is
+  -- live.
+  local function reset_at(reading)
+    if reading.reset_at > reading.now then return reading.reset_at end
+    return reading.live and expiry(reading, reading.i, reading.e) or reading.now
+  end
+
+  local function count(reading, used)
+    local left = reading.limit - used
+    reading.used, reading.remaining = used, left > 0 and left or 0
+  end
+
+  local function read(raw, now, limit, window, _, _, key)
+    local reading = {
+      limit = limit, window = window, now = now, key = key, seen = 0, reset_at = 0, total = 0, n = 0,
+      blocks = {}, i = 0, e = 1, clock = now % M, exists = raw, live = false, dirty = false,
+    }
+    local used = 0
+    if raw and #raw >= 32 then
+      local seen, reset, total, n = struct.unpack('<I6I6I4I4', raw)
+      -- A record's time never runs backwards; one whose clock was set back far moves with it, while the
+      -- entries' own clock runs on.
+      if seen - now > 5000 then
+        reset = reset - (seen - now)
+        if reset < 0 then reset = 0 end
+        seen, reading.dirty = now, true
+      elseif seen > now then
+        now = seen
+      end
+      reading.now, reading.seen, reading.reset_at, reading.total, reading.n = now, seen, reset, total, n
+      reading.blocks[n] = string.sub(raw, 21)
+      reading.clock = (struct.unpack('<I4', raw, #raw - 7) + now - seen) % M
+      if now - seen < window then
+        local i, e = search(reading, 0, reading.clock, window)
+        if e > 128 then i, e = i + 1, 1 end
+        reading.i, reading.e, reading.live = i, e, true
+        used = since(reading, i, e, total, true)
+      end
+    end
+    count(reading, used)
+    return reading
+  end
+
+  local function tell(reading, cost)
+    local left, reset = reading.remaining, reset_at(reading)
+    if left == 0 then
+      local retry = retry_at(reading, 1)
+      if retry > reset then reset = retry end
+    end
+    return reading.used, reset, cost <= left and -1 or retry_at(reading, cost)
+  end
+
+  -- Adds an entry for now, and forgets what has expired of the last block.
+  local function append(reading)
+    local blocks, n, total = reading.blocks, reading.n, reading.total
+    if not reading.live then
+      reading.fresh, reading.live, reading.n, reading.i, reading.e = true, true, 0, 0, 1
+      reading.blocks = {[0] = struct.pack('<I4I4I4', total, reading.clock, 0)}
+      return
+    end
+    local last = blocks[n]
+    if reading.i == n and reading.e > 1 then
+      last = string.sub(last, 1, 4) .. string.sub(last, 8 * reading.e - 3)
+      reading.e = 1
+    end
+    if reading.now == reading.seen then
+      blocks[n] = last
+    elseif #last < 1028 then
+      local before = (total - struct.unpack('<I4', last)) % M
+      blocks[n] = last .. struct.pack('<I4I4', reading.clock, before)
+    else
+      blocks[n], blocks[n + 1] = last, struct.pack('<I4I4I4', total, reading.clock, 0)
+      reading.n, reading.pushed = n + 1, true
+    end
+  end
+
+  local function charge(reading, cost)
+    if cost == 0 then return tell(reading, 0) end
+    append(reading)
+    if cost > M - 1 - reading.used then cost = M - 1 - reading.used end
+    reading.total, reading.seen, reading.dirty = (reading.total + cost) % M, reading.now, true
+    count(reading, reading.used + cost)
+    local reset = reset_at(reading)
+    if reading.remaining < cost then
+      local retry = retry_at(reading, cost)
+      if retry < 0 then retry = retry_at(reading, 1) end
+      if retry > reset then reset = retry end
+    end
+    reading.reset_at = reset
+    return reading.used, reset
+  end
+
+  local function refund(reading, charged_at, cost)
+    local age, blocks, n = reading.now - charged_at, reading.blocks, reading.n
+    if not reading.live or age < 0 or age >= reading.window then return end
+    local i, e = search(reading, reading.i, reading.clock, age + 1)
+    local size, last = (#block(reading, i) - 4) / 8, (#blocks[n] - 4) / 8
+    if e > size then i, e, size = i + 1, 1, i + 1 < n and 128 or last end
+    if i > n or since(reading, i, e, reading.clock) ~= age then return end
+    if (i == n and 0 or last + 128 * (n - i - 1)) + size - e + 1 > 4096 then return end
+    local charged, after = since(reading, i, e, reading.total, true), 0
+    if e < size then
+      after = since(reading, i, e + 1, reading.total, true)
+    elseif i < n then
+      after = since(reading, i + 1, 1, reading.total, true)
+    end
+    if cost > charged - after then cost = charged - after end
+    if cost == 0 then return end
+
+    if e < size then
+      local layout = '<' .. string.rep('I4', 2 * (size - e))
+      local rest = {struct.unpack(layout, blocks[i], 8 * e + 5)}
+      for at = 2, 2 * (size - e), 2 do rest[at] = rest[at] - cost end
+      rest[2 * (size - e) + 1] = nil
+      blocks[i] = string.sub(blocks[i], 1, 8 * e + 4) .. struct.pack(layout, unpack(rest))
+    end
+    for at = i + 1, n do
+      local behind = block(reading, at)
+      local base = (struct.unpack('<I4', behind) - cost) % M
+      blocks[at] = struct.pack('<I4', base) .. string.sub(behind, 5)
+    end
+    reading.total, reading.changed, reading.dirty = (reading.total - cost) % M, i, true
+    count(reading, reading.used - cost)
+  end
+
+  local function write(reading, key)
+    local seen, reset, total, n, blocks = reading.seen, reading.reset_at, reading.total, reading.n, reading.blocks
+    -- Blocks that have expired whole are cut off: with the nodes of the list, several at a time.
+    local dead = reading.seen == reading.now and reading.i or 0
+    local last = struct.pack('<I6I6I4I4', seen, reset, total, n - dead) .. blocks[n]
+    if reading.fresh then
+      if reading.exists then call('UNLINK', key) end
+      call('RPUSH', key, last)
+    else
+      for at = reading.changed or n, n - 1 do call('LSET', key, at, blocks[at]) end
+      if reading.pushed then
+        call('LSET', key, -1, blocks[n - 1])
+        call('RPUSH', key, last)
+      else
+        call('LSET', key, -1, last)
+      end
+      if dead > 0 then call('LTRIM', key, dead, -1) end
+    end
+    local expires_at = seen + reading.window
+    return false, reset > expires_at and reset or expires_at
+  end
+
+  return {list = true, read = read, tell = tell, charge = charge, refund = refund, write = write}
+end
