@@ -4,6 +4,7 @@
 -- ARGV[1]   now in ms; 0: this server's own clock (tests alone pass another).
 -- ARGV[2+]  six values a limit, in the order of KEYS:
 --             algorithm (its tag), cost, quota, window in ms, resolution, option (see the algorithms)
+-- then, where there are several limits, one value each: whether it may refuse (1 or 0)
 -- Returns   one flat array of integers: now, then six a limit:
 --             admitted (1 or 0), remaining, used, reset_at (ms), retry_at (ms; -1: admitted, or never),
 --             wait (ms)
@@ -35,18 +36,20 @@ for i, key in ipairs(KEYS) do
   record.asked = asked
   local admitted = asked <= record.reading.remaining
   charges[i] = {record = record, cost = cost, asked = asked, admitted = admitted}
-  all = all and admitted
+  all = all and (admitted or ARGV[1 + #KEYS * 6 + i] == '0')
 end
 
 local reply = {now}
 for i, charge in ipairs(charges) do
   local algorithm, reading = charge.record.algorithm, charge.record.reading
-  local cost = all and charge.cost or charge.asked
-  local wait = charge.admitted and cost > 0 and reading.wait or 0
-  local used, reset, retry = (all and algorithm.charge or algorithm.tell)(reading, cost)
-  if all then retry = -1 end
+  local admitted = charge.admitted
+  local charged = all and admitted
+  local cost = charged and charge.cost or charge.asked
+  local wait = admitted and cost > 0 and reading.wait or 0
+  local used, reset, retry = (charged and algorithm.charge or algorithm.tell)(reading, cost)
+  if admitted then retry = -1 end
   local at = i * 6 - 4
-  reply[at], reply[at + 1], reply[at + 2] = charge.admitted and 1 or 0, reading.remaining, used
+  reply[at], reply[at + 1], reply[at + 2] = admitted and 1 or 0, reading.remaining, used
   reply[at + 3], reply[at + 4], reply[at + 5] = reset, retry, wait
 end
 

@@ -134,6 +134,9 @@ pub struct Limit {
     pub cost: u32,
     /// What happens when the shared store cannot be asked.
     pub on_failure: OnFailure,
+    /// Whether it may refuse. One that may not is charged where it would have admitted, and nobody
+    /// feels it.
+    pub enforce: bool,
     /// Its place in the snapshot's list and in every per-limit metric.
     pub index: usize,
 }
@@ -236,7 +239,7 @@ pub struct Decision {
 /// What all limits of one request say, from one reading at one time.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Verdict {
-    /// Whether every limit admits; when not, none has been charged.
+    /// Whether every limit that is enforced admits; when not, none has been charged.
     pub admitted: bool,
     /// The time of the decision by the clock that decided (Redis' own for Redis).
     pub now: Millis,
@@ -278,6 +281,7 @@ mod tests {
                     quota: Quota::new(1, 1_000, 1),
                     cost: 1,
                     on_failure: OnFailure::Local,
+                    enforce: true,
                     index: 0,
                 };
                 assert!(seen.insert(limit.identity()), "{name:?} {fingerprint}");

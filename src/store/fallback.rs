@@ -17,7 +17,8 @@ pub(super) fn decide(
     for charge in charges {
         counts.fell_back(charge.limit.on_failure);
     }
-    let closed = charges.iter().find(|charge| charge.limit.on_failure == OnFailure::Closed);
+    let closes = |limit: &Limit| limit.enforce && limit.on_failure == OnFailure::Closed;
+    let closed = charges.iter().find(|charge| closes(charge.limit));
     if let Some(charge) = closed {
         return Err(StoreError::Unavailable { limit: charge.limit.index });
     }

@@ -54,7 +54,7 @@ impl Memory {
             let ask = ask(charge, gateways);
             let mut verdict = nothing(now);
             let decision = self.lock(self.shard_of(ask.id)).admit(&ask, now);
-            verdict.admitted = decision.admitted;
+            verdict.admitted = decision.admitted || !ask.enforce;
             verdict.decisions.push(decision);
             return verdict;
         }
@@ -76,11 +76,12 @@ impl Memory {
             let before = asks[..at].iter().filter(|other| other.id == ask.id);
             let cost = before.fold(ask.cost, |sum, other| sum.saturating_add(other.cost));
             let decision = locked[place(ask.id)].decide(ask, now, cost);
-            verdict.admitted &= decision.admitted;
+            verdict.admitted &= decision.admitted || !ask.enforce;
             verdict.decisions.push(decision);
         }
         if verdict.admitted {
-            for (ask, decision) in asks.iter().zip(&mut verdict.decisions) {
+            let charged = asks.iter().zip(&mut verdict.decisions);
+            for (ask, decision) in charged.filter(|(_, decision)| decision.admitted) {
                 *decision = locked[place(ask.id)].charge(ask, now);
             }
         }
@@ -174,5 +175,6 @@ fn ask(charge: &Charge<'_>, gateways: u32) -> Ask {
         quota.limit = quota.limit.div_ceil(gateways).max(charge.cost);
     }
     let id = record(charge.limit, charge.key);
-    Ask { id, algorithm: charge.limit.algorithm, quota, cost: charge.cost }
+    let Limit { algorithm, enforce, .. } = *charge.limit;
+    Ask { id, algorithm, quota, cost: charge.cost, enforce }
 }

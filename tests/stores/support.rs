@@ -25,6 +25,7 @@ pub(crate) fn limit(name: &str, quota: u32) -> Limit {
         quota: Quota::new(quota, 60_000, 6),
         cost: 1,
         on_failure: OnFailure::Local,
+        enforce: true,
         index: 0,
     }
 }

@@ -14,6 +14,8 @@ pub(super) struct Ask {
     pub(super) algorithm: Algorithm,
     pub(super) quota: Quota,
     pub(super) cost: u32,
+    /// Whether it may refuse.
+    pub(super) enforce: bool,
 }
 
 /// Records, how many there may be, and what has become of them.

@@ -69,6 +69,11 @@ impl Scripts {
         for charge in charges {
             ask(&mut command, charge.limit, charge.cost);
         }
+        if charges.len() > 1 {
+            for charge in charges {
+                command.arg(u8::from(charge.limit.enforce));
+            }
+        }
         command
     }
 
@@ -140,9 +145,10 @@ pub(super) fn verdict<'a>(
     if fields.len() != limits.len() * FIELDS {
         return None;
     }
-    let mut decisions = SmallVec::new();
+    let (mut decisions, mut admits) = (SmallVec::new(), true);
     for (limit, fields) in limits.zip(fields.chunks_exact(FIELDS)) {
         let &[admitted, remaining, used, reset_at, retry_at, wait] = fields else { return None };
+        admits &= admitted == 1 || !limit.enforce;
         decisions.push(Decision {
             admitted: admitted == 1,
             limit: limit.ceiling(),
@@ -155,6 +161,5 @@ pub(super) fn verdict<'a>(
             counted: true,
         });
     }
-    let admitted = decisions.iter().all(|decision: &Decision| decision.admitted);
-    Some(Verdict { admitted, now: u64::try_from(now).ok()?, fallback: false, decisions })
+    Some(Verdict { admitted: admits, now: u64::try_from(now).ok()?, fallback: false, decisions })
 }
