@@ -18,7 +18,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use smallvec::SmallVec;
 
 use crate::{
-    config::{self, Faults, Loaded, Unread},
+    config::{self, Fault, Faults, Loaded, Unread},
     framing::{Deadlines, HeadBounds},
     identity::{KeyPlan, TokenSource, TrustedProxies},
     limit::Limit,
@@ -44,6 +44,8 @@ pub struct Snapshot {
     /// What clients' connections are held to; a connection keeps the head's bounds that it was
     /// accepted with.
     pub http: HttpRules,
+    /// What works, and what the operator may not have meant: shown by `check` and logged.
+    pub notes: Vec<Fault>,
 }
 
 /// What clients' connections are held to.
@@ -60,6 +62,13 @@ pub struct HttpRules {
 }
 
 impl Snapshot {
+    /// Logs what the operator may not have meant.
+    pub fn log_notes(&self) {
+        for note in &self.notes {
+            tracing::warn!(%note, "the configuration works, but may not be meant so");
+        }
+    }
+
     /// Reads and compiles the file at `path`. The error holds all that is wrong with it at once:
     /// faults of form, and of what could be read all the same, faults of sense.
     pub fn load(path: &Path) -> Result<(Loaded, Self), Faults> {

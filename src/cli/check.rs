@@ -36,6 +36,9 @@ fn summary(
         let (name, path, upstream) = (&route.name, &route.matches.path, &route.upstream);
         writeln!(out, "  {name}: {methods} {host}{path} -> {upstream} ({limits})")?;
     }
+    for note in &snapshot.notes {
+        write!(out, "\nnote: {note}")?;
+    }
     Ok(())
 }
 

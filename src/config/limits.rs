@@ -24,6 +24,10 @@ pub struct Limit {
     /// or the next smaller number that divides the window.
     #[schemars(range(min = 1, max = 60))]
     pub resolution: Option<u32>,
+    /// True: a sliding window counts its oldest sub-window in full until it has left the window, so
+    /// that no interval as long as the window holds more than the quota.
+    #[serde(default)]
+    pub strict: bool,
     /// Who is counted: requests that agree in all of these parts share a counter. `[]` counts
     /// everyone together.
     #[serde(default = "Limit::standard_key")]
@@ -65,8 +69,11 @@ impl Limit {
         vec![KeyPart::ClientIp]
     }
 
-    /// The sub-windows that the window is divided into.
+    /// The sub-windows that the window is divided into: one, but for a sliding window.
     pub fn resolution(&self) -> u32 {
+        if self.algorithm != Algorithm::SlidingWindow {
+            return 1;
+        }
         let divides = |&k: &u32| self.window.millis().is_multiple_of(u64::from(k));
         self.resolution.unwrap_or_else(|| (1..=Self::RESOLUTION).rev().find(divides).unwrap_or(1))
     }

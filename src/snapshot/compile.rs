@@ -30,6 +30,7 @@ pub(super) fn snapshot(loaded: &Loaded) -> Result<Snapshot, Faults> {
                 draft_11: config.headers.standard == Standard::Draft11,
             },
             http: listen::http_rules(&config.http),
+            notes: check.notes,
         }),
     }
 }

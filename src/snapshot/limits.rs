@@ -7,7 +7,13 @@ use siphasher::sip::SipHasher13;
 
 use super::check::Check;
 use crate::config::{self, Config, Cost, KeyPart, Reserve};
-use crate::limit::{Algorithm, Limit, MAX_QUOTA_MILLIS, MAX_RESOLUTION, OnFailure, Quota};
+use crate::limit::{
+    Algorithm, Limit, MAX_QUOTA_MILLIS, MAX_RESOLUTION, Millis, OnFailure, Quota, leaky_bucket,
+    sliding_log,
+};
+
+/// The largest quota of a log that nobody is asked about: 80 KB a key.
+const MODEST_LOG: u32 = 10_000;
 
 /// The limits in the order of their names. A faulty one is noted and has its place all the same.
 pub(super) fn compile(check: &mut Check<'_>, config: &Config) -> Vec<Arc<Limit>> {
@@ -17,12 +23,13 @@ pub(super) fn compile(check: &mut Check<'_>, config: &Config) -> Vec<Arc<Limit>>
         unbuilt(check, &path, limit);
         key(check, &path, &limit.key, !config.client.token.is_empty());
         let quota = quota(check, &path, limit);
+        special(check, &path, limit);
         Arc::new(Limit {
             name: name.as_str().into(),
             fingerprint: fingerprint(limit),
-            algorithm: Algorithm::SlidingWindow,
+            algorithm: counted_by(limit.algorithm),
             quota,
-            cost: cost(check, &path, limit),
+            cost: cost(check, &path, limit, &quota),
             on_failure: match limit.on_failure {
                 config::OnFailure::Local => OnFailure::Local,
                 config::OnFailure::Open => OnFailure::Open,
@@ -36,9 +43,12 @@ pub(super) fn compile(check: &mut Check<'_>, config: &Config) -> Vec<Arc<Limit>>
 
 /// Notes what is known and cannot be done yet.
 fn unbuilt(check: &mut Check<'_>, path: &str, limit: &config::Limit) {
-    if limit.algorithm != config::Algorithm::SlidingWindow {
+    // THE ONE PLACE that keeps the leaky bucket out: it is counted everywhere, but a request passes
+    // without waiting for `Decision::wait`. Whoever makes it wait takes it off here.
+    if let config::Algorithm::LeakyBucket | config::Algorithm::Concurrency = limit.algorithm {
         let what = format!("`{}`", algorithm(limit.algorithm));
-        check.unbuilt(&format!("{path}.algorithm"), &what, "sliding_window");
+        let built = "sliding_window, sliding_log, fixed_window or token_bucket";
+        check.unbuilt(&format!("{path}.algorithm"), &what, built);
     }
     if !limit.enforce {
         check.unbuilt(&format!("{path}.enforce"), "`enforce: false`", "true");
@@ -52,11 +62,34 @@ fn unbuilt(check: &mut Check<'_>, path: &str, limit: &config::Limit) {
     if limit.max_cost.is_some() {
         check.unbuilt(&format!("{path}.max_cost"), "`max_cost`", "no such key");
     }
-    if limit.max_wait.is_some() {
-        check.unbuilt(&format!("{path}.max_wait"), "`max_wait`", "no such key");
+}
+
+/// Notes what only another algorithm knows.
+fn special(check: &mut Check<'_>, path: &str, limit: &config::Limit) {
+    use config::Algorithm::{LeakyBucket, SlidingWindow};
+    let keys = [
+        ("resolution", limit.resolution.is_some(), SlidingWindow),
+        ("strict", limit.strict, SlidingWindow),
+        ("max_wait", limit.max_wait.is_some(), LeakyBucket),
+        ("max_queue", limit.max_queue.is_some(), LeakyBucket),
+    ];
+    for (key, given, owner) in keys {
+        let what = format!("`{key}`, which only `{}` has", algorithm(owner));
+        let fits = !given || limit.algorithm == owner;
+        check.ensure(fits, &format!("{path}.{key}"), &what, "no such key");
     }
-    if limit.max_queue.is_some() {
-        check.unbuilt(&format!("{path}.max_queue"), "`max_queue`", "no such key");
+}
+
+/// What counts by it; for what this version cannot do, something.
+fn counted_by(algorithm: config::Algorithm) -> Algorithm {
+    match algorithm {
+        config::Algorithm::SlidingLog => Algorithm::SlidingLog,
+        config::Algorithm::FixedWindow => Algorithm::FixedWindow,
+        config::Algorithm::TokenBucket => Algorithm::TokenBucket,
+        config::Algorithm::LeakyBucket => Algorithm::LeakyBucket,
+        config::Algorithm::SlidingWindow | config::Algorithm::Concurrency => {
+            Algorithm::SlidingWindow
+        }
     }
 }
 
@@ -96,15 +129,59 @@ fn quota(check: &mut Check<'_>, path: &str, limit: &config::Limit) -> Quota {
         check.fault(&format!("{path}.resolution"), what, &dividers(window, resolution));
     }
     let resolution = if divides(window, resolution) { resolution } else { 1 };
-    let quota = Quota::new(written.unwrap_or(u32::MAX), window, resolution);
-    let product = u128::from(quota.limit) * u128::from(quota.sub_window());
-    if sound && written.is_some() && product > u128::from(MAX_QUOTA_MILLIS) {
-        let most = MAX_QUOTA_MILLIS / quota.sub_window();
-        let what = format!("`{}`, too much to count exactly", quota.limit);
-        let expected = format!("at most {most}, or shorter sub-windows (a higher resolution)");
-        check.fault(&at, what, &expected);
+    let quota = Quota {
+        max_wait: max_wait(check, path, limit),
+        strict: limit.strict,
+        ..Quota::new(written.unwrap_or(u32::MAX), window, resolution)
+    };
+    if sound && written.is_some() {
+        bounds(check, path, limit.algorithm, &quota);
     }
     quota
+}
+
+/// The longest that a leaky bucket delays, in ms: a window, unless it is said.
+fn max_wait(check: &mut Check<'_>, path: &str, limit: &config::Limit) -> u32 {
+    if limit.algorithm != config::Algorithm::LeakyBucket {
+        return 0;
+    }
+    let wait = limit.max_wait.unwrap_or(limit.window);
+    u32::try_from(wait.millis()).unwrap_or_else(|_| {
+        let path = format!("{path}.max_wait");
+        check.fault(&path, format!("`{wait}`"), "a time of at most 1193h");
+        0
+    })
+}
+
+/// Notes what could not be counted exactly, and what takes more memory than may be meant.
+fn bounds(check: &mut Check<'_>, path: &str, by: config::Algorithm, quota: &Quota) {
+    // What a unit of the quota is multiplied by.
+    let (millis, shorter): (Millis, _) = match by {
+        config::Algorithm::SlidingWindow | config::Algorithm::Concurrency => {
+            (quota.sub_window(), "shorter sub-windows (a higher resolution)")
+        }
+        config::Algorithm::TokenBucket => (quota.window, "a shorter window"),
+        config::Algorithm::LeakyBucket => {
+            (quota.window.max(quota.max_wait.into()), "a shorter window and max_wait")
+        }
+        config::Algorithm::SlidingLog | config::Algorithm::FixedWindow => (1, ""),
+    };
+    let at = format!("{path}.quota");
+    let most = MAX_QUOTA_MILLIS / millis;
+    if u64::from(quota.limit) > most {
+        let what = format!("`{}`, too much to count exactly", quota.limit);
+        check.fault(&at, what, &format!("at most {most}, or {shorter}"));
+    }
+    if by == config::Algorithm::SlidingLog {
+        let fits = quota.window <= sliding_log::MAX_WINDOW;
+        let longest = format!("at most {}h", sliding_log::MAX_WINDOW / 3_600_000);
+        let window = format!("{path}.window");
+        check.ensure(fits, &window, "longer than a log remembers", &longest);
+        if quota.limit > MODEST_LOG {
+            let what = format!("`{}` with sliding_log: up to 8 bytes a unit and key", quota.limit);
+            check.note(&at, what, &format!("at most {MODEST_LOG}, or `strict: true` instead"));
+        }
+    }
 }
 
 fn divides(window: u64, resolution: u32) -> bool {
@@ -124,9 +201,15 @@ fn dividers(window: u64, resolution: u32) -> String {
     )
 }
 
-fn cost(check: &mut Check<'_>, path: &str, limit: &config::Limit) -> u32 {
+fn cost(check: &mut Check<'_>, path: &str, limit: &config::Limit, quota: &Quota) -> u32 {
     let path = format!("{path}.cost");
     match &limit.cost {
+        Cost::Fixed(cost) if limit.algorithm == config::Algorithm::LeakyBucket => {
+            let slots = leaky_bucket::slots(quota);
+            let expected = format!("at most {slots}, the slots within max_wait: none would pass");
+            check.ensure(u64::from(*cost) <= slots, &path, &format!("`{cost}`"), &expected);
+            *cost
+        }
         Cost::Fixed(cost) => {
             let passes = u64::from(*cost) <= limit.quota || limit.quota == 0;
             let expected = format!("at most the quota, {}: no request would pass", limit.quota);
