@@ -65,6 +65,7 @@ impl Reloader {
 
     fn compile(&self) -> Result<Snapshot, Faults> {
         let (loaded, snapshot) = Snapshot::load(&self.path)?;
+        snapshot.log_notes();
         self.fixed(&loaded).map_or(Ok(snapshot), Err)
     }
 

@@ -92,12 +92,10 @@ impl Server {
     /// worker accepts.
     pub fn start(path: &Path, clock: Clock) -> Result<Self, StartError> {
         let (loaded, snapshot) = Snapshot::load(path)?;
+        snapshot.log_notes();
         let config = &loaded.config;
         let listening = listen(config)?;
         let (access_log, access_log_guard) = open_access_log(config)?.unzip();
-        for note in snapshot.notes() {
-            tracing::warn!(note, "the configuration may not be what is meant");
-        }
         let settings = snapshot.throttle.clone();
         let shared = Arc::new(Shared {
             live: Live::new(snapshot),

@@ -7,23 +7,25 @@ mod check;
 mod compile;
 mod limits;
 mod listen;
-mod notes;
+mod policy;
 mod routes;
 mod store;
 #[cfg(test)]
 mod tests;
 mod throttle;
+mod tiers;
 mod upstreams;
 
 use std::{path::Path, sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 
+pub use self::policy::{Ask, Cost, Policy, Tier, Uncountable, Whose};
+
 use crate::{
-    config::{self, Faults, Loaded, Unread},
+    config::{self, Fault, Faults, Loaded, Unread},
     framing::{Deadlines, HeadBounds},
     identity::{KeyPlan, TokenSource, TrustedProxies},
-    limit::Limit,
     route::Table,
     throttle::Settings,
     upstream::Upstream,
@@ -37,7 +39,7 @@ pub struct Snapshot {
     /// The routes, in the configuration's order.
     pub routes: Vec<Route>,
     /// The limits; a limit's `index` is its place.
-    pub limits: Vec<Arc<Limit>>,
+    pub limits: Vec<Arc<Policy>>,
     /// The upstreams, in the configuration's order.
     pub upstreams: Vec<Arc<Upstream>>,
     /// Who is asking.
@@ -49,6 +51,8 @@ pub struct Snapshot {
     pub http: HttpRules,
     /// Who is let in when too many users are active; none: everybody.
     pub throttle: Option<Settings>,
+    /// What works, and what the operator may not have meant: shown by `check` and logged.
+    pub notes: Vec<Fault>,
 }
 
 /// What clients' connections are held to.
@@ -65,6 +69,13 @@ pub struct HttpRules {
 }
 
 impl Snapshot {
+    /// Logs what the operator may not have meant.
+    pub fn log_notes(&self) {
+        for note in &self.notes {
+            tracing::warn!(%note, "the configuration works, but may not be meant so");
+        }
+    }
+
     /// Reads and compiles the file at `path`. The error holds all that is wrong with it at once:
     /// faults of form, and of what could be read all the same, faults of sense.
     pub fn load(path: &Path) -> Result<(Loaded, Self), Faults> {
@@ -110,7 +121,7 @@ pub struct Route {
 #[derive(Debug)]
 pub struct RouteLimit {
     /// The limit itself, shared by all routes that name it.
-    pub limit: Arc<Limit>,
+    pub policy: Arc<Policy>,
     /// What it counts by.
     pub key: KeyPlan,
     /// Its name as a header's value.

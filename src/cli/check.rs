@@ -40,8 +40,8 @@ fn summary(
     if let Some(throttle) = &snapshot.throttle {
         writeln!(out, "  throttle: {}", admission(throttle))?;
     }
-    for note in snapshot.notes() {
-        writeln!(out, "  note: {note}")?;
+    for note in &snapshot.notes {
+        write!(out, "\nnote: {note}")?;
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::key_part::KeyPart;
 use super::text::is_token;
+use super::tiers::{Candidate, Tier};
 use super::units::{Duration, Status};
 
 /// How much may pass in how long, and who is counted.
@@ -24,6 +25,10 @@ pub struct Limit {
     /// or the next smaller number that divides the window.
     #[schemars(range(min = 1, max = 60))]
     pub resolution: Option<u32>,
+    /// True: a sliding window counts its oldest sub-window in full until it has left the window, so
+    /// that no interval as long as the window holds more than the quota.
+    #[serde(default)]
+    pub strict: bool,
     /// Who is counted: requests that agree in all of these parts share a counter. `[]` counts
     /// everyone together.
     #[serde(default = "Limit::standard_key")]
@@ -33,6 +38,11 @@ pub struct Limit {
     pub cost: Cost,
     /// The most that a cost from a header may be; left out: the quota.
     pub max_cost: Option<u32>,
+    /// Another quota for some callers; the first that matches.
+    #[serde(default)]
+    pub tiers: Vec<Tier>,
+    /// A second quota beside this one: counted and reported, never felt.
+    pub candidate: Option<Candidate>,
     /// False: counted and reported, never refused.
     #[serde(default = "yes")]
     pub enforce: bool,
@@ -65,8 +75,11 @@ impl Limit {
         vec![KeyPart::ClientIp]
     }
 
-    /// The sub-windows that the window is divided into.
+    /// The sub-windows that the window is divided into: one, but for a sliding window.
     pub fn resolution(&self) -> u32 {
+        if self.algorithm != Algorithm::SlidingWindow {
+            return 1;
+        }
         let divides = |&k: &u32| self.window.millis().is_multiple_of(u64::from(k));
         self.resolution.unwrap_or_else(|| (1..=Self::RESOLUTION).rev().find(divides).unwrap_or(1))
     }

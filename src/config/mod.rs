@@ -21,6 +21,7 @@ mod store;
 mod tests;
 mod text;
 mod throttle;
+mod tiers;
 mod tree;
 mod twice;
 mod units;
@@ -46,7 +47,8 @@ pub use routes::{Match, Method, Route};
 pub use source::Source;
 pub use store::{Memory, Redis, RedisUrl, Sentinel, Shard, Store};
 pub use throttle::{Mode, Throttle};
-pub use units::{Address, Cidr, Duration, Size, Status};
+pub use tiers::{Candidate, Tier, TierMatch};
+pub use units::{Address, Cidr, Duration, Size, Status, network};
 pub use upstreams::{Balance, Health, HostPort, Protocol, Respond, Target, Upstream};
 
 use fault::Found;

@@ -119,6 +119,11 @@ impl fmt::Display for Address {
 
 text_value!(Address);
 
+/// The network that `text` names, as in a list of networks.
+pub fn network(text: &str) -> Option<IpNet> {
+    Cidr::read(text).map(|network| network.0)
+}
+
 /// A network, or a single address; bits after the prefix are ignored.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Cidr(pub IpNet);

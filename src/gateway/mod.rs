@@ -5,6 +5,7 @@
 
 mod account;
 mod admission;
+mod charging;
 mod plan;
 mod rules;
 mod settle;
@@ -21,7 +22,6 @@ use std::{
 use crossbeam_utils::CachePadded;
 use http::{HeaderValue, Method, Request, Response, Version, header};
 use hyper::body::Incoming;
-use smallvec::SmallVec;
 
 pub use self::account::AnswerBody;
 use self::{
@@ -33,7 +33,6 @@ use crate::{
     clock::Clock,
     error::GatewayError,
     framing::Wire,
-    limit::{Charge, Verdict},
     live::Live,
     metrics::{Metrics, RouteCounters, Shard},
     respond,
@@ -79,7 +78,7 @@ pub struct Peer {
 pub struct Gateway {
     shared: Arc<Shared>,
     shard: Arc<Shard>,
-    store: Store,
+    store: Rc<Store>,
     gate: Option<Gate>,
     cache: RulesCache,
     ids: visit::RequestIds,
@@ -96,7 +95,7 @@ impl Gateway {
     pub fn new(shared: Arc<Shared>, clock: Rc<Cell<u64>>) -> Self {
         let shard = shared.metrics.shard();
         Self {
-            store: shared.stores.worker(),
+            store: Rc::new(shared.stores.worker()),
             gate: shared.throttle.as_ref().map(Throttle::gate),
             cache: RulesCache::new(&shared.live, &shard, clock.clone()),
             ids: visit::RequestIds::new(),
@@ -139,12 +138,13 @@ impl Gateway {
         if let Some(target) = plan.target.take() {
             visit.parts.uri = target;
         }
+        visit.asks = std::mem::take(&mut plan.asks);
         let route = &rules.snapshot.routes[plan.route];
         peer.wire.allow(route.request_timeout.as_millis() as u64);
         self.admit(visit)?;
         visit.check_length(route)?;
-        if !plan.keys.is_empty() {
-            visit.verdict = Some(self.charge(rules, &plan, visit).await?);
+        if !visit.asks.is_empty() {
+            visit.verdict = Some(self.charge(rules, plan.route, visit).await?);
         }
         self.forward(rules, route, peer, visit).await
     }
@@ -166,36 +166,6 @@ impl Gateway {
             }
         }
         target::to_origin_form(parts)
-    }
-
-    /// Charges all limits of the route, or none.
-    async fn charge(
-        &self,
-        rules: &Rules,
-        plan: &Plan,
-        visit: &mut Visit,
-    ) -> Result<Verdict, GatewayError> {
-        let route = &rules.snapshot.routes[plan.route];
-        let charges: SmallVec<[Charge<'_>; 4]> = route
-            .limits
-            .iter()
-            .zip(&plan.keys)
-            .map(|(used, key)| Charge { limit: &used.limit, key: *key, cost: used.limit.cost })
-            .collect();
-        let decided = self.store.charge(&charges, self.shared.clock.now()).await;
-        let verdict = decided.map_err(|_| {
-            visit.account.limit = "unknown";
-            GatewayError::StoreUnavailable
-        })?;
-        for (decision, counters) in verdict.decisions.iter().zip(&rules.routes[plan.route].limits) {
-            match (decision.counted, decision.admitted) {
-                (false, _) => counters.unknown.add(1),
-                (true, true) => counters.admitted.add(1),
-                (true, false) => counters.refused.add(1),
-            }
-        }
-        visit.account.limit = if verdict.admitted { "admitted" } else { "refused" };
-        if verdict.admitted { Ok(verdict) } else { Err(GatewayError::Refused(Box::new(verdict))) }
     }
 
     /// What the access line will need, where there is an access log.
@@ -322,11 +292,12 @@ impl Gateway {
             }
             Err(error) => self.refuse(rules, &mut visit, error),
         };
+        self.settle(rules, &mut visit, &response);
         let headers = response.headers_mut();
         if let (Some(verdict), Some(index)) = (&visit.verdict, visit.route) {
             let (which, names) = (rules.snapshot.headers, &rules.routes[index].names);
-            let route = &rules.snapshot.routes[index];
-            respond::rate_headers(headers, route, names, verdict, which, visit.cross_origin);
+            let told = respond::Told { route: &rules.snapshot.routes[index], asks: &visit.asks };
+            respond::rate_headers(headers, told, names, verdict, which, visit.cross_origin);
         }
         headers.insert(X_REQUEST_ID, visit.request_id.clone());
         if settle::settle(&mut visit, peer, failed) {

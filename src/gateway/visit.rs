@@ -36,6 +36,8 @@ pub(super) struct Visit {
     pub(super) body: Option<Incoming>,
     pub(super) account: Account,
     pub(super) route: Option<usize>,
+    /// What is asked of the route's limits, in their order.
+    pub(super) asks: SmallVec<[Ask; 4]>,
     pub(super) verdict: Option<Verdict>,
     /// Who asks, where the throttle wants to know.
     pub(super) caller: Option<Caller>,
@@ -65,6 +67,7 @@ impl Visit {
             body: Some(body),
             account,
             route: None,
+            asks: SmallVec::new(),
             verdict: None,
             caller: None,
             request_id,

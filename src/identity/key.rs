@@ -43,6 +43,50 @@ pub enum Part {
     Query(String),
 }
 
+impl Part {
+    /// Tells the parts of a key from one another.
+    fn tag(&self) -> u8 {
+        match self {
+            Self::ClientIp => 1,
+            Self::Token => 2,
+            Self::Host => 3,
+            Self::Method => 4,
+            Self::Route => 5,
+            Self::Path => 6,
+            Self::PathParam(_) => 7,
+            Self::Header(_) => 8,
+            Self::Cookie(_) => 9,
+            Self::Query(_) => 10,
+        }
+    }
+
+    /// What stands for it in `subject`: a missing one is empty, a token is without its scheme, and an
+    /// address is in its bytes, IPv6 by prefix.
+    pub fn value<'r>(&self, subject: &Subject<'r>) -> Result<Cow<'r, [u8]>, Ambiguous> {
+        Ok(Cow::Borrowed(match self {
+            Self::ClientIp => {
+                return Ok(match counted(subject.client, subject.ipv6_prefix) {
+                    IpAddr::V4(v4) => Cow::Owned(v4.octets().to_vec()),
+                    IpAddr::V6(v6) => Cow::Owned(v6.octets().to_vec()),
+                });
+            }
+            Self::Token => token(subject.token_sources, subject.headers)?.unwrap_or_default().value,
+            Self::Host => subject.host.as_bytes(),
+            Self::Method => subject.method.as_str().as_bytes(),
+            Self::Route => subject.route.as_bytes(),
+            Self::Path => subject.path.as_bytes(),
+            Self::PathParam(name) => (subject.param)(name).unwrap_or_default().as_bytes(),
+            Self::Header(name) => {
+                single_header(subject.headers, name)?.unwrap_or_default().trim_ascii()
+            }
+            Self::Cookie(name) => cookie(subject.headers, name)?.unwrap_or_default(),
+            Self::Query(name) => {
+                return Ok(query(subject.query.unwrap_or_default(), name)?.unwrap_or_default());
+            }
+        }))
+    }
+}
+
 /// The parts of one limit's key, in order.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct KeyPlan(pub Vec<Part>);
@@ -119,22 +163,7 @@ impl KeyHash {
                 let token = token(subject.token_sources, subject.headers)?.unwrap_or_default();
                 self.token(token)
             }
-            Part::Host => self.bytes(3, subject.host.as_bytes()),
-            Part::Method => self.bytes(4, subject.method.as_str().as_bytes()),
-            Part::Route => self.bytes(5, subject.route.as_bytes()),
-            Part::Path => self.bytes(6, subject.path.as_bytes()),
-            Part::PathParam(name) => {
-                self.bytes(7, (subject.param)(name).unwrap_or_default().as_bytes())
-            }
-            Part::Header(name) => {
-                let value = single_header(subject.headers, name)?.unwrap_or_default();
-                self.bytes(8, value.trim_ascii())
-            }
-            Part::Cookie(name) => self.bytes(9, cookie(subject.headers, name)?.unwrap_or_default()),
-            Part::Query(name) => {
-                let value = query(subject.query.unwrap_or_default(), name)?;
-                self.bytes(10, &value.unwrap_or_default())
-            }
+            _ => self.bytes(part.tag(), &part.value(subject)?),
         })
     }
 

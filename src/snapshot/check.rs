@@ -4,11 +4,12 @@ use crate::config::{Duration, Fault, Source, nearest};
 pub(super) struct Check<'a> {
     source: &'a Source,
     pub(super) faults: Vec<Fault>,
+    pub(super) notes: Vec<Fault>,
 }
 
 impl<'a> Check<'a> {
     pub(super) fn new(source: &'a Source) -> Self {
-        Self { source, faults: Vec::new() }
+        Self { source, faults: Vec::new(), notes: Vec::new() }
     }
 
     /// Notes a fault of the value at `path`, unless it could not be read in the first place.
@@ -22,6 +23,11 @@ impl<'a> Check<'a> {
     /// Whether the value at `path` could not be read.
     pub(super) fn is_unread(&self, path: &str) -> bool {
         self.source.is_unread(path)
+    }
+
+    /// Notes what works, and what the operator may not have meant.
+    pub(super) fn note(&mut self, path: &str, what: impl Into<String>, expected: &str) {
+        self.notes.push(self.source.fault(path, what, expected));
     }
 
     /// Notes a fault of the value at `path` unless it `holds`.

@@ -22,7 +22,7 @@ pub(super) fn snapshot(loaded: &Loaded) -> Result<Snapshot, Faults> {
         None => Ok(Snapshot {
             table,
             routes,
-            limits,
+            limits: limits.into_iter().map(|limit| limit.policy).collect(),
             upstreams,
             identity,
             headers: RateHeaders {
@@ -31,6 +31,7 @@ pub(super) fn snapshot(loaded: &Loaded) -> Result<Snapshot, Faults> {
             },
             http: listen::http_rules(&config.http),
             throttle,
+            notes: check.notes,
         }),
     }
 }

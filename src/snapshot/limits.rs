@@ -5,58 +5,134 @@ use std::sync::Arc;
 
 use siphasher::sip::SipHasher13;
 
+use smallvec::SmallVec;
+
 use super::check::Check;
-use crate::config::{self, Config, Cost, KeyPart, Reserve};
-use crate::limit::{Algorithm, Limit, MAX_QUOTA_MILLIS, MAX_RESOLUTION, OnFailure, Quota};
+use super::compile::header;
+use super::policy::{Cost, Policy};
+use super::tiers;
+use crate::config::{self, Config, KeyPart, Reserve};
+use crate::limit::{
+    Algorithm, Limit, MAX_QUOTA_MILLIS, MAX_RESOLUTION, Millis, OnFailure, Quota, leaky_bucket,
+    sliding_log,
+};
+
+/// The largest quota of a log that nobody is asked about: 80 KB a key.
+const MODEST_LOG: u32 = 10_000;
+
+/// One limit of the configuration.
+pub(super) struct Compiled {
+    pub(super) policy: Arc<Policy>,
+    /// The same with another quota, counted apart and never enforced.
+    pub(super) candidate: Option<Arc<Policy>>,
+}
 
 /// The limits in the order of their names. A faulty one is noted and has its place all the same.
-pub(super) fn compile(check: &mut Check<'_>, config: &Config) -> Vec<Arc<Limit>> {
+pub(super) fn compile(check: &mut Check<'_>, config: &Config) -> Vec<Compiled> {
     let compiled = config.limits.iter().enumerate().map(|(index, (name, limit))| {
         let path = format!("limits.{name}");
         check.key_name(&path, name);
         unbuilt(check, &path, limit);
         key(check, &path, &limit.key, !config.client.token.is_empty());
         let quota = quota(check, &path, limit);
-        Arc::new(Limit {
+        special(check, &path, limit);
+        let counted = Limit {
             name: name.as_str().into(),
             fingerprint: fingerprint(limit),
-            algorithm: Algorithm::SlidingWindow,
+            algorithm: counted_by(limit.algorithm),
             quota,
-            cost: cost(check, &path, limit),
+            cost: 1,
             on_failure: match limit.on_failure {
                 config::OnFailure::Local => OnFailure::Local,
                 config::OnFailure::Open => OnFailure::Open,
                 config::OnFailure::Closed => OnFailure::Closed,
             },
+            enforce: limit.enforce,
             index,
-        })
+        };
+        policy(check, &path, limit, &counted)
     });
     compiled.collect()
 }
 
+/// What stands beside the counting: costs, tiers, refunds, a candidate.
+fn policy(check: &mut Check<'_>, path: &str, written: &config::Limit, counted: &Limit) -> Compiled {
+    let cost = cost(check, path, written, &counted.quota);
+    let refund: SmallVec<[u16; 4]> = written.refund.iter().map(|status| status.0).collect();
+    let fixed = if let Cost::Fixed(cost) = cost { cost } else { 1 };
+    let make = |check: &mut Check<'_>, counted: Limit| {
+        let limit = Limit { cost: fixed, ..counted };
+        let tiers = tiers::compile(check, path, written, &limit);
+        let (cost, refund) = (cost.clone(), refund.clone());
+        Arc::new(Policy { limit: Arc::new(limit), cost, tiers, refund })
+    };
+    let other = written.candidate.and_then(|candidate| {
+        let at = format!("{path}.candidate.quota");
+        let quota = other_quota(check, path, &at, written, candidate.quota)?;
+        // No configured name has such a sign in it.
+        let name = format!("{}~candidate", counted.name).into();
+        Some(Limit { name, quota, enforce: false, ..counted.clone() })
+    });
+    let candidate = other.map(|limit| make(check, limit));
+    Compiled { policy: make(check, counted.clone()), candidate }
+}
+
+/// The quota of `written` with another number, which stands at `at`.
+pub(super) fn other_quota(
+    check: &mut Check<'_>,
+    path: &str,
+    at: &str,
+    written: &config::Limit,
+    number: u64,
+) -> Option<Quota> {
+    let limit = u32::try_from(number).ok().filter(|&limit| limit > 0);
+    let expected = format!("a quota from 1 to {}", u32::MAX);
+    check.ensure(limit.is_some(), at, &format!("`{number}`"), &expected);
+    let quota = Quota { limit: limit?, ..quota_of(written, limit?) };
+    bounds(check, path, at, written.algorithm, &quota);
+    Some(quota)
+}
+
 /// Notes what is known and cannot be done yet.
 fn unbuilt(check: &mut Check<'_>, path: &str, limit: &config::Limit) {
-    if limit.algorithm != config::Algorithm::SlidingWindow {
+    // THE ONE PLACE that keeps the leaky bucket out: it is counted everywhere, but a request passes
+    // without waiting for `Decision::wait`. Whoever makes it wait takes it off here.
+    if let config::Algorithm::LeakyBucket | config::Algorithm::Concurrency = limit.algorithm {
         let what = format!("`{}`", algorithm(limit.algorithm));
-        check.unbuilt(&format!("{path}.algorithm"), &what, "sliding_window");
-    }
-    if !limit.enforce {
-        check.unbuilt(&format!("{path}.enforce"), "`enforce: false`", "true");
-    }
-    if !limit.refund.is_empty() {
-        check.unbuilt(&format!("{path}.refund"), "`refund`", "an empty list");
+        let built = "sliding_window, sliding_log, fixed_window or token_bucket";
+        check.unbuilt(&format!("{path}.algorithm"), &what, built);
     }
     if limit.reserve != Reserve::Off {
         check.unbuilt(&format!("{path}.reserve"), "`reserve`", "off");
     }
-    if limit.max_cost.is_some() {
-        check.unbuilt(&format!("{path}.max_cost"), "`max_cost`", "no such key");
+}
+
+/// Notes what only another algorithm knows.
+fn special(check: &mut Check<'_>, path: &str, limit: &config::Limit) {
+    use config::Algorithm::{LeakyBucket, SlidingWindow};
+    let keys = [
+        ("resolution", limit.resolution.is_some(), SlidingWindow),
+        ("strict", limit.strict, SlidingWindow),
+        ("max_wait", limit.max_wait.is_some(), LeakyBucket),
+        ("max_queue", limit.max_queue.is_some(), LeakyBucket),
+    ];
+    for (key, given, owner) in keys {
+        let what = format!("`{key}`, which only `{}` has", algorithm(owner));
+        let fits = !given || limit.algorithm == owner;
+        check.ensure(fits, &format!("{path}.{key}"), &what, "no such key");
     }
-    if limit.max_wait.is_some() {
-        check.unbuilt(&format!("{path}.max_wait"), "`max_wait`", "no such key");
-    }
-    if limit.max_queue.is_some() {
-        check.unbuilt(&format!("{path}.max_queue"), "`max_queue`", "no such key");
+}
+
+/// What counts by it; for what this version cannot do, something.
+fn counted_by(algorithm: config::Algorithm) -> Algorithm {
+    match algorithm {
+        config::Algorithm::SlidingLog => Algorithm::SlidingLog,
+        config::Algorithm::FixedWindow => Algorithm::FixedWindow,
+        config::Algorithm::TokenBucket => Algorithm::TokenBucket,
+        config::Algorithm::LeakyBucket => Algorithm::LeakyBucket,
+        config::Algorithm::SlidingWindow | config::Algorithm::Concurrency => {
+            Algorithm::SlidingWindow
+        }
     }
 }
 
@@ -95,16 +171,66 @@ fn quota(check: &mut Check<'_>, path: &str, limit: &config::Limit) -> Quota {
         let what = format!("`{resolution}` sub-windows of {}", limit.window);
         check.fault(&format!("{path}.resolution"), what, &dividers(window, resolution));
     }
-    let resolution = if divides(window, resolution) { resolution } else { 1 };
-    let quota = Quota::new(written.unwrap_or(u32::MAX), window, resolution);
-    let product = u128::from(quota.limit) * u128::from(quota.sub_window());
-    if sound && written.is_some() && product > u128::from(MAX_QUOTA_MILLIS) {
-        let most = MAX_QUOTA_MILLIS / quota.sub_window();
-        let what = format!("`{}`, too much to count exactly", quota.limit);
-        let expected = format!("at most {most}, or shorter sub-windows (a higher resolution)");
-        check.fault(&at, what, &expected);
+    max_wait(check, path, limit);
+    let quota = quota_of(limit, written.unwrap_or(u32::MAX));
+    if sound && written.is_some() {
+        bounds(check, path, &at, limit.algorithm, &quota);
     }
     quota
+}
+
+/// The quota of `limit` with this number; where the rest is faulty, something that does no harm.
+fn quota_of(limit: &config::Limit, number: u32) -> Quota {
+    let (window, resolution) = (limit.window.millis().max(1), limit.resolution());
+    let resolution = if divides(window, resolution) { resolution } else { 1 };
+    let mut max_wait = 0;
+    if limit.algorithm == config::Algorithm::LeakyBucket {
+        let wait = limit.max_wait.unwrap_or(limit.window).millis();
+        // So many wait at the most if none waits longer than the last of them would.
+        let queue = limit
+            .max_queue
+            .map_or(u64::MAX, |most| u64::from(most).saturating_mul(window) / u64::from(number));
+        max_wait = u32::try_from(wait.min(queue)).unwrap_or(u32::MAX);
+    }
+    Quota { max_wait, strict: limit.strict, ..Quota::new(number, window, resolution) }
+}
+
+/// Notes a wait that is too long to be counted.
+fn max_wait(check: &mut Check<'_>, path: &str, limit: &config::Limit) {
+    let Some(wait) = limit.max_wait else { return };
+    let fits = u32::try_from(wait.millis()).is_ok();
+    let path = format!("{path}.max_wait");
+    check.ensure(fits, &path, &format!("`{wait}`"), "a time of at most 1193h");
+}
+
+/// Notes what could not be counted exactly, and what takes more memory than may be meant.
+fn bounds(check: &mut Check<'_>, path: &str, at: &str, by: config::Algorithm, quota: &Quota) {
+    // What a unit of the quota is multiplied by.
+    let (millis, shorter): (Millis, _) = match by {
+        config::Algorithm::SlidingWindow | config::Algorithm::Concurrency => {
+            (quota.sub_window(), "shorter sub-windows (a higher resolution)")
+        }
+        config::Algorithm::TokenBucket => (quota.window, "a shorter window"),
+        config::Algorithm::LeakyBucket => {
+            (quota.window.max(quota.max_wait.into()), "a shorter window and max_wait")
+        }
+        config::Algorithm::SlidingLog | config::Algorithm::FixedWindow => (1, ""),
+    };
+    let most = MAX_QUOTA_MILLIS / millis;
+    if u64::from(quota.limit) > most {
+        let what = format!("`{}`, too much to count exactly", quota.limit);
+        check.fault(at, what, &format!("at most {most}, or {shorter}"));
+    }
+    if by == config::Algorithm::SlidingLog {
+        let fits = quota.window <= sliding_log::MAX_WINDOW;
+        let longest = format!("at most {}h", sliding_log::MAX_WINDOW / 3_600_000);
+        let window = format!("{path}.window");
+        check.ensure(fits, &window, "longer than a log remembers", &longest);
+        if quota.limit > MODEST_LOG {
+            let what = format!("`{}` with sliding_log: up to 8 bytes a unit and key", quota.limit);
+            check.note(at, what, &format!("at most {MODEST_LOG}, or `strict: true` instead"));
+        }
+    }
 }
 
 fn divides(window: u64, resolution: u32) -> bool {
@@ -124,22 +250,36 @@ fn dividers(window: u64, resolution: u32) -> String {
     )
 }
 
-fn cost(check: &mut Check<'_>, path: &str, limit: &config::Limit) -> u32 {
-    let path = format!("{path}.cost");
+/// What one request costs; where that is faulty, 1.
+fn cost(check: &mut Check<'_>, path: &str, limit: &config::Limit, quota: &Quota) -> Cost {
+    let at = format!("{path}.cost");
+    let leaky = limit.algorithm == config::Algorithm::LeakyBucket;
+    let most = if leaky { leaky_bucket::slots(quota) } else { limit.quota };
+    let max = limit.max_cost.map_or(most, u64::from);
+    if let Some(written) = limit.max_cost {
+        let at = format!("{path}.max_cost");
+        let sound = (1..=most).contains(&u64::from(written)) || most == 0;
+        let expected = format!("1 to {most}: no request of more would pass");
+        check.ensure(sound, &at, &format!("`{written}`"), &expected);
+        if let config::Cost::Fixed(_) = limit.cost {
+            let what = "`max_cost`, which only a cost from a header has";
+            check.fault(&at, what, "no such key, or `cost: header:NAME`");
+        }
+    }
+    let max = u32::try_from(max).unwrap_or(u32::MAX);
     match &limit.cost {
-        Cost::Fixed(cost) => {
-            let passes = u64::from(*cost) <= limit.quota || limit.quota == 0;
-            let expected = format!("at most the quota, {}: no request would pass", limit.quota);
-            check.ensure(passes, &path, &format!("`{cost}`"), &expected);
-            *cost
+        config::Cost::Fixed(cost) => {
+            let what = if leaky { "the slots within max_wait" } else { "the quota" };
+            let expected = format!("at most {most}, {what}: no request would pass");
+            let sound = u64::from(*cost) <= most || most == 0;
+            check.ensure(sound, &at, &format!("`{cost}`"), &expected);
+            Cost::Fixed(*cost)
         }
-        Cost::Header(_) => {
-            check.unbuilt(&path, "`header:NAME`", "a whole number from 1");
-            1
+        config::Cost::Header(name) => {
+            header(check, &at, name).map_or(Cost::Fixed(1), |name| Cost::Header { name, max })
         }
-        Cost::Response(_) => {
-            check.unbuilt(&path, "`response:NAME`", "a whole number from 1");
-            1
+        config::Cost::Response(name) => {
+            header(check, &at, name).map_or(Cost::Fixed(1), |name| Cost::Response { name, max })
         }
     }
 }

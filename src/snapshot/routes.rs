@@ -7,10 +7,10 @@ use smallvec::SmallVec;
 
 use super::check::Check;
 use super::compile::header;
+use super::limits::Compiled;
 use super::{Route, RouteLimit};
 use crate::config::{self, Config, KeyPart};
 use crate::identity::{KeyPlan, Part};
-use crate::limit::Limit;
 use crate::route::normalize::normalize;
 use crate::route::{HostPattern, PathPattern, PatternError, Rule, Table};
 use crate::upstream::Upstream;
@@ -20,7 +20,7 @@ pub(super) fn compile(
     check: &mut Check<'_>,
     config: &Config,
     upstreams: &[Arc<Upstream>],
-    limits: &[Arc<Limit>],
+    limits: &[Compiled],
 ) -> (Table, Vec<Route>) {
     check.ensure(!config.routes.is_empty(), "routes", "no route", "at least one");
     let mut routes = Vec::new();
@@ -117,11 +117,11 @@ fn used_limits(
     route: &config::Route,
     rule: Option<&Rule>,
     config: &Config,
-    limits: &[Arc<Limit>],
+    limits: &[Compiled],
 ) -> SmallVec<[RouteLimit; 4]> {
     let mut used = SmallVec::new();
     for (index, name) in route.limits.iter().enumerate() {
-        let found = limits.iter().find(|limit| *limit.name == **name);
+        let found = limits.iter().find(|limit| *limit.policy.limit.name == **name);
         let (Some(limit), Some(written)) = (found, config.limits.get(name)) else { continue };
         let path = format!("{path}.limits[{index}]");
         for part in &written.key {
@@ -138,12 +138,16 @@ fn used_limits(
         let key = KeyPlan(parts.collect());
         // A name that does not fit has been noted already.
         let resource = HeaderValue::from_str(name).unwrap_or(HeaderValue::from_static(""));
-        used.push(RouteLimit { limit: Arc::clone(limit), key, resource });
+        for policy in [Some(&limit.policy), limit.candidate.as_ref()].into_iter().flatten() {
+            let (policy, key) = (Arc::clone(policy), key.clone());
+            used.push(RouteLimit { policy, key, resource: resource.clone() });
+        }
     }
     used
 }
 
-fn part(check: &mut Check<'_>, path: &str, part: &KeyPart) -> Option<Part> {
+/// A part of a key; notes a header that no request could have.
+pub(super) fn part(check: &mut Check<'_>, path: &str, part: &KeyPart) -> Option<Part> {
     Some(match part {
         KeyPart::ClientIp => Part::ClientIp,
         KeyPart::Token => Part::Token,

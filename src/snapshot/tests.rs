@@ -65,6 +65,38 @@ fn a_limits_fingerprint_leaves_its_quota_out_and_nothing_that_counters_depend_on
 }
 
 #[test]
+fn every_algorithm_is_mapped_and_counts_by_itself() {
+    let of = |limit: &str| {
+        let text = GOOD.replace("{quota: 5, window: 10s}", limit);
+        std::sync::Arc::clone(&compile(&text).unwrap().limits[0])
+    };
+    let mut fingerprints = std::collections::BTreeSet::new();
+    for name in ["sliding_window", "sliding_log", "fixed_window", "token_bucket"] {
+        let limit = of(&format!("{{algorithm: {name}, quota: 5, window: 10s}}"));
+        assert_eq!(limit.algorithm.tag(), name);
+        let whole = limit.quota.sub_window() == 10_000;
+        assert_eq!(whole, name != "sliding_window");
+        assert!(fingerprints.insert(limit.fingerprint));
+    }
+    let (lax, strict) =
+        (of("{quota: 5, window: 10s}"), of("{quota: 5, window: 10s, strict: true}"));
+    assert!(strict.quota.strict && !lax.quota.strict);
+    assert_eq!(lax.fingerprint, strict.fingerprint, "strictness keeps what was counted");
+}
+
+#[test]
+fn a_large_log_is_noted_and_no_fault() {
+    let of = |quota: u32| {
+        let limit = format!("{{algorithm: sliding_log, quota: {quota}, window: 10s}}");
+        compile(&GOOD.replace("{quota: 5, window: 10s}", &limit)).unwrap().notes
+    };
+    assert!(of(10_000).is_empty());
+    let notes = of(10_001);
+    let [note] = &notes[..] else { panic!("{notes:?}") };
+    assert!(note.to_string().starts_with("t.yaml:6:40: `10001` with sliding_log"), "{note}");
+}
+
+#[test]
 fn a_faulty_limit_is_refused() {
     let quota = "expected a quota from 1 to 4294967295";
     let name = "expected a name of 1 to 64 letters, digits, `_`, `.` or `-`";
@@ -76,6 +108,12 @@ fn a_faulty_limit_is_refused() {
         ("one: {quota: 5, window: 10s, resolution: 0}", "6:44: `0` sub-windows of 10s, expected a resolution from 1 to 60 that divides it, such as 1".to_owned()),
         ("one: {quota: 5, window: 2h, resolution: 4294967295}", "6:43: `4294967295` sub-windows of 2h, expected a resolution from 1 to 60 that divides it, such as 60".to_owned()),
         ("one: {quota: 4294967295, window: 8784h, resolution: 1}", "6:16: `4294967295`, too much to count exactly, expected at most 142418, or shorter sub-windows (a higher resolution)".to_owned()),
+        ("one: {algorithm: token_bucket, quota: 2000000000, window: 1h}", "6:41: `2000000000`, too much to count exactly, expected at most 1250999896, or a shorter window".to_owned()),
+        ("one: {algorithm: sliding_log, quota: 5, window: 600h}", "6:51: longer than a log remembers, expected at most 596h".to_owned()),
+        ("one: {algorithm: fixed_window, quota: 5, window: 10s, resolution: 5}", "6:69: `resolution`, which only `sliding_window` has, expected no such key".to_owned()),
+        ("one: {algorithm: sliding_log, quota: 5, window: 10s, strict: true}", "6:64: `strict`, which only `sliding_window` has, expected no such key".to_owned()),
+        ("one: {quota: 5, window: 10s, max_wait: 1s}", "6:42: `max_wait`, which only `leaky_bucket` has, expected no such key".to_owned()),
+        ("one: {quota: 5, window: 10s, max_queue: 7}", "6:43: `max_queue`, which only `leaky_bucket` has, expected no such key".to_owned()),
         ("one: {quota: 5, window: 10s, cost: 6}", "6:38: `6`, expected at most the quota, 5: no request would pass".to_owned()),
         ("one: {quota: 5, window: 10s, key: [host, host]}", "6:44: `host` again, expected each part once".to_owned()),
         ("one: {quota: 5, window: 10s, key: [\"path:id\"]}", "8:58: `one` counts by `path:id`, not in `/a`, expected a limit for a path with `{id}`".to_owned()),
@@ -96,9 +134,10 @@ fn what_this_version_cannot_do_is_refused() {
     let redis = |keys: &str| top(&format!("store: {{redis: {{{keys}}}}}"));
     let listen = |key: &str| GOOD.replace(":80}", &format!(":80, {key}}}"));
     let shard = "`shards` with one primary";
+    let built = "sliding_window, sliding_log, fixed_window or token_bucket";
     let cases = [
-        (limit("algorithm: leaky_bucket"), "`leaky_bucket`", "sliding_window"),
-        (limit("algorithm: concurrency"), "`concurrency`", "sliding_window"),
+        (limit("algorithm: leaky_bucket"), "`leaky_bucket`", built),
+        (limit("algorithm: concurrency"), "`concurrency`", built),
         (limit("enforce: false"), "`enforce: false`", "true"),
         (limit("refund: [304]"), "`refund`", "an empty list"),
         (limit("reserve: auto"), "`reserve`", "off"),
@@ -106,8 +145,6 @@ fn what_this_version_cannot_do_is_refused() {
         (limit("cost: header:x-cost"), "`header:NAME`", "a whole number from 1"),
         (limit("cost: response:x-cost"), "`response:NAME`", "a whole number from 1"),
         (limit("max_cost: 5"), "`max_cost`", "no such key"),
-        (limit("max_wait: 1s"), "`max_wait`", "no such key"),
-        (limit("max_queue: 5"), "`max_queue`", "no such key"),
         (upstream("balance: hash"), "`hash`", "round_robin"),
         (upstream("balance: least_requests"), "`least_requests`", "round_robin"),
         (upstream("protocol: http2"), "`http2`", "http1"),

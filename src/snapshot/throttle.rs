@@ -27,6 +27,7 @@ pub(super) fn compile(check: &mut Check<'_>, config: &Config) -> Option<Settings
         let what = format!("`{POLICY}`, which the throttle's refusals are named by");
         check.fault(&format!("limits.{POLICY}"), what, "another name");
     }
+    unchecked(check, config);
     let marks = marks(check, written);
     let sizing = sizing(check, written)?;
     let geometry = match Geometry::new(&sizing) {
@@ -54,6 +55,18 @@ pub(super) fn compile(check: &mut Check<'_>, config: &Config) -> Option<Settings
         sizing,
         geometry,
     })
+}
+
+/// Notes routes on which any token becomes known.
+fn unchecked(check: &mut Check<'_>, config: &Config) {
+    for (index, route) in config.routes.iter().enumerate() {
+        let upstream = config.upstreams.get(&route.upstream);
+        if route.throttle && upstream.is_some_and(|upstream| upstream.respond.is_some()) {
+            let what = "the gateway itself answers, and checks no token: any becomes known here";
+            let path = format!("routes[{index}].upstream");
+            check.note(&path, what, "`throttle: false` on this route");
+        }
+    }
 }
 
 fn marks(check: &mut Check<'_>, written: &config::Throttle) -> Marks {
@@ -181,11 +194,12 @@ routes:
 
     #[test]
     fn a_route_without_a_server_is_noted() {
-        let notes = compile("max_active: 10").unwrap().notes();
-        assert_eq!(notes.len(), 1, "{notes:?}");
-        assert!(notes[0].contains("route hello"), "{notes:?}");
+        let notes = compile("max_active: 10").unwrap().notes;
+        let told: Vec<String> = notes.iter().map(ToString::to_string).collect();
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].starts_with("t.yaml:7:"), "{told:?}");
         let text = format!("workers: 1\n{ROUTES}");
         let loaded = config::parse("t.yaml", &text).unwrap();
-        assert!(Snapshot::compile(&loaded).unwrap().notes().is_empty(), "no throttle, no note");
+        assert!(Snapshot::compile(&loaded).unwrap().notes.is_empty(), "no throttle, no note");
     }
 }

@@ -1,0 +1,147 @@
+//! Limits as a request meets them: charged before it is forwarded, corrected when it is answered.
+
+use std::{
+    pin::pin,
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+use http::Response;
+use smallvec::SmallVec;
+
+use super::{Gateway, rules::Rules, visit::Visit};
+use crate::{
+    error::GatewayError,
+    limit::{Change, Charge, Decision, Key, Limit, Settlement, Verdict},
+    snapshot::{Ask, RouteLimit},
+};
+
+/// A correction that outlives its request.
+struct Owed {
+    limit: Arc<Limit>,
+    key: Key,
+    change: Change,
+}
+
+impl Gateway {
+    /// Charges all limits of the route, or none.
+    pub(super) async fn charge(
+        &self,
+        rules: &Rules,
+        route: usize,
+        visit: &mut Visit,
+    ) -> Result<Verdict, GatewayError> {
+        let limits = &rules.snapshot.routes[route].limits;
+        let charges: SmallVec<[Charge<'_>; 4]> = limits
+            .iter()
+            .zip(&visit.asks)
+            .map(|(used, ask)| {
+                Charge { limit: used.policy.limit(ask.tier), key: ask.key, cost: ask.cost }
+            })
+            .collect();
+        let decided = self.store.charge(&charges, self.shared.clock.now()).await;
+        let verdict = decided.map_err(|_| {
+            visit.account.limit = "unknown";
+            GatewayError::StoreUnavailable
+        })?;
+        let counted = limits.iter().zip(&verdict.decisions).zip(&rules.routes[route].limits);
+        for ((used, decision), counters) in counted {
+            match (decision.counted, decision.admitted) {
+                (false, _) => counters.unknown.add(1),
+                (true, true) => counters.admitted.add(1),
+                (true, false) if used.policy.limit.enforce => counters.refused.add(1),
+                (true, false) => counters.would_refuse.add(1),
+            }
+        }
+        visit.account.limit = if verdict.admitted { "admitted" } else { "refused" };
+        if verdict.admitted { Ok(verdict) } else { Err(GatewayError::Refused(Box::new(verdict))) }
+    }
+
+    /// Corrects what was charged by what the answer says, in the store and in what the client is told.
+    /// Nobody waits for it.
+    pub(super) fn settle<B>(&self, rules: &Rules, visit: &mut Visit, answer: &Response<B>) {
+        let Visit { verdict: Some(verdict), route: Some(route), asks, .. } = visit else { return };
+        if !verdict.admitted {
+            return;
+        }
+        let limits = &rules.snapshot.routes[*route].limits;
+        let mut owed: SmallVec<[(usize, Owed); 2]> = SmallVec::new();
+        for (at, ((used, ask), decision)) in
+            limits.iter().zip(&*asks).zip(&verdict.decisions).enumerate()
+        {
+            if decision.admitted && decision.counted {
+                let change = correction(used, ask, answer, verdict.now);
+                let limit = used.policy.limit(ask.tier);
+                let owe = |change| Owed { limit: Arc::clone(limit), key: ask.key, change };
+                owed.extend(change.map(|change| (at, owe(change))));
+            }
+        }
+        if !owed.is_empty() {
+            self.pay(verdict, owed);
+        }
+    }
+
+    #[cold]
+    fn pay(&self, verdict: &mut Verdict, owed: SmallVec<[(usize, Owed); 2]>) {
+        for (at, owed) in &owed {
+            correct(&mut verdict.decisions[*at], owed.change);
+        }
+        let (store, fallback) = (Rc::clone(&self.store), verdict.fallback);
+        let now = self.shared.clock.now();
+        let mut paying = Box::pin(async move {
+            let settlements: SmallVec<[Settlement<'_>; 2]> = owed
+                .iter()
+                .map(|(_, Owed { limit, key, change })| Settlement {
+                    limit,
+                    key: *key,
+                    change: *change,
+                })
+                .collect();
+            // One that does not arrive is counted by the store; it may have been made, and is not
+            // repeated.
+            let _ = store.settle(&settlements, fallback, now).await;
+        });
+        // In memory it is done at once; Redis is told while the answer is on its way.
+        let mut context = Context::from_waker(Waker::noop());
+        if let Poll::Pending = pin!(&mut paying).poll(&mut context) {
+            tokio::task::spawn_local(paying);
+        }
+    }
+}
+
+/// What an answer changes of a charge.
+fn correction<B>(
+    used: &RouteLimit,
+    ask: &Ask,
+    answer: &Response<B>,
+    charged_at: u64,
+) -> Option<Change> {
+    let policy = &used.policy;
+    if policy.refund.contains(&answer.status().as_u16()) {
+        return Some(Change::Refund { charged_at, cost: ask.cost });
+    }
+    let cost = policy.cost.told(answer.headers())?;
+    match cost.cmp(&ask.cost) {
+        std::cmp::Ordering::Less => {
+            Some(Change::Refund { charged_at, cost: ask.cost - cost })
+        }
+        std::cmp::Ordering::Equal => None,
+        std::cmp::Ordering::Greater => Some(Change::Overdraw { cost: cost - ask.cost }),
+    }
+}
+
+/// What a client is told of a limit whose charge is corrected.
+fn correct(decision: &mut Decision, change: Change) {
+    match change {
+        Change::Refund { cost, .. } => {
+            let cost = u64::from(cost).min(decision.used);
+            decision.used -= cost;
+            decision.remaining = decision.limit.saturating_sub(decision.used);
+        }
+        Change::Overdraw { cost } => {
+            decision.used += u64::from(cost);
+            decision.remaining = decision.limit.saturating_sub(decision.used);
+        }
+    }
+}
