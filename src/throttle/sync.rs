@@ -40,7 +40,7 @@ const COMMITS: usize = 4;
 pub const CALLS_A_TICK: usize = 1 + 2 + OLDER + COMMITS;
 
 /// How long Redis keeps a minute beyond its time in memory.
-const SPARE: Duration = Duration::from_secs(600);
+const SPARE: Duration = Duration::from_mins(10);
 
 /// The length of a slot in which there is one tick, in ms.
 const SLOT: Millis = 1_000;

@@ -45,7 +45,7 @@ impl Dice {
 /// Filters for `capacity` tokens a minute that remember `minutes`.
 pub(crate) fn geometry(capacity: u64, minutes: u64) -> Geometry {
     let memory = minutes * MINUTE;
-    Geometry::new(&Sizing { capacity, false_positive: 0.001, memory }).unwrap()
+    Geometry::new(&Sizing { capacity, false_positive: 0.001, memory }).expect("sizes that fit")
 }
 
 /// The seed that the tests' gateways share unless they have to agree on one.
@@ -87,9 +87,9 @@ impl Gateway {
             connect_timeout: Duration::from_millis(500),
             response_timeout: Duration::from_millis(50),
         };
-        let stores = Stores::redis(options, clock.clone(), 10).unwrap();
+        let stores = Stores::redis(options, clock.clone(), 10).expect("usable options");
         let stats = Arc::new(Stats::default());
-        let connector = stores.connector().unwrap();
+        let connector = stores.connector().expect("a Redis");
         Self {
             filter: Filter::new(geometry, seed, clock.now()),
             sync: Sync::new(Arc::clone(&stats)),

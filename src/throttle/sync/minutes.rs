@@ -44,11 +44,13 @@ impl Minutes {
         self.slots.iter().filter(move |minute| live.contains(&minute.index))
     }
 
-    /// Redis was emptied: nothing is there any more, and everything is here alone.
+    /// Redis was emptied: what was there is here alone.
     pub(super) fn lost(&mut self, live: RangeInclusive<u64>) {
         for index in live {
             let minute = self.at(index);
-            *minute = Minute { index, dirty: true, missing: minute.missing, ..Minute::default() };
+            // Nothing is here of what was never there, unless it is dirty.
+            let dirty = minute.dirty || minute.known.is_some();
+            *minute = Minute { index, dirty, missing: minute.missing, ..Minute::default() };
         }
     }
 
@@ -128,8 +130,10 @@ mod tests {
         let mut minutes = Minutes::default();
         minutes.at(100).known = Some(Version { ts: 1, len: 1 });
         minutes.at(101).missing = true;
-        minutes.lost(100..=101);
+        minutes.at(102).dirty = true;
+        minutes.lost(100..=102);
         assert!(minutes.at(100).dirty && minutes.at(100).known.is_none());
-        assert!(minutes.at(101).dirty && minutes.at(101).missing);
+        assert!(!minutes.at(101).dirty && minutes.at(101).missing);
+        assert!(minutes.at(102).dirty);
     }
 }

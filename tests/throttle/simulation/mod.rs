@@ -186,7 +186,7 @@ async fn naive_tick(filter: &Filter, exchange: &mut impl Exchange) -> Result<(),
     let minute = geometry.minute(index);
     let expected = match exchange.read(minute, None, usize::MAX).await? {
         Read::Value(version, payload) => {
-            let bits = payload::decode(geometry, filter.seed(), &payload).unwrap();
+            let bits = payload::decode(geometry, filter.seed(), &payload).expect("a payload");
             filter.merge(index, &bits);
             Some(version.ts)
         }
@@ -281,7 +281,7 @@ fn twenty_gateways_lose_nothing_to_everything_at_once() {
 
 #[test]
 fn few_gateways_lose_nothing_in_many_runs() {
-    for seed in 0..24 {
+    for seed in 0..16 {
         let mut dice = Dice(seed);
         let start = NOW + dice.below(4) * 45_000;
         let outage = (start, start + dice.below(2) * 100_000);
