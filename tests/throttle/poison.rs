@@ -239,7 +239,7 @@ async fn a_foreign_minute_is_left_alone_and_ours_is_kept_for_later() {
     gateway.record(100..110);
     gateway.ticks(5).await;
     assert_eq!(dump(&redis, first + 3), before);
-    assert_eq!(gateway.pending().await, 1);
+    assert_eq!(gateway.pending().await, 1, "what theirs replaced is not there either");
     assert_eq!(gateway.unknown(100..110), [0; 0]);
     let _: u64 = redis.command(&["DEL", &key(first + 3)]);
     gateway.ticks(1).await;
@@ -299,4 +299,35 @@ async fn a_poisoned_seed_is_replaced_by_the_one_in_use() {
         gateway.ticks(1).await;
         assert_eq!(gateway.stats.refused(refusal), before + 1, "healed");
     }
+}
+
+/// Many more tokens than the filters are made for: what says nothing of anybody is not written, or
+/// gateways would refuse each other's and write without end.
+#[tokio::test]
+async fn a_saturated_minute_is_not_fought_over() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let (mut a, first) = writer(&redis, &clock).await;
+    let mut b = loaded(&redis, &clock).await;
+    for gateway in [&a, &b] {
+        gateway.record(1_000..31_000);
+    }
+    let ones = plain(&vec![0xff; sizes().bits / 8]);
+    put(&redis, first + 3, &Poison::Both("5".to_owned(), ones));
+    let before = dump(&redis, first + 3);
+    for _ in 0..10 {
+        a.ticks(1).await;
+        b.ticks(1).await;
+    }
+    for gateway in [&mut a, &mut b] {
+        assert_eq!(refused(gateway), [(Refusal::Saturated, 1)]);
+        assert_eq!(gateway.pending().await, 0);
+    }
+    assert_eq!(dump(&redis, first + 3), before);
+    // Who has less to tell tells it.
+    let mut fresh = loaded(&redis, &clock).await;
+    fresh.record([7_000_000]);
+    fresh.ticks(1).await;
+    assert_ne!(dump(&redis, first + 3), before);
+    a.ticks(2).await;
+    assert_eq!(a.stats.commits.get(), 4, "one for each minute of the start");
 }

@@ -1,4 +1,5 @@
 mod fake;
+mod liar;
 mod world;
 
 use std::{
@@ -16,9 +17,10 @@ use tidegate::{
 
 use self::{
     fake::{Fake, FakeLink, Faults},
+    liar::Liar,
     world::{Task, World},
 };
-use crate::support::{Dice, MINUTE, NOW, geometry, seed};
+use crate::support::{self, Dice, MINUTE, NOW, geometry, seed};
 
 /// A run of some gateways.
 #[derive(Clone, Copy)]
@@ -331,5 +333,50 @@ fn tokens_are_known_everywhere_within_seconds() {
             percentile(between_commits, 99)
         );
         assert!(p50 < 3_000 && p99 < 15_000, "{p50} {p99}");
+    }
+}
+
+/// A filter after a time with somebody who lies, and then with an honest store and another filter.
+async fn lied_to(world: &World, store: &Fake<'_>, filters: &[Filter; 2], seed: u64) {
+    let stats = || Arc::new(Stats::default());
+    let mut liar = Liar { dice: Dice(seed), calls: 0 };
+    let mut sync = Sync::new(stats());
+    let _ = sync.load(&filters[0], &mut liar, true).await;
+    for token in 0..200_u64 {
+        world.sleep(1_000_000).await;
+        filters[0].turn(world.now());
+        filters[0].record(token << 32);
+        liar.calls = 0;
+        let _ = sync.tick(&filters[0], &mut liar).await;
+        assert!(liar.calls <= CALLS_A_TICK, "{} calls", liar.calls);
+    }
+    let dice = Dice(seed);
+    let mut link = FakeLink { store, gateway: 0, dice, calls: 0, most_calls: 0 };
+    for _ in 0..20 {
+        world.sleep(1_000_000).await;
+        filters[0].turn(world.now());
+        let _ = sync.tick(&filters[0], &mut link).await;
+    }
+    filters[1].turn(world.now());
+    let mut other = Sync::new(stats());
+    let report = other.load(&filters[1], &mut link, true).await;
+    assert!(matches!(report, Ok(Report::Synced { .. })), "{report:?}");
+    let live = filters[0].live();
+    for token in 0..200_u64 {
+        if live.contains(&((NOW / 1_000 + token + 1) / 60)) {
+            assert!(filters[0].knows(token << 32), "{token} was forgotten, seed {seed}");
+            assert!(filters[1].knows(token << 32), "{token} was not told, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn lies_are_survived_and_their_end_too() {
+    for seed in 0..12 {
+        let world = World::new(NOW);
+        let store = Fake::new(&world, Faults::default());
+        let filters = [(); 2].map(|()| Filter::new(geometry(300, 5), support::seed(), NOW));
+        world.run(vec![Box::pin(lied_to(&world, &store, &filters, seed))], NOW + 300_000);
+        assert!(world.now() >= NOW + 220_000, "it came to its end");
     }
 }
