@@ -131,6 +131,10 @@ async fn a_redis_that_does_not_write_is_still_read() {
         a.record([10]);
         a.ticks(1).await;
         let _: String = redis.command(&break_it);
+        // The write that fails comes first in a tick, and what is to be read behind it.
+        clock.set(NOW + 3 * MINUTE);
+        a.filter.turn(clock.now());
+        b.filter.turn(clock.now());
         a.record([11]);
         b.record([12]);
         assert_eq!(a.tick().await, Err(Failure::Server), "{break_it:?}");
