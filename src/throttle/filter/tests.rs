@@ -1,10 +1,14 @@
 //! The filter against the crate, against a model with exact sets, and against every interleaving.
 
+use std::sync::atomic::Ordering;
+
 use bloomfilter::Bloom;
 use proptest::prelude::*;
 
 use super::*;
 use crate::throttle::{geometry::Sizing, payload};
+
+mod every_interleaving;
 
 const MINUTE: Millis = 60_000;
 /// A boundary of minutes.
