@@ -177,7 +177,7 @@ fn nothing_is_recorded_unseen() {
         });
         filter.take_changed(FIRST);
         let cut = filter.cut(FIRST).unwrap();
-        recorders.map(joined);
+        let _ = recorders.map(joined);
         let missed = filter.cut(FIRST).unwrap() != cut;
         assert!(!missed || filter.take_changed(FIRST));
     });
