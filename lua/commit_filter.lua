@@ -10,8 +10,8 @@
 -- A ts grows with each write, whatever the clock does. What gateways do not write is replaced.
 local call = redis.call
 
-local hash = call('TYPE', KEYS[1]).ok == 'hash'
-local ts = hash and call('HSTRLEN', KEYS[1], 'ts') <= 16 and call('HGET', KEYS[1], 'ts') or ''
+local kind = call('TYPE', KEYS[1]).ok
+local ts = kind == 'hash' and call('HSTRLEN', KEYS[1], 'ts') <= 16 and call('HGET', KEYS[1], 'ts') or ''
 local current = string.find(ts, '^[1-9]%d*$') and ts + 0 or 0
 if current >= 9007199254740991 then current = 0 end
 if current ~= ARGV[1] + 0 then return {0, current} end
@@ -23,7 +23,8 @@ if now == 0 then
 end
 local new = now > current and now or current + 1
 
-if current == 0 then call('DEL', KEYS[1]) end
+-- Not where nothing is: a server that is full lets a script write on once it has written.
+if current == 0 and kind ~= 'none' then call('DEL', KEYS[1]) end
 call('HSET', KEYS[1], 'ts', string.format('%.0f', new), 'value', ARGV[2])
 call('EXPIRE', KEYS[1], ARGV[3])
 return {1, new}

@@ -48,7 +48,7 @@ impl Reloader {
                 if let (Some(throttle), Some(settings)) =
                     (&self.shared.throttle, &snapshot.throttle)
                 {
-                    throttle.configure(settings.clone());
+                    throttle.configure(settings);
                 }
                 let generation = self.shared.live.replace(snapshot);
                 self.shared.metrics.reloads.fetch_add(1, Ordering::Relaxed);
@@ -85,7 +85,10 @@ impl Reloader {
             [
                 ("throttle.memory", old.memory != new.memory),
                 ("throttle.capacity", old.capacity != new.capacity),
-                ("throttle.false_positive", old.false_positive != new.false_positive),
+                (
+                    "throttle.false_positive",
+                    old.false_positive.to_bits() != new.false_positive.to_bits(),
+                ),
             ]
         });
         let changed = changed.into_iter().chain(filters.into_iter().flatten());

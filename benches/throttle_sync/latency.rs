@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate::{clock, throttle::Gate};
+use tidegate::{
+    clock,
+    throttle::{Gate, Throttle},
+};
 
 use crate::{gateways::Gateways, gateways::pause, redis::RedisServer};
 
@@ -14,7 +17,7 @@ const NEWCOMERS: u64 = 40;
 pub(crate) fn measure(count: usize, time: Duration) -> String {
     let redis = RedisServer::start();
     let gateways = Gateways::start(count, &redis, 100_000);
-    let gates: Vec<Gate> = gateways.throttles.iter().map(|throttle| throttle.gate()).collect();
+    let gates: Vec<Gate> = gateways.throttles.iter().map(Throttle::gate).collect();
     let (mut waiting, mut took) = (Vec::<(usize, u64, Instant)>::new(), Vec::<Duration>::new());
     let (commits, conflicts) =
         (gateways.sum(|s| s.commits.get()), gateways.sum(|s| s.conflicts.get()));

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use tidegate::{clock, throttle::Gate};
+use tidegate::{
+    clock,
+    throttle::{Gate, Throttle},
+};
 
 use crate::{gateways::Gateways, gateways::pause, redis::RedisServer};
 
@@ -32,7 +35,7 @@ pub(crate) fn measure(time: Duration) -> Vec<String> {
 fn one(time: Duration, answers: u64) -> [f64; 3] {
     let redis = RedisServer::start();
     let gateways = Gateways::start(2, &redis, 1_000_000);
-    let gates: Vec<Gate> = gateways.throttles.iter().map(|throttle| throttle.gate()).collect();
+    let gates: Vec<Gate> = gateways.throttles.iter().map(Throttle::gate).collect();
     let clock = tidegate::clock::Clock::system();
     while clock.now() % 60_000 > 2_000 {
         pause(5);

@@ -87,7 +87,7 @@ mod tests {
         for (body, told) in [
             (&br#"{"mode": "open"}"#[..], "`mode` is \"open\""),
             (br#"{"mode": true}"#, "`mode` is true"),
-            (br#"{}"#, "no `mode`"),
+            (b"{}", "no `mode`"),
             (br#"{"mode": "on", "for": 5}"#, "unknown key `for`"),
             (b"on", "expected value"),
             (b"", "EOF"),

@@ -251,28 +251,6 @@ impl Gateway {
         GatewayError::Upstream(error)
     }
 
-    /// The answer to a request that ended early, but for the headers that every answer has.
-    fn refuse(
-        &self,
-        rules: &Rules,
-        visit: &mut Visit,
-        error: GatewayError,
-    ) -> Response<respond::Content> {
-        let route = visit.route.map(|route| &rules.snapshot.routes[route]);
-        let map = std::mem::take(&mut visit.parts.headers);
-        let mut response = respond::error(&error, route, visit.id(), map);
-        match error {
-            GatewayError::Refused(verdict) => visit.verdict = Some(*verdict),
-            GatewayError::Throttled(turned) => {
-                let which = rules.snapshot.headers;
-                let headers = response.headers_mut();
-                respond::throttle_headers(headers, &turned, which, visit.cross_origin);
-            }
-            _ => {}
-        }
-        response.map(respond::Content::Whole)
-    }
-
     /// Turns an outcome into the answer, with its headers and its account.
     fn answer(
         &self,
@@ -290,7 +268,7 @@ impl Gateway {
                 self.remember(rules, &visit, response.status());
                 response
             }
-            Err(error) => self.refuse(rules, &mut visit, error),
+            Err(error) => refuse(rules, &mut visit, error),
         };
         self.settle(rules, &mut visit, &response);
         let headers = response.headers_mut();
@@ -311,4 +289,21 @@ impl Gateway {
             if unread { body.unread() } else { body }
         })
     }
+}
+
+/// The answer to a request that ended early, but for the headers that every answer has.
+fn refuse(rules: &Rules, visit: &mut Visit, error: GatewayError) -> Response<respond::Content> {
+    let route = visit.route.map(|route| &rules.snapshot.routes[route]);
+    let map = std::mem::take(&mut visit.parts.headers);
+    let mut response = respond::error(&error, route, visit.id(), map);
+    match error {
+        GatewayError::Refused(verdict) => visit.verdict = Some(*verdict),
+        GatewayError::Throttled(turned) => {
+            let which = rules.snapshot.headers;
+            let headers = response.headers_mut();
+            respond::throttle_headers(headers, &turned, which, visit.cross_origin);
+        }
+        _ => {}
+    }
+    response.map(respond::Content::Whole)
 }

@@ -73,3 +73,6 @@ fn max_load(positions: f64) -> f64 {
     }
     low
 }
+
+#[cfg(test)]
+mod tests;

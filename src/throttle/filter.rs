@@ -147,9 +147,13 @@ impl<A: Atomics> Filter<A> {
     pub fn record(&self, token: u64) -> bool {
         let slot = Epoch::slot(self.epoch.load(Acquire));
         let (spots, hashes) = (self.positions.of(token), self.geometry.hashes);
+        // A read-modify-write waits for its own cache miss, and nothing overlaps it; reads do.
+        let words = || (0..hashes).map(|i| &self.words[spots.at(i)]);
+        if words().fold(slot, |all, word| all & word.load(Relaxed)) != 0 {
+            return false;
+        }
         let mut news = false;
-        for i in 0..hashes {
-            let word = &self.words[spots.at(i)];
+        for word in words() {
             if word.load(Relaxed) & slot == 0 {
                 news |= word.fetch_or(slot, Relaxed) & slot == 0;
             }

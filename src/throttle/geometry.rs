@@ -115,3 +115,6 @@ impl Geometry {
         index * (self.generation / MINUTE)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -147,7 +147,7 @@ impl Throttle {
 
     /// Takes over what a new configuration says. A mode that the operator set stays, unless the
     /// configuration's has changed.
-    pub fn configure(&self, settings: Settings) {
+    pub fn configure(&self, settings: &Settings) {
         let before = self.settings.swap(Arc::new(settings.clone()));
         if before.mode != settings.mode {
             self.set_mode(settings.mode);

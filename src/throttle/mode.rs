@@ -148,10 +148,8 @@ mod tests {
             for (n, second) in counts.into_iter().zip(0_u64..) {
                 let now = T0 + second * 1_000;
                 let throttling = watch.tick(now, &of(n), &MARKS, (now / 60_000 + 1) * 60_000);
-                if let Some(before) = promised {
-                    if throttling {
-                        prop_assert!(watch.room_at() >= before);
-                    }
+                if let Some(before) = promised.filter(|_| throttling) {
+                    prop_assert!(watch.room_at() >= before);
                 }
                 promised = throttling.then(|| watch.room_at());
                 if throttling {

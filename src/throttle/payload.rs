@@ -143,3 +143,6 @@ fn ones(bits: &[u8]) -> u64 {
     words.iter().map(ones).sum::<u64>()
         + rest.iter().map(|byte| u64::from(byte.count_ones())).sum::<u64>()
 }
+
+#[cfg(test)]
+mod tests;

@@ -136,7 +136,7 @@ impl Exchange for RedisLink {
             was_empty: was_empty == 1,
             refused,
             now,
-            ahead: now.wrapping_sub(local) as i64,
+            ahead: now.wrapping_sub(local).cast_signed(),
         })
     }
 

@@ -64,3 +64,6 @@ impl Seed {
         Some(Self { secret: (words[0], words[1]), positions })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -29,18 +29,19 @@ use super::{
 };
 use crate::store::Failure;
 
-/// Minutes before the previous one that a tick looks at, at most.
-const OLDER: usize = 4;
+/// Minutes before the previous one that a tick looks at to write them, at most. With one that it looks
+/// at by rotation they are all, so an outage is made up for slowly: a minute has megabytes.
+const OLDER: usize = 2;
 
 /// Minutes that a tick writes, at most.
-const COMMITS: usize = 4;
+const COMMITS: usize = 2 + OLDER;
 
 /// Calls of [`Exchange`] that a tick makes, at most: agree, read the current and the previous minute
 /// and older ones, write. In a quiet time there are four: agree, current, previous, and one older.
-pub const CALLS_A_TICK: usize = 1 + 2 + OLDER + COMMITS;
+pub const CALLS_A_TICK: usize = 1 + 2 + (OLDER + 1) + COMMITS;
 
 /// How long Redis keeps a minute beyond its time in memory.
-const SPARE: Duration = Duration::from_secs(600);
+const SPARE: Duration = Duration::from_mins(10);
 
 /// The length of a slot in which there is one tick, in ms.
 const SLOT: Millis = 1_000;
@@ -196,8 +197,8 @@ impl Sync {
         for index in (oldest..=current).rev().take(2) {
             self.visit(filter, exchange, index, &mut budget).await?;
         }
-        let scrubs = if self.hurry > 0 { OLDER } else { 1 };
-        for index in self.minutes.choose(oldest..=current.saturating_sub(2), OLDER, scrubs) {
+        let at_least = if self.hurry > 0 { OLDER + 1 } else { 0 };
+        for index in self.minutes.choose(oldest..=current.saturating_sub(2), OLDER, at_least) {
             self.visit(filter, exchange, index, &mut budget).await?;
             self.hurry = self.hurry.saturating_sub(1);
         }
@@ -257,10 +258,15 @@ impl Sync {
             minute.dirty = false;
             return Ok(());
         }
-        budget.commits -= 1;
-        minute.tried = tick;
         let geometry = filter.geometry();
         let payload = payload::encode(geometry, filter.seed(), &bits);
+        if is_saturated(filter, &payload) {
+            // The others would refuse it, and write theirs, and so on without end.
+            minute.dirty = false;
+            return Ok(());
+        }
+        budget.commits -= 1;
+        minute.tried = tick;
         let expected = minute.known.map(|version| version.ts);
         let number = geometry.minute(index);
         match exchange.commit(number, expected, &payload, time_to_live(geometry)).await {
@@ -324,9 +330,10 @@ impl Sync {
         self.stats.refuse(refusal);
         let missing = !self.loaded;
         let minute = self.minutes.at(index);
-        minute.known = version;
-        minute.foreign = matches!(refusal, Refusal::Geometry | Refusal::Seed);
-        minute.dirty |= !minute.foreign;
+        let foreign = matches!(refusal, Refusal::Geometry | Refusal::Seed);
+        // What was there of ours is not any more.
+        minute.dirty |= !foreign || (minute.known.is_some() && !minute.foreign);
+        (minute.known, minute.foreign) = (version, foreign);
         minute.missing |= missing;
     }
 
@@ -351,6 +358,14 @@ impl Sync {
             }
         }
     }
+}
+
+/// Whether `payload`, written here, would be refused because it says nothing of anybody.
+fn is_saturated(filter: &Filter, payload: &[u8]) -> bool {
+    let geometry = filter.geometry();
+    // What is that full does not get shorter; so what was packed need not be unpacked.
+    payload.len() == payload::max_len(geometry)
+        && payload::decode(geometry, filter.seed(), payload) == Err(Refusal::Saturated)
 }
 
 /// How long Redis keeps a minute after a commit: as long as any gateway remembers it, and some more.

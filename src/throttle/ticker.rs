@@ -19,6 +19,9 @@ use crate::{clock::Clock, store::Failure};
 /// How long a gateway that is not loaded waits before it tries again.
 const RETRY: Duration = Duration::from_millis(500);
 
+/// How long one exchange may take.
+const EXCHANGE: Duration = Duration::from_secs(10);
+
 /// So often a gateway that knows nothing lets another set the seed first: where Redis was emptied,
 /// those that know something do so with their next tick, at most two seconds later.
 const PATIENCE: u32 = 5;
@@ -89,11 +92,16 @@ impl<'a> Ticker<'a> {
         self.filter().turn(self.now());
         let shared = exchange.is_some();
         if let Some(exchange) = exchange {
-            let exchanged = if self.throttle.status().loaded {
-                self.exchange(exchange).await
-            } else {
-                self.load(exchange).await
+            let exchanging = async {
+                if self.throttle.status().loaded {
+                    self.exchange(exchange).await
+                } else {
+                    self.load(exchange).await
+                }
             };
+            // Cut off, it loses nothing; and the filters must be turned in time.
+            let exchanged = tokio::time::timeout(EXCHANGE, exchanging).await;
+            let exchanged = exchanged.unwrap_or(Err(Failure::Timeout));
             // The exchange has counted a failure and told of it; what could not be written stays dirty.
             match exchanged {
                 Ok(()) => self.filter().turn(self.now()),

@@ -1,10 +1,15 @@
 //! The filter against the crate, against a model with exact sets, and against every interleaving.
 
+use std::sync::atomic::Ordering;
+
 use bloomfilter::Bloom;
 use proptest::prelude::*;
 
 use super::*;
 use crate::throttle::{geometry::Sizing, payload};
+
+mod every_interleaving;
+mod memory;
 
 const MINUTE: Millis = 60_000;
 /// A boundary of minutes.
@@ -46,4 +51,119 @@ proptest! {
         let written = [&payload::header(&geometry, &seed)[..], &cut].concat();
         prop_assert_eq!(&written, theirs.as_slice());
     }
+}
+
+/// At capacity in every live generation, unknown tokens pass as often as was asked for.
+#[test]
+fn false_positives_are_as_configured() {
+    for (false_positive, minutes, asked) in
+        [(0.01, 30, 40_000), (0.001, 30, 200_000), (0.01, 1, 40_000)]
+    {
+        let capacity = 2_000;
+        let geometry = sized(capacity, false_positive, minutes);
+        let filter = Filter::new(geometry, seed(3), START);
+        let mut token = 0;
+        for minute in 0..=minutes {
+            filter.turn(START + minute * MINUTE + GRACE);
+            for _ in 0..capacity {
+                token += 1;
+                filter.record(token);
+            }
+        }
+        assert_eq!(filter.live().count() as u64, minutes + 1);
+        assert!((1..=token).all(|token| filter.knows(token)));
+        let wrong = (1..=asked).filter(|other| filter.knows(token + other)).count();
+        let rate = wrong as f64 / asked as f64;
+        assert!(rate < 1.2 * false_positive, "{rate} of {false_positive}");
+        assert!(rate > 0.8 * false_positive, "{rate} of {false_positive}: larger than need be");
+    }
+}
+
+#[test]
+fn generations_that_are_not_live_are_let_alone() {
+    let filter = Filter::new(sized(100, 0.001, 3), seed(4), START + GRACE);
+    filter.record(1);
+    let current = *filter.live().end();
+    assert_eq!(filter.live(), current - 3..=current);
+    let bits = filter.cut(current).unwrap();
+    for index in [0, current - 32, current - 4, current + 1, current + 32, u64::MAX] {
+        assert!(!filter.take_changed(index));
+        filter.put_changed(index);
+        assert_eq!(filter.cut(index), None);
+        assert_eq!(filter.merge(index, &bits), None);
+    }
+    assert_eq!(filter.occupied() as u32, bits.iter().map(|byte| byte.count_ones()).sum::<u32>());
+    assert!(filter.take_changed(current));
+    assert!(!filter.take_changed(current));
+    filter.put_changed(current);
+    assert!(filter.take_changed(current));
+    assert!(!filter.record(1) && !filter.take_changed(current), "nothing new");
+}
+
+#[test]
+fn a_merge_tells_what_either_side_lacked() {
+    let [ours, theirs] = [1, 2].map(|token| {
+        let filter = Filter::new(sized(100, 0.001, 30), seed(5), START);
+        assert!(filter.record(token));
+        filter
+    });
+    let index = *ours.live().end();
+    let hashes = u64::from(ours.geometry().hashes);
+    assert!(ours.take_changed(index));
+    let bits = theirs.cut(index).unwrap();
+    assert_eq!(ours.merge(index, &bits), Some(Merged { gained: hashes, lacked: hashes }));
+    assert_eq!(ours.merge(index, &bits), Some(Merged { gained: 0, lacked: hashes }));
+    assert!(!ours.take_changed(index), "it is no news to others");
+    assert!(ours.knows(1) && ours.knows(2));
+    assert_eq!(ours.occupied() as u64, 2 * hashes);
+    // Less than there is, and more.
+    assert!(ours.merge(index, &[]).is_some());
+    assert!(ours.merge(index, &[0xff; 10_000]).is_some());
+    assert_eq!(ours.occupied(), ours.geometry().bits);
+}
+
+/// A slot is cleared in steps, before it is needed; the clock's jumps have it done at once.
+#[test]
+fn clearing_is_done_within_twenty_steps() {
+    let filter = Filter::new(sized(100, 0.01, 30), seed(6), START);
+    (0..100).for_each(|token| assert!(filter.record(token)));
+    let held = |filter: &Filter| filter.words.iter().any(|word| word.load(Relaxed) != 0);
+    filter.turn(START + 30 * MINUTE);
+    filter.turn(START + 31 * MINUTE + GRACE - 1);
+    assert!(filter.knows(1));
+    for second in 0..20 {
+        assert!(held(&filter));
+        filter.turn(START + 31 * MINUTE + GRACE + second * 1_000);
+        assert!(!filter.knows(1));
+    }
+    assert!(!held(&filter));
+    // Nothing was put into these: nothing is swept.
+    for minute in 32..70 {
+        filter.turn(START + minute * MINUTE);
+        assert_eq!(filter.sweep.lock().dirty(), 0);
+    }
+    filter.record(1);
+    filter.turn(START + 70 * MINUTE);
+    filter.turn(START + 10_000 * MINUTE);
+    assert!(!filter.knows(1));
+    filter.turn(START);
+    assert_eq!(*filter.live().end(), START / MINUTE + 10_000);
+    filter.turn(Millis::MAX);
+    assert_eq!(filter.live(), u64::from(u32::MAX) - 30..=u64::from(u32::MAX));
+}
+
+/// Late marks of who stopped while he recorded have the slot cleared before it is used again.
+#[test]
+fn a_slot_marked_late_is_cleared_before_it_is_used() {
+    let filter = Filter::new(sized(100, 0.01, 1), seed(7), START);
+    filter.turn(START + 10 * MINUTE);
+    let slot = Filter::<Native>::slot_of(START / MINUTE);
+    filter.words.iter().for_each(|word| _ = word.fetch_or(slot, Relaxed));
+    filter.changed.fetch_or(slot, Release);
+    assert!(!filter.knows(1));
+    (11..32).for_each(|minute| filter.turn(START + minute * MINUTE));
+    assert!(!filter.knows(1));
+    filter.turn(START + 32 * MINUTE);
+    assert!(!filter.knows(1));
+    assert_eq!(filter.occupied(), 0);
 }

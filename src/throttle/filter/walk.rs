@@ -17,20 +17,29 @@ pub(super) fn cut(words: &[impl Word], slot: u32) -> Vec<u8> {
 
 /// Sets in one slot the bits of `bits`.
 pub(super) fn merge(words: &[impl Word], slot: u32, bits: &[u8]) -> Merged {
+    let (blocks, rest) = words.as_chunks::<8>();
     let mut merged = Merged::default();
-    for (block, &theirs) in words.chunks(8).zip(bits) {
-        let ours = byte(block, slot);
-        merged.lacked += u64::from((ours & !theirs).count_ones());
-        let mut missing = theirs & !ours;
-        merged.gained += u64::from(missing.count_ones());
-        while missing != 0 {
-            if let Some(word) = block.get(missing.trailing_zeros() as usize) {
-                word.fetch_or(1 << slot, Relaxed);
-            }
-            missing &= missing - 1;
-        }
+    for (block, theirs) in blocks.iter().zip(bits) {
+        merge_byte(block, slot, *theirs, &mut merged);
+    }
+    if let Some(theirs) = bits.get(blocks.len()) {
+        merge_byte(rest, slot, *theirs, &mut merged);
     }
     merged
+}
+
+#[inline]
+fn merge_byte(block: &[impl Word], slot: u32, theirs: u8, merged: &mut Merged) {
+    let ours = byte(block, slot);
+    merged.lacked += u64::from((ours & !theirs).count_ones());
+    let mut missing = theirs & !ours;
+    merged.gained += u64::from(missing.count_ones());
+    while missing != 0 {
+        if let Some(word) = block.get(missing.trailing_zeros() as usize) {
+            word.fetch_or(1 << slot, Relaxed);
+        }
+        missing &= missing - 1;
+    }
 }
 
 /// Words with any bit of `mask`.

@@ -44,27 +44,29 @@ impl Minutes {
         self.slots.iter().filter(move |minute| live.contains(&minute.index))
     }
 
-    /// Redis was emptied: nothing is there any more, and everything is here alone.
+    /// Redis was emptied: what was there is here alone.
     pub(super) fn lost(&mut self, live: RangeInclusive<u64>) {
         for index in live {
             let minute = self.at(index);
-            *minute = Minute { index, dirty: true, missing: minute.missing, ..Minute::default() };
+            // Nothing is here of what was never there, unless it is dirty.
+            let dirty = minute.dirty || minute.known.is_some();
+            *minute = Minute { index, dirty, missing: minute.missing, ..Minute::default() };
         }
     }
 
     /// The generations of `older` to visit: at most `most` dirty ones, those that waited longest and
-    /// then the newest first; then others by rotation, `scrubs` of them or as many as are left.
+    /// then the newest first; then others by rotation, one or as many as make `at_least` in all.
     pub(super) fn choose(
         &mut self,
         older: RangeInclusive<u64>,
         most: usize,
-        scrubs: usize,
+        at_least: usize,
     ) -> Vec<u64> {
         let is_due = |minute: &Minute| minute.dirty && !minute.foreign;
         let mut chosen: Vec<u64> = older.clone().rev().filter(|&at| is_due(self.at(at))).collect();
         chosen.sort_by_key(|&at| self.at(at).tried);
         chosen.truncate(most);
-        let room = scrubs.min(most - chosen.len());
+        let room = at_least.saturating_sub(chosen.len()).max(1);
         let clean = older.clone().filter(|&at| !is_due(self.at(at))).count();
         for _ in 0..room.min(clean) {
             let mut next = self.scrubbed;
@@ -94,11 +96,11 @@ mod tests {
         let mut minutes = Minutes::default();
         let mut seen = Vec::new();
         for _ in 0..7 {
-            seen.extend(minutes.choose(100..=102, 4, 1));
+            seen.extend(minutes.choose(100..=102, 2, 0));
         }
         assert_eq!(seen, [102, 101, 100, 102, 101, 100, 102]);
-        assert_eq!(minutes.choose(100..=102, 4, 9), [101, 100, 102], "each once");
-        assert_eq!(minutes.choose(101..=100, 4, 9), [0; 0], "none");
+        assert_eq!(minutes.choose(100..=102, 2, 9), [101, 100, 102], "each once");
+        assert_eq!(minutes.choose(101..=100, 2, 9), [0; 0], "none");
     }
 
     #[test]
@@ -108,12 +110,13 @@ mod tests {
             minutes.at(index).dirty = true;
         }
         minutes.at(104).foreign = true;
-        assert_eq!(minutes.choose(100..=106, 4, 1), [105, 103, 102, 101]);
+        assert_eq!(minutes.choose(100..=106, 2, 0), [105, 103, 106], "and one by rotation");
         minutes.at(105).tried = 1;
-        assert_eq!(minutes.choose(100..=106, 4, 1), [103, 102, 101, 100]);
-        minutes.at(101).dirty = false;
-        minutes.at(100).dirty = false;
-        assert_eq!(minutes.choose(100..=106, 4, 1), [103, 102, 105, 106], "and one scrub");
+        assert_eq!(minutes.choose(100..=106, 2, 3), [103, 102, 104]);
+        for index in 100..=102 {
+            minutes.at(index).dirty = false;
+        }
+        assert_eq!(minutes.choose(100..=106, 2, 4), [103, 105, 102, 101]);
     }
 
     #[test]
@@ -128,8 +131,10 @@ mod tests {
         let mut minutes = Minutes::default();
         minutes.at(100).known = Some(Version { ts: 1, len: 1 });
         minutes.at(101).missing = true;
-        minutes.lost(100..=101);
+        minutes.at(102).dirty = true;
+        minutes.lost(100..=102);
         assert!(minutes.at(100).dirty && minutes.at(100).known.is_none());
-        assert!(minutes.at(101).dirty && minutes.at(101).missing);
+        assert!(!minutes.at(101).dirty && minutes.at(101).missing);
+        assert!(minutes.at(102).dirty);
     }
 }

@@ -1,0 +1,269 @@
+//! What the throttle's filters cost, full: `cargo bench --bench filter`.
+//!
+//! Every live minute has as many tokens as the default geometry is made for. Beside it, in the same
+//! run and with the same tokens, the design that it came from: a filter a minute behind one lock.
+#![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+#![allow(clippy::print_stdout, reason = "its figures are what it is for")]
+
+use std::{
+    hint::black_box,
+    time::{Duration, Instant},
+};
+
+use bloomfilter::Bloom;
+use parking_lot::RwLock;
+use tidegate::throttle::{
+    Filter, Geometry, Seed,
+    geometry::{Millis, Sizing},
+    payload,
+};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const MINUTE: Millis = 60_000;
+const START: Millis = 1_700_000_040_000;
+/// Complete minutes and the current one.
+const MINUTES: u64 = 31;
+/// The article's filters, oldest first.
+type Article = RwLock<Vec<Bloom<u64>>>;
+
+fn main() {
+    // Without it nothing is measured, and each benchmark only runs.
+    let measured = std::env::args().any(|arg| arg == "--bench");
+    let capacity: u64 = if measured { 1_000_000 } else { 1_000 };
+    let asked = capacity * 2;
+    let sizing = Sizing { capacity, false_positive: 0.001, memory: 30 * MINUTE };
+    let geometry = Geometry::new(&sizing).expect("a sizing");
+    let seed = Seed { secret: (1, 2), positions: std::array::from_fn(|i| i as u8 * 37 + 11) };
+    println!(
+        "{MINUTES} minutes of {capacity} tokens, P {}: {} positions a minute, {} a token, {:.1} MB",
+        sizing.false_positive,
+        geometry.bits,
+        geometry.hashes,
+        geometry.bytes() as f64 / 1e6,
+    );
+    let article = RwLock::new(crowd(&geometry, &seed, capacity));
+    let filter = Filter::new(geometry, seed, START);
+    merges(&filter, &article.read());
+
+    println!("\none check, ns          alone: p50    p99   in a row   two threads");
+    let unknown = |i: u64| mixed(1 << 40 | i);
+    let known = |i: u64| token(i % MINUTES, i / MINUTES % capacity);
+    let ours = |token| filter.knows(token);
+    let theirs = |token| article.read().iter().rev().any(|filter| filter.check(&token));
+    let mut rows = Vec::new();
+    rows.push(row("sliced, unknown", asked, &unknown, &ours));
+    rows.push(row("sliced, known", asked, &known, &ours));
+    rows.push(row("article, unknown", asked / 10, &unknown, &theirs));
+    rows.push(row("article, known", asked / 10, &known, &theirs));
+    ratio("unknown", rows[2], rows[0]);
+    ratio("known", rows[3], rows[1]);
+    cold_read(geometry.bits);
+    let wrong = (0..asked).filter(|i| filter.knows(unknown(*i))).count();
+    println!("false positives: {:.4} % of {asked}", 100.0 * wrong as f64 / asked as f64);
+
+    records(&filter, &article, capacity);
+    rotation(&filter);
+    control(&filter);
+    payloads(&geometry, &seed);
+}
+
+/// `SplitMix64`.
+fn mixed(value: u64) -> u64 {
+    let value = value.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+fn token(minute: u64, number: u64) -> u64 {
+    mixed(minute << 32 | number)
+}
+
+/// The article's filters, full.
+fn crowd(geometry: &Geometry, seed: &Seed, capacity: u64) -> Vec<Bloom<u64>> {
+    let filled = |minute| {
+        let empty = payload::encode(geometry, seed, &vec![0xff; geometry.bits / 8]);
+        let mut filter = Bloom::from_bytes(empty[1..].to_vec()).expect("the crate's format");
+        filter.clear();
+        (0..capacity).for_each(|number| filter.set(&token(minute, number)));
+        filter
+    };
+    std::thread::scope(|scope| {
+        let half = scope.spawn(|| (0..MINUTES / 2).map(filled).collect::<Vec<_>>());
+        let rest: Vec<_> = (MINUTES / 2..MINUTES).map(filled).collect();
+        let half = half.join().expect("a half");
+        half.into_iter().chain(rest).collect()
+    })
+}
+
+/// Fills the sliced filters with the same bits, as gateways do that share theirs.
+fn merges(filter: &Filter, article: &[Bloom<u64>]) {
+    let mut took = Duration::ZERO;
+    for (minute, full) in article.iter().enumerate() {
+        let now = START + minute as u64 * MINUTE + 2 * 1_000;
+        filter.turn(now);
+        let bits = &full.as_slice()[45..];
+        let start = Instant::now();
+        filter.merge(filter.geometry().index(now), bits).expect("a live minute");
+        took += start.elapsed();
+    }
+    println!("merge of a full minute into an empty one: {:.1} ms", ms(took) / MINUTES as f64);
+    let (index, bits) = (*filter.live().end(), &article[30].as_slice()[45..]);
+    let same = time(3, || filter.merge(index, bits));
+    println!("merge of what is there: {:.1} ms", ms(same));
+}
+
+fn ms(took: Duration) -> f64 {
+    took.as_secs_f64() * 1e3
+}
+
+/// The best of some.
+fn time<T>(times: u32, mut work: impl FnMut() -> T) -> Duration {
+    let once = |_| {
+        let start = Instant::now();
+        black_box(work());
+        start.elapsed()
+    };
+    (0..times).map(once).min().unwrap_or_default()
+}
+
+/// One operation alone, from reading the clock to reading it again, less what that takes: p50 and p99.
+/// The clock waits for what is under way, so that nothing overlaps.
+fn alone<T>(count: u64, tokens: &impl Fn(u64) -> u64, work: &impl Fn(u64) -> T) -> [f64; 2] {
+    let sample = |asked: bool| {
+        let mut took: Vec<_> = (0..count)
+            .map(|i| {
+                let token = black_box(tokens(i));
+                let start = Instant::now();
+                if asked {
+                    black_box(work(token));
+                }
+                start.elapsed()
+            })
+            .collect();
+        took.sort_unstable();
+        [50, 99].map(|percent| took[took.len() * percent / 100].as_nanos() as f64)
+    };
+    let (empty, full) = (sample(false), sample(true));
+    [full[0] - empty[0], full[1] - empty[0]]
+}
+
+/// Each of `count` operations after the other, of which the processor overlaps what it can.
+fn in_a_row<T>(from: u64, count: u64, tokens: impl Fn(u64) -> u64, work: impl Fn(u64) -> T) -> f64 {
+    let start = Instant::now();
+    for i in from..from + count {
+        black_box(work(tokens(i)));
+    }
+    start.elapsed().as_nanos() as f64 / count as f64
+}
+
+/// Measures checks; returns those in a row and those of two threads.
+fn row(
+    name: &str,
+    count: u64,
+    tokens: &(impl Fn(u64) -> u64 + Sync),
+    work: &(impl Fn(u64) -> bool + Sync),
+) -> [f64; 2] {
+    let [p50, p99] = alone(count, tokens, work);
+    let row = in_a_row(count, count, tokens, work);
+    let two = std::thread::scope(|scope| {
+        let other = scope.spawn(|| in_a_row(2 * count, count, tokens, work));
+        let this = in_a_row(3 * count, count, tokens, work);
+        f64::midpoint(this, other.join().expect("a thread"))
+    });
+    println!("{name:20} {p50:13.0} {p99:6.0} {row:10.0} {two:13.0}");
+    [row, two]
+}
+
+fn ratio(name: &str, theirs: [f64; 2], ours: [f64; 2]) {
+    let [row, two] = [theirs[0] / ours[0], theirs[1] / ours[1]];
+    println!("{name}: {row:.0} times, on two threads {two:.0} times as fast as the article's");
+}
+
+/// What one read costs somewhere in as much memory: nothing that asks it is quicker, alone.
+fn cold_read(words: usize) {
+    let memory: Vec<u32> = (0..words as u32).collect();
+    let mut last = 0;
+    let start = Instant::now();
+    for i in 0..1_000_000 {
+        last = u64::from(memory[(mixed(i ^ last) % words as u64) as usize]);
+    }
+    black_box(last);
+    println!("one read in as much memory: {:.0} ns", start.elapsed().as_nanos() as f64 / 1e6);
+}
+
+/// A minute's tokens, new and again.
+fn records(filter: &Filter, article: &Article, capacity: u64) {
+    filter.turn(START + MINUTES * MINUTE);
+    let tokens = |i| mixed(1 << 41 | i);
+    let ours = |token| filter.record(token);
+    let theirs = |token| {
+        let mut filters = article.write();
+        filters.last_mut().is_some_and(|filter| !filter.check_and_set(&token))
+    };
+    println!("\none record, ns         alone: p50    p99   in a row");
+    let half = capacity / 2;
+    let shifted = |i| tokens(i + half);
+    let mut rows = Vec::new();
+    for (name, from, tokens) in
+        [("sliced, new", 0, &tokens as &dyn Fn(u64) -> u64), ("sliced, again", 0, &tokens)]
+    {
+        let row = in_a_row(from, half, tokens, ours);
+        let [p50, p99] =
+            alone(half, &|i| if name.ends_with("new") { shifted(i) } else { tokens(i) }, &ours);
+        println!("{name:20} {p50:13.0} {p99:6.0} {row:10.0}");
+        rows.push(row);
+    }
+    article.write()[30].clear();
+    for name in ["article, new", "article, again"] {
+        let row = in_a_row(0, half, tokens, theirs);
+        println!("{name:20} {:13} {:6} {row:10.0}", "", "");
+        rows.push(row);
+    }
+    println!("new: {:.1} times, again: {:.1} times as fast", rows[2] / rows[0], rows[3] / rows[1]);
+}
+
+/// A boundary, and what clears the minute that left memory.
+fn rotation(filter: &Filter) {
+    let boundary = START + (MINUTES + 1) * MINUTE;
+    // What left before is cleared by now, as in any minute.
+    (1..60).rev().for_each(|second| filter.turn(boundary - second * 1_000));
+    let steps: Vec<_> =
+        (0..60).map(|second| time(1, || filter.turn(boundary + second * 1_000))).collect();
+    let [at, longest] = [steps[0], steps.iter().copied().max().unwrap_or_default()];
+    let all: Duration = steps.iter().sum();
+    println!(
+        "\nturn: at the boundary {:.2} ms, longest {:.1} ms, a minute's {:.0} ms",
+        ms(at),
+        ms(longest),
+        ms(all)
+    );
+}
+
+/// What the control thread does.
+fn control(filter: &Filter) {
+    let index = *filter.live().start();
+    println!("cut: {:.1} ms", ms(time(5, || filter.cut(index))));
+    println!("occupied: {:.1} ms", ms(time(5, || filter.occupied())));
+}
+
+/// What goes to Redis and comes from there.
+fn payloads(geometry: &Geometry, seed: &Seed) {
+    println!("\nfill      bytes   encode   decode, ms");
+    for fill in [1, 7, 15, 50] {
+        let mut bits = vec![0_u8; geometry.bits / 8];
+        let (mut set, mut i) = (0, 0);
+        while set * 100 < geometry.bits * fill {
+            let at = (mixed(1 << 42 | i) % geometry.bits as u64) as usize;
+            set += usize::from(bits[at / 8] >> (at % 8) & 1 == 0);
+            bits[at / 8] |= 1 << (at % 8);
+            i += 1;
+        }
+        let packed = payload::encode(geometry, seed, &bits);
+        let encode = time(3, || payload::encode(geometry, seed, &bits));
+        let decode = time(3, || payload::decode(geometry, seed, &packed));
+        println!("{fill:3} % {:10} {:8.1} {:8.1}", packed.len(), ms(encode), ms(decode));
+    }
+}

@@ -1,0 +1,177 @@
+use std::time::Duration;
+
+use tidegate::{clock::Clock, store::Failure, throttle::sync::Report};
+
+use crate::{
+    redis_server::RedisServer,
+    support::{Gateway, MINUTE, NOW},
+};
+
+/// A gateway that has recorded its minute's number in each of so many minutes.
+async fn writer(redis: &RedisServer, clock: &Clock, minutes: u64) -> Gateway {
+    let mut gateway = Gateway::loaded(redis, clock).await;
+    for minute in 0..minutes {
+        clock.set(NOW + minute * MINUTE);
+        gateway.filter.turn(clock.now());
+        gateway.record([minute]);
+        gateway.ticks(1).await;
+    }
+    gateway
+}
+
+/// Ticks until nothing is left to write; says how many that took.
+async fn settle(gateway: &mut Gateway) -> usize {
+    for tick in 1..40 {
+        gateway.clock.set(gateway.clock.now() + 1_000);
+        let commits = gateway.stats.commits.get();
+        let report = gateway.tick().await;
+        assert!(gateway.stats.commits.get() - commits <= 4, "commits a tick");
+        if let Ok(Report::Synced { pending: 0, .. }) = report {
+            return tick;
+        }
+    }
+    panic!("still not everything is written");
+}
+
+#[tokio::test]
+async fn a_redis_that_comes_back_empty_is_filled_again() {
+    let (mut redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let mut a = writer(&redis, &clock, 25).await;
+    let mut b = Gateway::loaded(&redis, &clock).await;
+    redis.kill();
+    for minute in 25..30 {
+        clock.set(NOW + minute * MINUTE);
+        for gateway in [&mut a, &mut b] {
+            assert_eq!(gateway.tick().await, Err(Failure::Io));
+            assert!(gateway.sync.is_behind());
+        }
+        a.record([minute]);
+        b.record([100 + minute]);
+    }
+    assert_eq!(a.stats.failures(Failure::Io), 5);
+    redis.restart();
+    let took = settle(&mut a).await;
+    assert!(took <= 18, "{took} ticks");
+    settle(&mut b).await;
+    settle(&mut a).await;
+    let c = Gateway::loaded(&redis, &clock).await;
+    assert_eq!(c.unknown((0..30).chain(125..130)), [0; 0]);
+    assert!(c.complete());
+    a.ticks(31).await;
+    b.ticks(31).await;
+    for gateway in [&a, &b] {
+        assert!(!gateway.sync.is_behind() && gateway.complete());
+        assert_eq!(gateway.unknown((0..30).chain(125..130)), [0; 0]);
+    }
+}
+
+#[tokio::test]
+async fn a_gateway_without_redis_is_not_loaded_and_begins_when_it_comes() {
+    let (mut redis, clock) = (RedisServer::absent(), Clock::manual(NOW));
+    let mut gateway = Gateway::new(&redis, &clock);
+    assert_eq!(gateway.load().await, Err(Failure::Io));
+    assert_eq!(gateway.load().await, Err(Failure::Io));
+    gateway.record([1]);
+    assert!(!gateway.complete());
+    redis.restart();
+    assert!(matches!(gateway.load().await, Ok(Report::Synced { .. })));
+    assert!(gateway.complete());
+    settle(&mut gateway).await;
+    let fresh = Gateway::loaded(&redis, &clock).await;
+    assert_eq!(fresh.unknown([1]), [0; 0], "what it recorded meanwhile is shared");
+}
+
+#[tokio::test]
+async fn forgotten_scripts_are_loaded_again() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let mut gateway = writer(&redis, &clock, 2).await;
+    for token in 10..13 {
+        let _: String = redis.command(&["SCRIPT", "FLUSH"]);
+        gateway.record([token]);
+        gateway.ticks(1).await;
+        assert_eq!(gateway.pending().await, 0);
+    }
+    assert_eq!(Failure::ALL.map(|failure| gateway.stats.failures(failure)), [0; 5]);
+}
+
+#[tokio::test]
+async fn a_pause_is_waited_for_and_a_hang_is_given_up() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let mut gateway = writer(&redis, &clock, 2).await;
+    gateway.record([10]);
+    let _: String = redis.command(&["CLIENT", "PAUSE", "200", "ALL"]);
+    gateway.ticks(1).await;
+
+    gateway.link = gateway.link.with_timeout(Duration::from_millis(100));
+    gateway.record([11]);
+    redis.suspend();
+    assert_eq!(gateway.tick().await, Err(Failure::Timeout));
+    // The next one connects anew, and waits no longer.
+    assert_eq!(gateway.tick().await, Err(Failure::Timeout));
+    redis.resume();
+    settle(&mut gateway).await;
+    assert_eq!(gateway.stats.failures(Failure::Timeout), 2);
+    let fresh = Gateway::loaded(&redis, &clock).await;
+    assert_eq!(fresh.unknown([0, 1, 10, 11]), [0; 0]);
+}
+
+#[tokio::test]
+async fn a_redis_that_does_not_write_is_still_read() {
+    for (break_it, mend_it) in [
+        (["CONFIG", "SET", "maxmemory", "1"], ["CONFIG", "SET", "maxmemory", "0"]),
+        (
+            ["CONFIG", "SET", "min-replicas-to-write", "1"],
+            ["CONFIG", "SET", "min-replicas-to-write", "0"],
+        ),
+    ] {
+        let redis = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]);
+        let clock = Clock::manual(NOW);
+        let mut a = writer(&redis, &clock, 3).await;
+        let mut b = Gateway::loaded(&redis, &clock).await;
+        a.record([10]);
+        a.ticks(1).await;
+        let _: String = redis.command(&break_it);
+        // The write that fails comes first in a tick, and what is to be read behind it.
+        clock.set(NOW + 3 * MINUTE);
+        a.filter.turn(clock.now());
+        b.filter.turn(clock.now());
+        a.record([11]);
+        b.record([12]);
+        assert_eq!(a.tick().await, Err(Failure::Server), "{break_it:?}");
+        assert_eq!(b.tick().await, Err(Failure::Server), "{break_it:?}");
+        assert_eq!(b.unknown([10]), [0; 0], "it was read");
+        let c = Gateway::loaded(&redis, &clock).await;
+        assert_eq!(c.unknown([0, 1, 2, 10]), [0; 0], "it was loaded");
+        let _: String = redis.command(&mend_it);
+        settle(&mut a).await;
+        settle(&mut b).await;
+        let c = Gateway::loaded(&redis, &clock).await;
+        assert_eq!(c.unknown([0, 1, 2, 10, 11, 12]), [0; 0]);
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_costs_one_tick() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let mut gateway = writer(&redis, &clock, 2).await;
+    gateway.record([10]);
+    let _: u64 = redis.command(&["CLIENT", "KILL", "TYPE", "normal"]);
+    assert_eq!(gateway.tick().await, Err(Failure::Io));
+    assert_eq!(settle(&mut gateway).await, 1);
+}
+
+#[tokio::test]
+async fn a_tick_that_is_dropped_midway_loses_nothing() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let mut gateway = writer(&redis, &clock, 2).await;
+    for micros in (0..3_000).step_by(100) {
+        gateway.record([1_000 + micros]);
+        clock.set(clock.now() + 100);
+        let patience = Duration::from_micros(micros);
+        // Dropped wherever it stands.
+        let _ = tokio::time::timeout(patience, gateway.tick()).await;
+    }
+    settle(&mut gateway).await;
+    let fresh = Gateway::loaded(&redis, &clock).await;
+    assert_eq!(fresh.unknown((0..3_000).step_by(100).map(|micros| 1_000 + micros)), [0; 0]);
+}

@@ -1,0 +1,99 @@
+//! Something in the place of Redis that answers whatever it likes.
+
+use std::time::Duration;
+
+use tidegate::{
+    store::Failure,
+    throttle::{
+        Seed,
+        payload::{self, Refusal},
+        sync::{Agreed, Commit, Exchange, Read, Version},
+    },
+};
+
+use crate::support::{Dice, geometry, seed};
+
+pub(crate) struct Liar {
+    pub(crate) dice: Dice,
+    pub(crate) calls: usize,
+}
+
+impl Liar {
+    fn version(&mut self) -> Version {
+        let all = [0, 1, 45, 1_700_000_000_000, 9_007_199_254_740_990, u64::MAX];
+        let mut one = || all[self.dice.below(all.len() as u64) as usize];
+        Version { ts: one(), len: one() }
+    }
+
+    fn failure(&mut self) -> Failure {
+        Failure::ALL[self.dice.below(5) as usize]
+    }
+
+    /// From nothing to a good value, with some bits wrong on the way.
+    fn payload(&mut self) -> Vec<u8> {
+        let sizes = geometry(300, 5);
+        let mut bits = vec![0; sizes.bits / 8];
+        for _ in 0..self.dice.below(50) {
+            let at = self.dice.below(bits.len() as u64) as usize;
+            bits[at] |= 1 << self.dice.below(8);
+        }
+        let mut payload = payload::encode(&sizes, &seed(), &bits);
+        if self.dice.one_in(2) {
+            let at = self.dice.below(payload.len() as u64) as usize;
+            payload[at] ^= 1 << self.dice.below(8);
+        }
+        if self.dice.one_in(4) {
+            payload.truncate(self.dice.below(payload.len() as u64) as usize);
+        }
+        payload
+    }
+}
+
+impl Exchange for Liar {
+    async fn agree(&mut self, _ours: Option<&Seed>) -> Result<Agreed, Failure> {
+        self.calls += 1;
+        if self.dice.one_in(10) {
+            return Err(self.failure());
+        }
+        Ok(Agreed {
+            seed: (!self.dice.one_in(10)).then(seed),
+            was_empty: self.dice.one_in(10),
+            refused: self.dice.one_in(10).then_some(Refusal::Type),
+            now: self.dice.roll(),
+            ahead: self.dice.roll().cast_signed(),
+        })
+    }
+
+    async fn read(
+        &mut self,
+        _minute: u64,
+        _known: Option<Version>,
+        _max_len: usize,
+    ) -> Result<Read, Failure> {
+        self.calls += 1;
+        let version = self.version();
+        Ok(match self.dice.below(8) {
+            0 => return Err(self.failure()),
+            1 => Read::Absent,
+            2 => Read::Unchanged,
+            3 => Read::Refused(Refusal::TooLong, Some(version)),
+            4 => Read::Refused(Refusal::Geometry, None),
+            _ => Read::Value(version, self.payload()),
+        })
+    }
+
+    async fn commit(
+        &mut self,
+        _minute: u64,
+        _expected: Option<u64>,
+        _payload: &[u8],
+        _ttl: Duration,
+    ) -> Result<Commit, Failure> {
+        self.calls += 1;
+        Ok(match self.dice.below(4) {
+            0 => return Err(self.failure()),
+            1 => Commit::Conflict,
+            _ => Commit::Done(self.version().ts),
+        })
+    }
+}

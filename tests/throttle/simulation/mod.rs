@@ -1,0 +1,382 @@
+mod fake;
+mod liar;
+mod world;
+
+use std::{
+    cell::{Cell, RefCell},
+    sync::Arc,
+};
+
+use tidegate::{
+    store::Failure,
+    throttle::{
+        Filter, payload,
+        sync::{CALLS_A_TICK, Commit, Exchange, Read, Report, Stats, Sync, next_tick},
+    },
+};
+
+use self::{
+    fake::{Fake, FakeLink, Faults},
+    liar::Liar,
+    world::{Task, World},
+};
+use crate::support::{self, Dice, MINUTE, NOW, geometry, seed};
+
+/// A run of some gateways.
+#[derive(Clone, Copy)]
+struct Plan {
+    gateways: usize,
+    /// Gateways that come later, one a minute from the second on.
+    late: usize,
+    /// How long tokens are recorded and things go wrong, in ms; then follows the time to heal.
+    length: u64,
+    heal: u64,
+    /// Between two tokens, in µs, on average, all gateways together.
+    between: u64,
+    faults: Faults,
+    /// When Redis is emptied, in ms from the start; 0: never.
+    emptied: u64,
+    /// Whether a minute is evicted now and then.
+    evictions: bool,
+    /// Whether gateways run the protocol of the article's first version instead.
+    naive: bool,
+    seed: u64,
+}
+
+impl Plan {
+    fn calm(gateways: usize, seed: u64) -> Self {
+        Self {
+            gateways,
+            late: 0,
+            length: 3 * MINUTE,
+            heal: 40_000,
+            between: 200_000,
+            faults: Faults::default(),
+            emptied: 0,
+            evictions: false,
+            naive: false,
+            seed,
+        }
+    }
+}
+
+/// What came of a run.
+#[derive(Default)]
+struct Outcome {
+    /// Tokens within memory that some gateway did not know at the end, once for each.
+    lost: usize,
+    recorded: usize,
+    /// How long a token took from one gateway to another, in ms, sorted.
+    known_after: Vec<u64>,
+    /// Between two commits of any gateways, in ms, sorted.
+    between_commits: Vec<u64>,
+    conflicts: u64,
+    most_calls: usize,
+}
+
+/// What was recorded: the token, where, when.
+struct Mark {
+    token: u64,
+    generation: u64,
+    at: u64,
+}
+
+struct Run<'a> {
+    plan: Plan,
+    world: &'a World,
+    store: &'a Fake<'a>,
+    filters: &'a [Filter],
+    marks: RefCell<Vec<Mark>>,
+    known_after: RefCell<Vec<u64>>,
+    most_calls: Cell<usize>,
+    /// Gateways that accept requests.
+    serving: Cell<usize>,
+}
+
+impl Run<'_> {
+    async fn gateway(&self, id: usize) {
+        let (filter, world) = (&self.filters[id], self.world);
+        let mut link = FakeLink {
+            store: self.store,
+            gateway: id as u64,
+            dice: Dice(self.plan.seed << 32 | id as u64),
+            calls: 0,
+            most_calls: 0,
+        };
+        let late = (id + 1).saturating_sub(self.plan.gateways) as u64;
+        world.sleep(late * MINUTE * 1_000 + link.dice.below(1_000_000)).await;
+        filter.turn(world.now());
+        let mut sync = Sync::new(Arc::new(Stats::default()));
+        while sync.load(filter, &mut link, true).await.is_err() {
+            world.sleep(1_000_000).await;
+            filter.turn(world.now());
+        }
+        assert!(sync.is_complete(filter));
+        (link.calls, link.most_calls) = (0, 0);
+        self.serving.set(self.serving.get() + 1);
+        let mut seen = self.marks.borrow().len();
+        let mut awaited = Vec::new();
+        let mut slot = world.now() / 1_000;
+        loop {
+            slot = (slot + 1).max(world.now() / 1_000);
+            world.sleep_until(next_tick(slot, link.dice.roll() as u32) * 1_000).await;
+            filter.turn(world.now());
+            let outcome = if self.plan.naive {
+                naive_tick(filter, &mut link).await
+            } else {
+                sync.tick(filter, &mut link).await.map(|report| {
+                    assert!(matches!(report, Report::Synced { .. }), "{report:?}");
+                })
+            };
+            let _ = outcome;
+            self.most_calls.set(self.most_calls.get().max(link.most_calls));
+            awaited.extend(seen..self.marks.borrow().len());
+            seen = self.marks.borrow().len();
+            awaited.retain(|&mark| {
+                let Mark { token, at, .. } = self.marks.borrow()[mark];
+                let known = filter.knows(token);
+                if known && world.now() > at {
+                    self.known_after.borrow_mut().push(world.now() - at);
+                }
+                !known
+            });
+        }
+    }
+
+    /// Requests with new tokens at any gateway.
+    async fn requests(&self) {
+        let mut dice = Dice(self.plan.seed ^ 0xfeed);
+        let end = self.world.now() + self.plan.length;
+        while self.world.now() < end {
+            self.world.sleep(dice.below(self.plan.between * 2)).await;
+            // Gateways begin to serve one after the other, but not always in order: the first ones
+            // are surely loaded once as many serve as there are.
+            let serving = self.serving.get();
+            if serving < self.plan.gateways {
+                continue;
+            }
+            let at = dice.below(self.plan.gateways as u64) as usize;
+            let (filter, token) = (&self.filters[at], dice.roll());
+            let generation = *filter.live().end();
+            if filter.record(token) {
+                let at = self.world.now();
+                self.marks.borrow_mut().push(Mark { token, generation, at });
+            }
+        }
+        self.store.faults.set(Faults::default());
+    }
+
+    async fn trouble(&self) {
+        let mut dice = Dice(self.plan.seed ^ 0xdead);
+        let start = self.world.now();
+        for second in 1..self.plan.length / 1_000 {
+            self.world.sleep_until((start + second * 1_000) * 1_000).await;
+            if second * 1_000 == self.plan.emptied {
+                self.store.empty();
+            }
+            if self.plan.evictions && dice.one_in(20) {
+                self.store.evict(&mut dice);
+            }
+        }
+    }
+}
+
+/// The article's version: the current minute alone, and what collides is given up for good.
+async fn naive_tick(filter: &Filter, exchange: &mut impl Exchange) -> Result<(), Failure> {
+    exchange.agree(Some(filter.seed())).await?;
+    let (geometry, index) = (filter.geometry(), *filter.live().end());
+    let minute = geometry.minute(index);
+    let expected = match exchange.read(minute, None, usize::MAX).await? {
+        Read::Value(version, payload) => {
+            let bits = payload::decode(geometry, filter.seed(), &payload).expect("a payload");
+            filter.merge(index, &bits);
+            Some(version.ts)
+        }
+        _ => None,
+    };
+    let Some(bits) = filter.cut(index) else { return Ok(()) };
+    let payload = payload::encode(geometry, filter.seed(), &bits);
+    let _: Commit = exchange.commit(minute, expected, &payload, std::time::Duration::ZERO).await?;
+    Ok(())
+}
+
+fn run(plan: Plan) -> Outcome {
+    let world = World::new(NOW);
+    let store = Fake::new(&world, plan.faults);
+    let filters: Vec<Filter> = (0..plan.gateways + plan.late)
+        .map(|_| Filter::new(geometry(300, 5), seed(), world.now()))
+        .collect();
+    let run = Run {
+        plan,
+        world: &world,
+        store: &store,
+        filters: &filters,
+        marks: RefCell::default(),
+        known_after: RefCell::default(),
+        most_calls: Cell::new(0),
+        serving: Cell::new(0),
+    };
+    let mut tasks: Vec<Task<'_>> = vec![Box::pin(run.requests()), Box::pin(run.trouble())];
+    for id in 0..filters.len() {
+        tasks.push(Box::pin(run.gateway(id)));
+    }
+    world.run(tasks, NOW + plan.length + plan.heal);
+    let marks = run.marks.take();
+    let mut outcome = Outcome {
+        recorded: marks.len(),
+        conflicts: store.conflicts.get(),
+        known_after: run.known_after.take(),
+        most_calls: run.most_calls.get(),
+        ..Outcome::default()
+    };
+    for filter in &filters {
+        let live = filter.live();
+        let within = marks.iter().filter(|mark| live.contains(&mark.generation));
+        outcome.lost += within.filter(|mark| !filter.knows(mark.token)).count();
+    }
+    let commits = store.commits.take();
+    outcome.between_commits = commits.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    outcome.between_commits.sort_unstable();
+    outcome.known_after.sort_unstable();
+    outcome
+}
+
+/// The value below which `share` of 100 are.
+fn percentile(sorted: &[u64], share: usize) -> u64 {
+    sorted
+        .get((sorted.len() * share / 100).min(sorted.len().saturating_sub(1)))
+        .copied()
+        .unwrap_or(0)
+}
+
+fn assert_nothing_lost(plan: Plan) -> Outcome {
+    let outcome = run(plan);
+    let seed = plan.seed;
+    assert!(outcome.recorded > 100, "{} tokens, seed {seed}", outcome.recorded);
+    assert_eq!(outcome.lost, 0, "tokens lost of {}, seed {seed}", outcome.recorded);
+    assert!(outcome.most_calls <= CALLS_A_TICK, "{} calls in a tick", outcome.most_calls);
+    outcome
+}
+
+/// Commits that come too late for as long as their minute lasts, and calls that fail or whose answers
+/// are lost.
+const HARD: Faults = Faults { lost_calls: 50, lost_answers: 50, jammed: 3, outage: (0, 0) };
+
+#[test]
+fn twenty_gateways_lose_nothing_to_collisions() {
+    let outcome = assert_nothing_lost(Plan::calm(20, 1));
+    assert!(outcome.conflicts > 0, "nothing collided");
+}
+
+#[test]
+fn twenty_gateways_lose_nothing_to_everything_at_once() {
+    let outage = (NOW + MINUTE + 20_000, NOW + 3 * MINUTE);
+    assert_nothing_lost(Plan {
+        late: 2,
+        length: 5 * MINUTE,
+        faults: Faults { outage, ..HARD },
+        emptied: 4 * MINUTE - 10_000,
+        evictions: true,
+        ..Plan::calm(20, 2)
+    });
+}
+
+#[test]
+fn few_gateways_lose_nothing_in_many_runs() {
+    for seed in 0..16 {
+        let mut dice = Dice(seed);
+        let start = NOW + dice.below(4) * 45_000;
+        let outage = (start, start + dice.below(2) * 100_000);
+        assert_nothing_lost(Plan {
+            gateways: 2 + dice.below(3) as usize,
+            late: dice.below(2) as usize,
+            length: 4 * MINUTE,
+            between: 500_000,
+            faults: Faults { outage, ..HARD },
+            emptied: dice.below(4) * 50_000,
+            evictions: dice.one_in(2),
+            ..Plan::calm(0, seed)
+        });
+    }
+}
+
+/// A gateway that comes after Redis was emptied learns from it what others knew before.
+#[test]
+fn what_was_known_before_redis_was_emptied_reaches_who_comes_after() {
+    assert_nothing_lost(Plan {
+        late: 3,
+        length: 3 * MINUTE + 30_000,
+        emptied: 2 * MINUTE + 55_000,
+        ..Plan::calm(3, 3)
+    });
+}
+
+/// The simulation finds losses where there are some.
+#[test]
+fn the_articles_protocol_loses_what_collides_at_a_minutes_end() {
+    let outcome = run(Plan { faults: HARD, naive: true, ..Plan::calm(5, 4) });
+    assert!(outcome.lost > 0, "of {}", outcome.recorded);
+    assert_nothing_lost(Plan { faults: HARD, ..Plan::calm(5, 4) });
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "figures for who reads the test's output")]
+fn tokens_are_known_everywhere_within_seconds() {
+    for gateways in [2, 5, 20] {
+        let outcome = assert_nothing_lost(Plan { between: 100_000, ..Plan::calm(gateways, 5) });
+        let Outcome { known_after, between_commits, conflicts, recorded, .. } = &outcome;
+        let [p50, p99] = [50, 99].map(|share| percentile(known_after, share));
+        let (longest, commits) = (between_commits.last().unwrap(), between_commits.len());
+        eprintln!(
+            "{gateways:2} gateways, {recorded} tokens: known elsewhere after p50 {p50} ms, p99 {p99} ms; \
+             {commits} commits, {conflicts} conflicts, between commits p99 {} ms, most {longest} ms",
+            percentile(between_commits, 99)
+        );
+        assert!(p50 < 3_000 && p99 < 15_000, "{p50} {p99}");
+    }
+}
+
+/// A filter after a time with somebody who lies, and then with an honest store and another filter.
+async fn lied_to(world: &World, store: &Fake<'_>, filters: &[Filter; 2], seed: u64) {
+    let stats = || Arc::new(Stats::default());
+    let mut liar = Liar { dice: Dice(seed), calls: 0 };
+    let mut sync = Sync::new(stats());
+    let _ = sync.load(&filters[0], &mut liar, true).await;
+    for token in 0..200_u64 {
+        world.sleep(1_000_000).await;
+        filters[0].turn(world.now());
+        filters[0].record(token << 32);
+        liar.calls = 0;
+        let _ = sync.tick(&filters[0], &mut liar).await;
+        assert!(liar.calls <= CALLS_A_TICK, "{} calls", liar.calls);
+    }
+    let dice = Dice(seed);
+    let mut link = FakeLink { store, gateway: 0, dice, calls: 0, most_calls: 0 };
+    for _ in 0..20 {
+        world.sleep(1_000_000).await;
+        filters[0].turn(world.now());
+        let _ = sync.tick(&filters[0], &mut link).await;
+    }
+    filters[1].turn(world.now());
+    let mut other = Sync::new(stats());
+    let report = other.load(&filters[1], &mut link, true).await;
+    assert!(matches!(report, Ok(Report::Synced { .. })), "{report:?}");
+    let live = filters[0].live();
+    for token in 0..200_u64 {
+        if live.contains(&((NOW / 1_000 + token + 1) / 60)) {
+            assert!(filters[0].knows(token << 32), "{token} was forgotten, seed {seed}");
+            assert!(filters[1].knows(token << 32), "{token} was not told, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn lies_are_survived_and_their_end_too() {
+    for seed in 0..12 {
+        let world = World::new(NOW);
+        let store = Fake::new(&world, Faults::default());
+        let filters = [(); 2].map(|()| Filter::new(geometry(300, 5), support::seed(), NOW));
+        world.run(vec![Box::pin(lied_to(&world, &store, &filters, seed))], NOW + 300_000);
+        assert!(world.now() >= NOW + 220_000, "it came to its end");
+    }
+}

@@ -1,0 +1,92 @@
+//! Virtual time: tasks that do nothing but sleep, in one thread, the same in each run.
+
+use std::{
+    cell::{Cell, RefCell},
+    cmp::Reverse,
+    collections::BinaryHeap,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+};
+
+pub(crate) type Task<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+/// The time and who waits for it, in µs since the Unix epoch.
+pub(crate) struct World {
+    now: Cell<u64>,
+    running: Cell<usize>,
+    sleepers: RefCell<BinaryHeap<Reverse<(u64, usize)>>>,
+}
+
+impl World {
+    /// At `start` ms.
+    pub(crate) fn new(start: u64) -> Self {
+        let now = Cell::new(start * 1_000);
+        Self { now, running: Cell::new(0), sleepers: RefCell::default() }
+    }
+
+    /// In ms.
+    pub(crate) fn now(&self) -> u64 {
+        self.now.get() / 1_000
+    }
+
+    pub(crate) async fn sleep(&self, micros: u64) {
+        self.sleep_until(self.now.get() + micros).await;
+    }
+
+    /// Until a time in µs.
+    pub(crate) async fn sleep_until(&self, deadline: u64) {
+        let mut asleep = false;
+        std::future::poll_fn(|_| {
+            if self.now.get() >= deadline {
+                return Poll::Ready(());
+            }
+            if !std::mem::replace(&mut asleep, true) {
+                self.sleepers.borrow_mut().push(Reverse((deadline, self.running.get())));
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Runs the tasks until `end` ms, and drops what is left of them.
+    pub(crate) fn run(&self, mut tasks: Vec<Task<'_>>, end: u64) {
+        for (id, task) in tasks.iter_mut().enumerate() {
+            self.poll(id, task);
+        }
+        loop {
+            let next = self.sleepers.borrow_mut().pop();
+            let Some(Reverse((at, id))) = next else { break };
+            if at > end * 1_000 {
+                break;
+            }
+            self.now.set(at);
+            self.poll(id, &mut tasks[id]);
+        }
+        self.sleepers.borrow_mut().clear();
+    }
+
+    fn poll(&self, id: usize, task: &mut Task<'_>) {
+        self.running.set(id);
+        let yielded = Arc::new(Yielded::default());
+        let waker = Waker::from(Arc::clone(&yielded));
+        let mut context = Context::from_waker(&waker);
+        while task.as_mut().poll(&mut context).is_pending() {
+            if !yielded.0.swap(false, Ordering::Relaxed) {
+                break;
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Yielded(AtomicBool);
+
+impl Wake for Yielded {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
