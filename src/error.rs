@@ -4,7 +4,7 @@ use http::{Method, StatusCode};
 
 use crate::{
     framing::Fault, identity::Ambiguous, limit::Verdict, route::normalize::PathFault,
-    throttle::Turned, upstream::UpstreamError,
+    snapshot::Uncountable, throttle::Turned, upstream::UpstreamError,
 };
 
 /// Why a request was not proxied, or not to its end.
@@ -22,6 +22,9 @@ pub enum GatewayError {
     /// A part that requests are counted by was sent twice.
     #[error("{0}")]
     Ambiguous(Ambiguous),
+    /// A limit cannot count it.
+    #[error("{0}")]
+    Uncountable(Uncountable),
     /// An expectation other than `100-continue`.
     #[error("the expectation is not supported; expected 100-continue")]
     Expectation,
@@ -77,9 +80,11 @@ impl GatewayError {
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Framing(fault) => fault.status(),
-            Self::Path(_) | Self::Target | Self::Ambiguous(_) | Self::BodyMalformed => {
-                StatusCode::BAD_REQUEST
-            }
+            Self::Path(_)
+            | Self::Target
+            | Self::Ambiguous(_)
+            | Self::Uncountable(_)
+            | Self::BodyMalformed => StatusCode::BAD_REQUEST,
             Self::Expectation => StatusCode::EXPECTATION_FAILED,
             Self::MethodRefused(_) | Self::OtherMethods(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::NoRoute => StatusCode::NOT_FOUND,

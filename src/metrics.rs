@@ -53,6 +53,8 @@ pub struct LimitCounters {
     pub admitted: Counter,
     /// Charges that it refused.
     pub refused: Counter,
+    /// Charges that it would have refused, if it were enforced.
+    pub would_refuse: Counter,
     /// Requests that were decided without knowing, because the store could not be asked.
     pub unknown: Counter,
 }
@@ -189,11 +191,15 @@ impl Metrics {
         )
     }
 
-    /// Decisions by route and limit: admitted, refused, unknown.
-    pub fn decisions(&self) -> Sums<(Box<str>, Box<str>), 3> {
+    /// Decisions by route and limit: admitted, refused, unknown, would refuse.
+    pub fn decisions(&self) -> Sums<(Box<str>, Box<str>), 4> {
         self.sum(
             |shard| &shard.limits,
-            |limit| [limit.admitted.get(), limit.refused.get(), limit.unknown.get()],
+            |limit| {
+                let decided = [&limit.admitted, &limit.refused, &limit.unknown];
+                let [admitted, refused, unknown] = decided.map(Counter::get);
+                [admitted, refused, unknown, limit.would_refuse.get()]
+            },
         )
     }
 
@@ -236,7 +242,7 @@ mod tests {
             worker.limit("items", "per-caller").refused.add(5);
         }
         assert_eq!(metrics.answers()["items"], [0, 6, 0, 0, 0]);
-        assert_eq!(metrics.decisions()[&("items".into(), "per-caller".into())], [0, 10, 0]);
+        assert_eq!(metrics.decisions()[&("items".into(), "per-caller".into())], [0, 10, 0, 0]);
     }
 
     #[test]

@@ -40,7 +40,7 @@ const MAY_IMPORT: [(&str, &[&str]); 13] = [
     ("counter", &[]),
     ("metrics", &["counter"]),
     ("telemetry", &[]),
-    ("error", &["framing", "identity", "limit", "route", "throttle", "upstream"]),
+    ("error", &["framing", "identity", "limit", "route", "snapshot", "throttle", "upstream"]),
     ("snapshot", &["config", "framing", "identity", "limit", "route", "throttle", "upstream"]),
     ("respond", &["error", "limit", "snapshot", "throttle", "upstream"]),
     ("live", &["snapshot"]),

@@ -18,7 +18,7 @@ use super::Control;
 use crate::{gateway::Shared, limit::OnFailure, metrics::LATENCY_BOUNDS, store::Failure};
 
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
-const DECISIONS: [&str; 3] = ["admitted", "refused", "unknown"];
+const DECISIONS: [&str; 4] = ["admitted", "refused", "unknown", "would_refuse"];
 const UPSTREAM_FAILURES: [&str; 3] = ["connect", "timeout", "broken"];
 
 pub(super) async fn text(State(control): State<Control>) -> Response {

@@ -36,8 +36,10 @@ impl Gateway {
         let charges: SmallVec<[Charge<'_>; 4]> = limits
             .iter()
             .zip(&visit.asks)
-            .map(|(used, ask)| {
-                Charge { limit: used.policy.limit(ask.tier), key: ask.key, cost: ask.cost }
+            .map(|(used, ask)| Charge {
+                limit: used.policy.limit(ask.tier),
+                key: ask.key,
+                cost: ask.cost,
             })
             .collect();
         let decided = self.store.charge(&charges, self.shared.clock.now()).await;
@@ -123,9 +125,7 @@ fn correction<B>(
     }
     let cost = policy.cost.told(answer.headers())?;
     match cost.cmp(&ask.cost) {
-        std::cmp::Ordering::Less => {
-            Some(Change::Refund { charged_at, cost: ask.cost - cost })
-        }
+        std::cmp::Ordering::Less => Some(Change::Refund { charged_at, cost: ask.cost - cost }),
         std::cmp::Ordering::Equal => None,
         std::cmp::Ordering::Greater => Some(Change::Overdraw { cost: cost - ask.cost }),
     }

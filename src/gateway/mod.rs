@@ -27,7 +27,7 @@ pub use self::account::AnswerBody;
 use self::{
     account::{Account, LineDraft},
     rules::{Rules, RulesCache},
-    visit::{Plan, Visit},
+    visit::Visit,
 };
 use crate::{
     clock::Clock,

@@ -11,9 +11,8 @@ use super::{
 use crate::{
     error::GatewayError,
     identity::{Secret, Subject},
-    limit::Key,
     route::{Lookup, normalize::normalize},
-    snapshot::Route,
+    snapshot::{Ask, Route, RouteLimit},
 };
 
 impl Gateway {
@@ -50,24 +49,24 @@ impl Gateway {
             token_sources: &snapshot.identity.token,
             ipv6_prefix: snapshot.identity.ipv6_prefix,
         };
-        let keys = self.identify(route, &subject);
+        let asks = self.ask(route, &subject);
         let caller = self.caller(route, &subject);
         let forwarded = target::forwarded(parts, &path, route.strip_prefix.as_deref());
         visit.account.line = line;
         visit.account.counters = rules.routes[index].counters.clone();
         visit.route = Some(index);
         visit.caller = caller?;
-        Ok(Plan { route: index, keys: keys?, target: forwarded? })
+        Ok(Plan { route: index, asks: asks?, target: forwarded? })
     }
 
-    /// The key of each limit of `route`.
-    fn identify(
+    /// What the request asks of each limit of `route`.
+    fn ask(
         &self,
         route: &Route,
         subject: &Subject<'_>,
-    ) -> Result<SmallVec<[Key; 4]>, GatewayError> {
+    ) -> Result<SmallVec<[Ask; 4]>, GatewayError> {
         let (k0, k1) = self.shared.stores.seed();
-        let keys = route.limits.iter().map(|used| used.key.key(subject, Secret(k0, k1)).map(Key));
-        keys.collect::<Result<_, _>>().map_err(GatewayError::Ambiguous)
+        let ask = |used: &RouteLimit| used.policy.ask(&used.key, subject, Secret(k0, k1));
+        route.limits.iter().map(ask).collect::<Result<_, _>>().map_err(GatewayError::Uncountable)
     }
 }

@@ -93,7 +93,11 @@ impl Rules {
     ) -> Self {
         let routes = snapshot.routes.iter().map(|route| RouteView {
             counters: shard.route(&route.name),
-            limits: route.limits.iter().map(|l| shard.limit(&route.name, &l.policy.limit.name)).collect(),
+            limits: route
+                .limits
+                .iter()
+                .map(|l| shard.limit(&route.name, &l.policy.limit.name))
+                .collect(),
             names: route.limits.iter().map(|l| own(&l.resource)).collect(),
             upstream: shard.upstream(&route.upstream.name),
         });

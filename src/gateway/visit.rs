@@ -11,8 +11,8 @@ use super::{Peer, account::Account};
 use crate::{
     error::GatewayError,
     identity::{Caller, Part, TokenSource},
-    limit::{Key, Verdict},
-    snapshot::Route,
+    limit::Verdict,
+    snapshot::{Ask, Cost, Route, Whose},
     upstream::{Outgoing, RequestBody, Target, headers::X_REQUEST_ID},
 };
 
@@ -23,8 +23,8 @@ const MAX_ID: usize = 128;
 pub(super) struct Plan {
     /// The route's place in the snapshot.
     pub(super) route: usize,
-    /// The key of each of the route's limits.
-    pub(super) keys: SmallVec<[Key; 4]>,
+    /// What is asked of each of the route's limits.
+    pub(super) asks: SmallVec<[Ask; 4]>,
     /// The target to forward, where it is not the one that came.
     pub(super) target: Option<http::Uri>,
 }
@@ -101,11 +101,17 @@ impl Visit {
     }
 }
 
-/// Whether a limit of `route` counts by the header `name`, or tokens stand in it.
+/// Whether a limit of `route` counts by the header `name`, or takes a cost or a tier from it, or
+/// tokens stand in it.
 fn counts_by(route: &Route, tokens: &[TokenSource], name: &HeaderName) -> bool {
-    let mut parts = route.limits.iter().flat_map(|used| &used.key.0);
-    parts.any(|part| matches!(part, Part::Header(header) if header == name))
-        || tokens.iter().any(|from| matches!(from, TokenSource::Header(header) if header == name))
+    let is_it = |part: &Part| matches!(part, Part::Header(header) if header == name);
+    let mut limits = route.limits.iter();
+    limits.any(|used| {
+        let whose = used.policy.tiers.iter().map(|tier| &tier.whose);
+        used.key.0.iter().any(is_it)
+            || matches!(&used.policy.cost, Cost::Header { name: header, .. } if header == name)
+            || whose.into_iter().any(|whose| matches!(whose, Whose::Part(part, _) if is_it(part)))
+    }) || tokens.iter().any(|from| matches!(from, TokenSource::Header(header) if header == name))
 }
 
 /// The id that a trusted proxy gave, where it is short and plain.

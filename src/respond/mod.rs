@@ -11,8 +11,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use self::number::{header_value, repeated};
 pub use self::problem::error;
 use crate::{
-    limit::{Decision, Millis, Verdict},
-    snapshot::{RateHeaders, Route},
+    limit::{Decision, Limit, Millis, Verdict},
+    snapshot::{Ask, RateHeaders, Route},
     throttle::{POLICY, Turned},
     upstream::{AnswerStream, Respond},
 };
@@ -37,19 +37,38 @@ pub enum Content {
     Stream(AnswerStream),
 }
 
-/// Writes what the limits of `route` say into an answer's headers, replacing what the upstream wrote
+/// What a verdict is about: a route's limits, and what was asked of each.
+#[derive(Clone, Copy)]
+pub struct Told<'a> {
+    /// The route.
+    pub route: &'a Route,
+    /// What was asked of each of its limits.
+    pub asks: &'a [Ask],
+}
+
+impl<'a> Told<'a> {
+    /// The limits that are enforced and of which something is known, each with its place.
+    fn decisions(self, verdict: &'a Verdict) -> impl Iterator<Item = (usize, &'a Decision)> {
+        let decided = self.route.limits.iter().zip(&verdict.decisions).enumerate();
+        let felt =
+            decided.filter(|(_, (used, decision))| decision.counted && used.policy.limit.enforce);
+        felt.map(|(index, (_, decision))| (index, decision))
+    }
+}
+
+/// Writes what the limits of a route say into an answer's headers, replacing what the upstream wrote
 /// under the same names. `names` are those of the route's limits, as values that this worker alone
 /// counts references of. `cross_origin`: a browser asks for another site, and may read only what it
 /// is told it may.
 pub fn rate_headers(
     headers: &mut HeaderMap,
-    route: &Route,
+    told: Told<'_>,
     names: &[HeaderValue],
     verdict: &Verdict,
     which: RateHeaders,
     cross_origin: bool,
 ) {
-    let Some((index, tightest)) = tightest(route, verdict) else {
+    let Some((index, tightest)) = tightest(told, verdict) else {
         // Nothing is known, and an upstream's numbers are no substitute.
         if which.x_ratelimit {
             for name in [LIMIT, REMAINING, USED, RESET, RESOURCE] {
@@ -68,7 +87,7 @@ pub fn rate_headers(
         headers.insert(RESOURCE, names[index].clone());
     }
     if which.draft_11 {
-        draft_headers(headers, route, verdict);
+        draft_headers(headers, told, verdict);
     }
     expose(headers, which, cross_origin);
 }
@@ -105,28 +124,25 @@ fn expose(headers: &mut HeaderMap, which: RateHeaders, cross_origin: bool) {
 
 /// The limit with the least left, counted in requests of this cost: of those that refuse, the one that
 /// does so longest; of those that leave as many, the one that is reset last.
-fn tightest<'v>(route: &Route, verdict: &'v Verdict) -> Option<(usize, &'v Decision)> {
+fn tightest<'a>(told: Told<'a>, verdict: &'a Verdict) -> Option<(usize, &'a Decision)> {
     let never = Millis::MAX;
-    let known = verdict.decisions.iter().enumerate().filter(|(_, decision)| decision.counted);
-    known.min_by_key(|(index, decision)| {
+    told.decisions(verdict).min_by_key(|(index, decision)| {
         let retry_at = match decision {
             Decision { admitted: true, .. } => 0,
             Decision { retry_at, .. } => retry_at.unwrap_or(never),
         };
-        let left = decision.remaining / u64::from(route.limits[*index].limit.cost.max(1));
+        let left =
+            decision.remaining / u64::from(told.asks.get(*index).map_or(1, |ask| ask.cost.max(1)));
         (decision.admitted, never - retry_at, left, never - decision.reset_at)
     })
 }
 
 /// One item a limit, as the IETF's draft 11 has them.
-fn draft_headers(headers: &mut HeaderMap, route: &Route, verdict: &Verdict) {
+fn draft_headers(headers: &mut HeaderMap, told: Told<'_>, verdict: &Verdict) {
     let (mut policy, mut state) = (String::new(), String::new());
-    for (used, decision) in route.limits.iter().zip(&verdict.decisions) {
-        if !decision.counted {
-            continue;
-        }
-        let name = &used.limit.name;
-        let window = used.limit.quota.window.div_ceil(1000);
+    for (index, decision) in told.decisions(verdict) {
+        let limit = &told.route.limits[index].policy.limit;
+        let (name, window) = (&limit.name, limit.quota.window.div_ceil(1000));
         let until = decision.reset_at.saturating_sub(verdict.now).div_ceil(1000);
         let comma = if policy.is_empty() { "" } else { ", " };
         // Writing to a string does not fail.
@@ -144,9 +160,19 @@ fn draft_items(headers: &mut HeaderMap, policy: String, state: String) {
     }
 }
 
+/// The limits that refuse, and what they say.
+fn refusing<'v>(
+    route: &'v Route,
+    verdict: &'v Verdict,
+) -> impl Iterator<Item = (&'v Limit, &'v Decision)> {
+    let limits = route.limits.iter().map(|used| &*used.policy.limit);
+    let decisions = limits.zip(&verdict.decisions);
+    decisions.filter(|(limit, decision)| limit.enforce && !decision.admitted)
+}
+
 /// The whole seconds that a refused client is asked to wait; `None` where no wait would help.
-pub fn retry_after(verdict: &Verdict) -> Option<u64> {
-    let refusing = verdict.decisions.iter().filter(|decision| !decision.admitted);
+pub fn retry_after(route: &Route, verdict: &Verdict) -> Option<u64> {
+    let refusing = refusing(route, verdict).map(|(_, decision)| decision);
     refusing
         .map(|decision| decision.retry_at)
         .try_fold(0, |latest: Millis, retry_at| Some(latest.max(retry_at?)))

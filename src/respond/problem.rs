@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response, header};
 
-use super::{number::header_value, retry_after, throttle_retry_after};
+use super::{number::header_value, refusing, retry_after, throttle_retry_after};
 use crate::{error::GatewayError, limit::Verdict, snapshot::Route, throttle::POLICY};
 
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
@@ -26,7 +26,7 @@ pub fn error(
     let mut json = Json(Vec::with_capacity(LENGTH));
     match (error, route) {
         (GatewayError::Refused(verdict), Some(route)) => {
-            let retry_after = retry_after(verdict);
+            let retry_after = retry_after(route, verdict);
             json.begin(QUOTA_EXCEEDED, "Quota exceeded", status.as_u16());
             json.refusal(route, verdict, retry_after);
             if let Some(seconds) = retry_after {
@@ -88,10 +88,7 @@ impl Json {
     }
 
     fn refusal(&mut self, route: &Route, verdict: &Verdict, retry_after: Option<u64>) {
-        let refusing = || {
-            let decisions = route.limits.iter().zip(&verdict.decisions);
-            decisions.filter(|(_, decision)| !decision.admitted).map(|(used, _)| &*used.limit.name)
-        };
+        let refusing = || refusing(route, verdict).map(|(limit, _)| &*limit.name);
         // The names of limits are letters, digits and a few signs: nothing to escape.
         self.raw(",\"detail\":\"");
         for (place, name) in refusing().enumerate() {

@@ -53,5 +53,7 @@ mod redis_lost;
 mod reload;
 // One reset value, whoever answers and whenever.
 mod wobble;
+// Costs, refunds, tiers, and limits that only watch.
+mod policies;
 // Those already in stay in.
 mod throttle;

@@ -73,6 +73,11 @@ impl Fleet {
         self.clients[turn % self.clients.len()].borrow_mut().get(path, headers)
     }
 
+    /// Sends a GET over one connection, so that what its last answer changed is there before it.
+    pub(crate) fn get_in_order(&self, path: &str, headers: &str) -> Reply {
+        self.clients[0].borrow_mut().get(path, headers)
+    }
+
     /// Sends a GET with an access token.
     pub(crate) fn get_as(&self, token: &str, path: &str) -> Reply {
         self.get(path, &format!("Authorization: {token}\r\n"))

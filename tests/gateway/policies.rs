@@ -1,0 +1,41 @@
+/// What a request costs, said by itself or by its answer.
+mod costs;
+/// Answers that are not charged.
+mod refunds;
+/// Limits that only watch.
+mod shadow;
+/// Callers with another quota.
+mod tiers;
+
+use std::io::Write;
+
+use crate::upstream::Upstream;
+
+/// The time at which these tests begin.
+const NOW: u64 = 1_700_000_000_000;
+
+/// Answers `/304` and the like with that status, and with an `X-Cost` where the path's query has one.
+fn statuses() -> Upstream {
+    Upstream::with(|request, socket| {
+        let text = String::from_utf8_lossy(request);
+        let path = text.split(' ').nth(1).unwrap_or_default();
+        let status = path.get(1..4).unwrap_or("200");
+        let cost = path
+            .split_once("cost=")
+            .map_or(String::new(), |(_, cost)| format!("X-Cost: {}\r\n", cost.replace("%20", " ")));
+        let length = if status == "304" { "" } else { "Content-Length: 0\r\n" };
+        write!(socket, "HTTP/1.1 {status} Said\r\n{cost}{length}\r\n").is_ok()
+    })
+}
+
+/// A configuration of one limit on one route before `upstream`.
+fn one_limit(upstream: &Upstream, limit: &str) -> String {
+    format!(
+        "client: {{token: [header:authorization]}}
+upstreams: {{app: {{targets: [\"{}\"], retries: 0}}}}
+limits: {{calls: {{{limit}}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: app, limits: [calls]}}]
+",
+        upstream.target()
+    )
+}

@@ -1,0 +1,65 @@
+use tidegate::clock::Clock;
+
+use super::{NOW, one_limit, statuses};
+use crate::{
+    client::Reply,
+    stage::{Fleet, on_every_store},
+};
+
+fn ask(fleet: &Fleet, cost: &str) -> Reply {
+    fleet.get("/200", &format!("X-Cost: {cost}\r\n"))
+}
+
+#[test]
+fn a_request_says_what_it_costs_within_bounds() {
+    let upstream = statuses();
+    let yaml =
+        one_limit(&upstream, "quota: 100, window: 1h, key: [], cost: header:X-Cost, max_cost: 20");
+    on_every_store(|stage| {
+        let fleet = stage.start(&yaml, &Clock::manual(NOW));
+        assert_eq!(ask(&fleet, "20").number("x-ratelimit-remaining"), 80);
+        assert_eq!(ask(&fleet, "7").number("x-ratelimit-remaining"), 73);
+        assert_eq!(fleet.get("/200", "").number("x-ratelimit-remaining"), 72, "without: 1");
+        let before = upstream.count();
+        for cost in ["0", "21", "-1", "1.5", "x", "", "99999999999999999999", "1\r\nX-Cost: 2"] {
+            let reply = ask(&fleet, cost);
+            assert_eq!(reply.status, 400, "{cost}");
+            assert!(reply.json()["detail"].as_str().is_some_and(|text| text.contains("x-cost")));
+        }
+        assert_eq!(upstream.count(), before, "none of them got through");
+        let stripped = fleet.get("/200", "X-Cost: 20\r\nConnection: X-Cost\r\n");
+        assert_eq!(stripped.number("x-ratelimit-remaining"), 52, "Connection strips no cost");
+        for left in [32, 12] {
+            assert_eq!(ask(&fleet, "20").number("x-ratelimit-remaining"), left);
+        }
+        let refused = ask(&fleet, "20");
+        assert_eq!((refused.status, refused.number("x-ratelimit-remaining")), (429, 12));
+        assert_eq!(ask(&fleet, "12").status, 200, "a smaller one fits");
+    });
+}
+
+#[test]
+fn an_answer_says_what_its_request_has_cost() {
+    let upstream = statuses();
+    let limit = "quota: 100, window: 1h, key: [], cost: response:X-Cost, max_cost: 50";
+    let yaml = one_limit(&upstream, limit);
+    on_every_store(|stage| {
+        let fleet = stage.start(&yaml, &Clock::manual(NOW));
+        for (path, left) in [
+            ("/200?cost=10", 90),
+            ("/200?cost=1", 89),
+            ("/200?cost=0", 89),
+            ("/200", 88),
+            ("/200?cost=x", 87),
+            ("/200?cost=1000", 37),
+        ] {
+            let reply = fleet.get_in_order(path, "");
+            assert_eq!(reply.status, 200);
+            assert_eq!(reply.number("x-ratelimit-remaining"), left, "{path}");
+        }
+        let overdrawn = fleet.get_in_order("/200?cost=50", "");
+        assert_eq!(overdrawn.number("x-ratelimit-remaining"), 0);
+        assert_eq!(overdrawn.number("x-ratelimit-used"), 113, "it had been admitted");
+        assert_eq!(fleet.get_in_order("/200?cost=0", "").status, 429);
+    });
+}

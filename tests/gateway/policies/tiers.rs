@@ -1,0 +1,55 @@
+use tidegate::clock::Clock;
+
+use super::{NOW, one_limit, statuses};
+use crate::stage::on_every_store;
+
+const TIERS: &str = "quota: 3, window: 1h, key: [token], tiers: [
+    {match: {part: 'header:x-plan', values: [gold, platinum]}, quota: 10},
+    {match: {part: token, values: [vip]}, quota: 20},
+    {match: {part: client_ip, values: [10.0.0.0/8]}, quota: 30}]";
+
+#[test]
+fn a_paying_customer_has_more() {
+    let upstream = statuses();
+    let yaml = one_limit(&upstream, TIERS);
+    let yaml = yaml.replace("client: {", "client: {trusted_proxies: [127.0.0.0/8], ");
+    on_every_store(|stage| {
+        let fleet = stage.start(&yaml, &Clock::manual(NOW));
+        for (who, headers, quota) in [
+            ("plain", "", 3),
+            ("golden", "X-Plan: gold\r\n", 10),
+            ("precious", "X-Plan: platinum\r\n", 10),
+            ("pretender", "X-Plan: golden\r\n", 3),
+            ("nobody", "X-Plan:\r\n", 3),
+            ("vip", "", 20),
+            ("colleague", "X-Forwarded-For: 10.1.2.3\r\n", 30),
+            ("stranger", "X-Forwarded-For: 11.1.2.3\r\n", 3),
+        ] {
+            let headers = format!("Authorization: Bearer {who}\r\n{headers}");
+            let first = fleet.get("/200", &headers);
+            assert_eq!(first.number("x-ratelimit-limit"), quota, "{who}");
+            assert_eq!(first.number("x-ratelimit-remaining"), quota - 1, "{who}");
+            for _ in 1..quota {
+                assert_eq!(fleet.get("/200", &headers).status, 200, "{who}");
+            }
+            assert_eq!(fleet.get("/200", &headers).status, 429, "{who}");
+        }
+    });
+}
+
+#[test]
+fn who_is_promoted_keeps_what_is_used() {
+    let upstream = statuses();
+    let yaml = one_limit(&upstream, TIERS);
+    on_every_store(|stage| {
+        let fleet = stage.start(&yaml, &Clock::manual(NOW));
+        for _ in 0..3 {
+            assert_eq!(fleet.get_as("user", "/200").status, 200);
+        }
+        assert_eq!(fleet.get_as("user", "/200").status, 429);
+        let promoted = fleet.get("/200", "Authorization: user\r\nX-Plan: gold\r\n");
+        assert_eq!((promoted.status, promoted.number("x-ratelimit-used")), (200, 4));
+        let back = fleet.get_as("user", "/200");
+        assert_eq!((back.status, back.number("x-ratelimit-limit")), (429, 3));
+    });
+}
