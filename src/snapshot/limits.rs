@@ -270,7 +270,7 @@ fn cost(check: &mut Check<'_>, path: &str, limit: &config::Limit, quota: &Quota)
     match &limit.cost {
         config::Cost::Fixed(cost) => {
             let what = if leaky { "the slots within max_wait" } else { "the quota" };
-            let expected = format!("at most {most}, {what}: no request would pass");
+            let expected = format!("at most {what}, {most}: no request would pass");
             let sound = u64::from(*cost) <= most || most == 0;
             check.ensure(sound, &at, &format!("`{cost}`"), &expected);
             Cost::Fixed(*cost)

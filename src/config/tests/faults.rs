@@ -31,7 +31,7 @@ fn a_faulty_value_is_shown_where_it_stands() {
         (
             "qouta: 6",
             "6:5: unknown key `qouta`, expected `quota` (the keys here: algorithm, quota, \
-          window, resolution, strict, key, cost, max_cost, enforce, refund, reserve, on_failure, max_wait, \
+          window, resolution, strict, key, cost, max_cost, tiers, candidate, enforce, refund, reserve, on_failure, max_wait, \
           max_queue)",
         ),
         ("quota: 6", "6:5: `quota` again, expected it once (it is on line 5 already)"),
@@ -153,7 +153,7 @@ routes:
     upstream: u
   - 5
 ";
-    let keys = "algorithm, quota, window, resolution, strict, key, cost, max_cost, enforce, refund, \
+    let keys = "algorithm, quota, window, resolution, strict, key, cost, max_cost, tiers, candidate, enforce, refund, \
                 reserve, on_failure, max_wait, max_queue";
     let part = "client_ip, token, host, method, route, path, path:NAME, header:NAME, cookie:NAME or \
                 query:NAME";
