@@ -33,14 +33,14 @@ pub struct Estimate {
 /// Reads the estimate off the `occupied` positions.
 pub fn estimate(geometry: &Geometry, occupied: usize) -> Estimate {
     let (positions, hashes) = (geometry.bits as f64, f64::from(geometry.hashes));
-    let load = -f64::ln_1p(-(occupied as f64) / positions);
+    // All occupied, or more than there are, is without bounds.
+    let load = -f64::ln_1p(-(occupied as f64 / positions).min(1.0));
     let most = max_load(positions);
     let told = load.min(most);
     Estimate {
         tokens: (told * positions / hashes).round() as u64,
         error: (DEVIATIONS * deviation(positions, told) / hashes).ceil() as u64,
-        // Not a number neither: more are occupied than there are.
-        saturated: !(load <= most),
+        saturated: load > most,
     }
 }
 

@@ -388,6 +388,6 @@ mod tests {
     #[test]
     fn redis_keeps_a_minute_longer_than_any_gateway() {
         let geometry = Geometry { bits: 8, hashes: 1, generation: 1_200_000, memory: 30 };
-        assert_eq!(time_to_live(&geometry), Duration::from_secs(31 * 1_200 + 600));
+        assert_eq!(time_to_live(&geometry), Duration::from_mins(31 * 20 + 10));
     }
 }

@@ -72,7 +72,7 @@ impl Divisor {
     /// `value/d - value*r/2^64` is at least 0 and below 1: the quotient is right or one too small.
     #[inline]
     fn remainder(&self, value: u64) -> u64 {
-        let quotient = (u128::from(value) * u128::from(self.reciprocal) >> 64) as u64;
+        let quotient = ((u128::from(value) * u128::from(self.reciprocal)) >> 64) as u64;
         let rest = value - quotient * self.divisor;
         if rest >= self.divisor { rest - self.divisor } else { rest }
     }

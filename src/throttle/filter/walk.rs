@@ -31,12 +31,15 @@ pub(super) fn merge(words: &[impl Word], slot: u32, bits: &[u8]) -> Merged {
 #[inline]
 fn merge_byte(block: &[impl Word], slot: u32, theirs: u8, merged: &mut Merged) {
     let ours = byte(block, slot);
-    merged.lacked += u64::from((ours & !theirs).count_ones());
-    let mut missing = theirs & !ours;
-    merged.gained += u64::from(missing.count_ones());
+    let (lacked, mut missing) = (ours & !theirs, theirs & !ours);
+    // Most often nothing differs, and counting is what costs.
+    if lacked != 0 {
+        merged.lacked += u64::from(lacked.count_ones());
+    }
     while missing != 0 {
         if let Some(word) = block.get(missing.trailing_zeros() as usize) {
             word.fetch_or(1 << slot, Relaxed);
+            merged.gained += 1;
         }
         missing &= missing - 1;
     }

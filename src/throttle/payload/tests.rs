@@ -16,7 +16,9 @@ fn seed() -> Seed {
 
 fn packed(parts: &[&[u8]]) -> Vec<u8> {
     let mut packed = GzEncoder::new(vec![GZIP], Compression::fast());
-    parts.iter().for_each(|part| packed.write_all(part).unwrap());
+    for part in parts {
+        packed.write_all(part).unwrap();
+    }
     packed.finish().unwrap()
 }
 
@@ -44,7 +46,9 @@ proptest! {
     ) {
         let (geometry, seed) = (geometry(), seed());
         let filter = Filter::new(geometry, seed, NOW);
-        tokens.iter().for_each(|token| _ = filter.record(*token));
+        for token in &tokens {
+            filter.record(*token);
+        }
         let bits = filter.cut(geometry.index(NOW)).unwrap();
         let payload = encode(&geometry, &seed, &bits);
         prop_assert!(payload.len() <= max_len(&geometry));
@@ -60,7 +64,9 @@ proptest! {
         let (geometry, seed) = (geometry(), seed());
         let mut theirs =
             Bloom::<u64>::new_with_seed(geometry.bits / 8, 500, &seed.positions).unwrap();
-        tokens.iter().for_each(|token| theirs.set(token));
+        for token in &tokens {
+            theirs.set(token);
+        }
         let bits = read(&[&[PLAIN], theirs.as_slice()].concat()).unwrap();
         let packed = packed(&[theirs.as_slice()]);
         let short = packed.len() <= max_len(&geometry);

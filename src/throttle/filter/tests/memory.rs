@@ -6,6 +6,10 @@ use super::*;
 enum Step {
     /// Time goes on, in ms.
     Wait(Millis),
+    /// Time goes on to so far behind the next boundary, and the control thread came just before it.
+    Boundary(Millis),
+    /// Time goes on to the end of what is remembered of the one who is forgotten next.
+    Due,
     /// The control thread comes, and finds the clock so far behind.
     Turn(Millis),
     Record(u64),
@@ -19,6 +23,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..130_000_u64).prop_map(Step::Wait),
         2 => (0..40_u64, 0..3_000_u64).prop_map(|(minutes, ms)| Step::Wait(minutes * MINUTE + ms)),
         1 => (0..100_u64).prop_map(|minutes| Step::Wait(minutes * MINUTE)),
+        2 => (0..GRACE - 1).prop_map(Step::Boundary),
+        2 => Just(Step::Due),
         4 => Just(Step::Turn(0)),
         1 => (0..200_000_u64).prop_map(Step::Turn),
         6 => any::<u64>().prop_map(Step::Record),
@@ -59,6 +65,18 @@ proptest! {
         for step in steps {
             match step {
                 Step::Wait(time) => now += time,
+                Step::Boundary(after) => {
+                    now = (geometry.index(now) + 1) * geometry.generation;
+                    turned = now - 1;
+                    filter.turn(turned);
+                    now += after;
+                }
+                Step::Due => {
+                    let due = seen.iter().map(|(_, until, _)| *until).filter(|at| *at >= now).min();
+                    now = due.unwrap_or(now);
+                    filter.turn(now);
+                    turned = now;
+                }
                 Step::Turn(late) => {
                     filter.turn(now - late);
                     turned = turned.max(now - late);

@@ -1,0 +1,42 @@
+//! What Redis holds is read whole or refused, and what is read is written so that it is read again.
+#![no_main]
+
+use std::io::Write;
+
+use flate2::{Compression, write::GzEncoder};
+use libfuzzer_sys::fuzz_target;
+use tidegate::throttle::{
+    Geometry, Seed,
+    geometry::Sizing,
+    payload::{decode, encode, max_len},
+};
+
+fuzz_target!(|input: (u8, Vec<u8>)| {
+    let (form, bytes) = input;
+    let sizing = Sizing { capacity: 20, false_positive: 0.1, memory: 60_000 };
+    let geometry = Geometry::new(&sizing).expect("a sizing");
+    let seed = Seed { secret: (1, 2), positions: [7; 32] };
+    // A header that fits, to come further than that.
+    let mut header = vec![1];
+    header.extend_from_slice(&(geometry.bits as u64 / 8).to_le_bytes());
+    header.extend_from_slice(&geometry.hashes.to_le_bytes());
+    header.extend_from_slice(&seed.positions);
+    let mut payload = match form % 3 {
+        0 => Vec::new(),
+        1 => [&[0], &header[..]].concat(),
+        _ => {
+            let mut packed = GzEncoder::new(vec![1], Compression::fast());
+            packed.write_all(&header).expect("memory");
+            packed.write_all(&bytes).expect("memory");
+            packed.finish().expect("memory")
+        }
+    };
+    if form % 3 < 2 {
+        payload.extend_from_slice(&bytes);
+    }
+    let Ok(bits) = decode(&geometry, &seed, &payload) else { return };
+    assert!(payload.len() <= max_len(&geometry) && bits.len() == geometry.bits / 8);
+    let again = encode(&geometry, &seed, &bits);
+    assert!(again.len() <= max_len(&geometry));
+    assert_eq!(decode(&geometry, &seed, &again), Ok(bits));
+});
