@@ -35,7 +35,7 @@ const ALLOWED: [(&str, &str, &str); 7] = [
 ];
 
 /// What the others may import. A room that is not in its list is above it, or beside it.
-const MAY_IMPORT: [(&str, &[&str]); 13] = [
+const MAY_IMPORT: [(&str, &[&str]); 14] = [
     ("clock", &[]),
     ("counter", &[]),
     ("metrics", &["counter"]),
@@ -43,6 +43,9 @@ const MAY_IMPORT: [(&str, &[&str]); 13] = [
     ("error", &["framing", "identity", "limit", "route", "throttle", "upstream"]),
     ("snapshot", &["config", "framing", "identity", "limit", "route", "throttle", "upstream"]),
     ("respond", &["error", "limit", "snapshot", "throttle", "upstream"]),
+    // What is found out before anything is charged. A request, `explain` and `replay` share it, so it
+    // stands below all three, and above the leaves that it asks one after the other.
+    ("plan", &["error", "framing", "identity", "limit", "route", "snapshot"]),
     ("live", &["snapshot"]),
     ("reload", &["config", "gateway", "snapshot"]),
     (
@@ -55,8 +58,8 @@ const MAY_IMPORT: [(&str, &[&str]); 13] = [
             "limit",
             "live",
             "metrics",
+            "plan",
             "respond",
-            "route",
             "snapshot",
             "store",
             "telemetry",

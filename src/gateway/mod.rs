@@ -8,7 +8,6 @@ mod admission;
 mod plan;
 mod rules;
 mod settle;
-mod target;
 mod visit;
 
 use std::{
@@ -21,7 +20,6 @@ use std::{
 use crossbeam_utils::CachePadded;
 use http::{HeaderValue, Method, Request, Response, Version, header};
 use hyper::body::Incoming;
-use smallvec::SmallVec;
 
 pub use self::account::AnswerBody;
 use self::{
@@ -33,9 +31,11 @@ use crate::{
     clock::Clock,
     error::GatewayError,
     framing::Wire,
-    limit::{Charge, Verdict},
+    identity::{Secret, token_hash},
+    limit::Verdict,
     live::Live,
     metrics::{Metrics, RouteCounters, Shard},
+    plan::{charges, host, screen},
     respond,
     snapshot::Route,
     store::{Store, Stores},
@@ -143,6 +143,7 @@ impl Gateway {
         peer.wire.allow(route.request_timeout.as_millis() as u64);
         self.admit(visit)?;
         visit.check_length(route)?;
+        visit.account.limit = "none";
         if !plan.keys.is_empty() {
             visit.verdict = Some(self.charge(rules, &plan, visit).await?);
         }
@@ -155,17 +156,7 @@ impl Gateway {
             self.shard.malformed.add(1);
             return Err(GatewayError::Framing(fault));
         }
-        let parts = &mut visit.parts;
-        if matches!(parts.method, Method::CONNECT | Method::TRACE) {
-            return Err(GatewayError::MethodRefused(parts.method.clone()));
-        }
-        if visit.expects {
-            let mut values = parts.headers.get_all(header::EXPECT).iter();
-            if values.any(|value| !value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
-                return Err(GatewayError::Expectation);
-            }
-        }
-        target::to_origin_form(parts)
+        screen(&mut visit.parts, visit.expects)
     }
 
     /// Charges all limits of the route, or none.
@@ -176,12 +167,7 @@ impl Gateway {
         visit: &mut Visit,
     ) -> Result<Verdict, GatewayError> {
         let route = &rules.snapshot.routes[plan.route];
-        let charges: SmallVec<[Charge<'_>; 4]> = route
-            .limits
-            .iter()
-            .zip(&plan.keys)
-            .map(|(used, key)| Charge { limit: &used.limit, key: *key, cost: used.limit.cost })
-            .collect();
+        let charges = charges(route, &plan.keys);
         let decided = self.store.charge(&charges, self.shared.clock.now()).await;
         let verdict = decided.map_err(|_| {
             visit.account.limit = "unknown";
@@ -201,6 +187,7 @@ impl Gateway {
     /// What the access line will need, where there is an access log.
     fn draft_line(
         &self,
+        rules: &Rules,
         visit: &Visit,
         client: IpAddr,
         host: &str,
@@ -208,10 +195,13 @@ impl Gateway {
         route: &str,
     ) -> Option<Box<LineDraft>> {
         let log = self.shared.access_log.as_ref()?;
+        let sources = &rules.snapshot.identity.token;
+        let (k0, k1) = self.shared.stores.seed();
         Some(Box::new(LineDraft {
             log: log.clone(),
             time: self.shared.clock.now(),
             client,
+            token: token_hash(sources, &visit.parts.headers, Secret(k0, k1)),
             method: Some(visit.parts.method.clone()),
             host: host.to_owned(),
             path: path.to_owned(),
@@ -222,12 +212,14 @@ impl Gateway {
 
     /// The access line of a request that ended before it had a route.
     #[cold]
-    fn draft_early_line(&self, peer: &Peer, visit: &mut Visit) {
+    fn draft_early_line(&self, rules: &Rules, peer: &Peer, visit: &mut Visit) {
         // What stands in for a malformed head says nothing of it.
         let known = peer.wire.fault().is_none();
-        let host = target::host(&visit.parts);
+        let host = host(&visit.parts);
         let (host, path) = if known { (&*host, visit.parts.uri.path()) } else { ("", "") };
-        let mut line = self.draft_line(visit, peer.address, host, path, "");
+        let proxies = &rules.snapshot.identity.trusted_proxies;
+        let client = proxies.client(peer.address, &visit.parts.headers);
+        let mut line = self.draft_line(rules, visit, client, host, path, "");
         if let Some(line) = line.as_mut().filter(|_| !known) {
             line.method = None;
         }
@@ -298,6 +290,7 @@ impl Gateway {
                 let headers = response.headers_mut();
                 respond::throttle_headers(headers, &turned, which, visit.cross_origin);
             }
+            GatewayError::NoRoute | GatewayError::OtherMethods(_) => visit.account.limit = "none",
             _ => {}
         }
         response.map(respond::Content::Whole)
@@ -312,7 +305,7 @@ impl Gateway {
         outcome: Result<Response<respond::Content>, GatewayError>,
     ) -> Response<AnswerBody> {
         if visit.account.line.is_none() && self.shared.access_log.is_some() {
-            self.draft_early_line(peer, &mut visit);
+            self.draft_early_line(rules, peer, &mut visit);
         }
         let failed = outcome.is_err();
         let mut response = match outcome {
