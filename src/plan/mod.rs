@@ -23,9 +23,7 @@ use crate::{
 /// Refuses what is not served, whatever the route, and brings the target into origin form. `expects`:
 /// there is an `Expect` header.
 pub fn screen(parts: &mut Parts, expects: bool) -> Result<(), GatewayError> {
-    if matches!(parts.method, Method::CONNECT | Method::TRACE) {
-        return Err(GatewayError::MethodRefused(parts.method.clone()));
-    }
+    screen_method(&parts.method)?;
     if expects {
         let mut values = parts.headers.get_all(header::EXPECT).iter();
         if values.any(|value| !value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
@@ -33,6 +31,14 @@ pub fn screen(parts: &mut Parts, expects: bool) -> Result<(), GatewayError> {
         }
     }
     target::to_origin_form(parts)
+}
+
+/// Refuses the methods that are not served, whatever the route.
+pub fn screen_method(method: &Method) -> Result<(), GatewayError> {
+    if matches!(*method, Method::CONNECT | Method::TRACE) {
+        return Err(GatewayError::MethodRefused(method.clone()));
+    }
+    Ok(())
 }
 
 /// What a request says of itself, as routes and keys know it.

@@ -55,3 +55,5 @@ mod reload;
 mod wobble;
 // Those already in stay in.
 mod throttle;
+// A recorded log decided again.
+mod replay;
