@@ -199,11 +199,20 @@ fn a_comparison_tells_what_would_change() {
     let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let decisions = run(&["replay", "-c", &old, "--compare", &new, "--decisions", &log]);
     let (mut refused, mut admitted, mut both) = (0, 0, [0, 0]);
+    let mut by_limit = BTreeMap::<(String, &str), u64>::new();
     for line in decisions.lines() {
         let cells: Vec<&str> = line.split('\t').collect();
         let is_refused = [cells[3] == "refused", cells[6] == "refused"];
-        refused += u64::from(!is_refused[0] && is_refused[1]);
-        admitted += u64::from(is_refused[0] && !is_refused[1]);
+        let (names, change) = match is_refused {
+            [false, true] => (cells[7], "newly_refused"),
+            [true, false] => (cells[4], "newly_admitted"),
+            _ => ("", ""),
+        };
+        refused += u64::from(change == "newly_refused");
+        admitted += u64::from(change == "newly_admitted");
+        for name in names.split(',').filter(|name| !name.is_empty()) {
+            *by_limit.entry((name.to_owned(), change)).or_default() += 1;
+        }
         both = [both[0] + u64::from(is_refused[0]), both[1] + u64::from(is_refused[1])];
     }
     assert!(refused > 100 && admitted > 20, "{refused} {admitted}");
@@ -219,11 +228,11 @@ fn a_comparison_tells_what_would_change() {
         assert_eq!(result["callers"].as_array().map(Vec::len), Some(3));
     }
     let limits = report["difference"]["limits"].as_array().expect("limits");
-    let of = |name: &str, key: &str| {
-        let limit = limits.iter().find(|limit| limit["name"] == name).expect("the limit");
-        limit[key].as_u64().expect("a number")
-    };
-    assert!(of("token", "newly_refused") > 0 && of("token", "newly_admitted") == 0);
-    assert!(of("all", "newly_admitted") > 0 && of("all", "newly_refused") == 0);
+    for ((name, change), count) in &by_limit {
+        let limit = limits.iter().find(|limit| limit["name"] == **name).expect("the limit");
+        assert_eq!(limit[*change], *count, "{name} {change}");
+    }
+    assert!(by_limit[&("token".to_owned(), "newly_refused")] > 100);
+    assert!(by_limit[&("all".to_owned(), "newly_admitted")] > 10);
     assert!(report["notes"][0].as_str().is_some_and(|note| note.contains("no limit here")));
 }
