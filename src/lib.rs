@@ -14,7 +14,9 @@
 //! - [`limit`]: the limit algorithms: pure functions of state, time and cost.
 //! - [`live`]: the rules that requests run on now.
 //! - [`metrics`]: counters of what happened, one shard a worker.
+//! - [`plan`]: what a request asks for: its route, the keys of its limits, the target to forward.
 //! - [`reload`]: replaces the running rules with new ones, whole or not at all.
+//! - [`replay`]: a recorded access log through the same decisions, on a virtual clock.
 //! - [`respond`]: from outcomes to responses: rate-limit headers and problem documents.
 //! - [`route`]: which rule a request falls under: hosts, paths and methods.
 //! - [`server`]: the whole gateway in one process: workers, control thread, admin.
@@ -37,7 +39,9 @@ pub mod identity;
 pub mod limit;
 pub mod live;
 pub mod metrics;
+pub mod plan;
 pub mod reload;
+pub mod replay;
 pub mod respond;
 pub mod route;
 pub mod server;

@@ -1,6 +1,6 @@
 //! The process's own log, and the access log: one JSON line a request.
 //!
-//! No token, no key and no query ever reach either.
+//! No token, no key and no query ever reach either; of a token, a keyed hash does.
 
 use std::{io::Write, net::IpAddr, path::Path, time::Duration};
 
@@ -101,6 +101,8 @@ pub struct AccessLine<'a> {
     pub time: u64,
     /// The client's address, behind trusted proxies.
     pub client: IpAddr,
+    /// A keyed hash of the access token, where there is one: it tells callers apart, and nothing else.
+    pub token: Option<u64>,
     /// The method.
     pub method: &'a str,
     /// The requested host.
@@ -115,8 +117,9 @@ pub struct AccessLine<'a> {
     pub bytes: u64,
     /// From the request's head to the answer's last byte.
     pub took: Duration,
-    /// `admitted`, `refused` or `unknown` by its limits, `throttled`, or `none` where nothing limits the
-    /// route.
+    /// `admitted`, `refused` or `unknown` by its limits; `none` where nothing limits the route, or there
+    /// is no route; `throttled` before its limits were asked; `unasked` where it ended before they were
+    /// for any other reason.
     pub limit: &'static str,
     /// Whether the answer was written to its end.
     pub complete: bool,
@@ -125,11 +128,13 @@ pub struct AccessLine<'a> {
 }
 
 impl AccessLine<'_> {
-    fn json(&self) -> String {
+    /// The line, without an end.
+    pub fn json(&self) -> String {
         let time = std::time::UNIX_EPOCH + Duration::from_millis(self.time);
         json!({
             "time": humantime::format_rfc3339_millis(time).to_string(),
             "client": self.client.to_string(),
+            "token": self.token.map_or_else(String::new, |hash| format!("{hash:016x}")),
             "method": self.method,
             "host": self.host,
             "path": self.path,
@@ -170,6 +175,7 @@ mod tests {
         log.write(&AccessLine {
             time: 1_700_000_000_123,
             client: "192.0.2.1".parse().unwrap(),
+            token: Some(0xabc),
             method: "GET",
             host: "a",
             path: "/\"quoted\"\u{1}",
@@ -186,7 +192,10 @@ mod tests {
         let line: serde_json::Value = serde_json::from_str(text.trim_end()).unwrap();
         assert_eq!(line["time"], "2023-11-14T22:13:20.123Z");
         assert_eq!(line["path"], "/\"quoted\"\u{1}");
-        assert_eq!(line["duration_ms"], 1.5);
+        assert_eq!(
+            (&line["duration_ms"], &line["token"]),
+            (&1.5.into(), &"0000000000000abc".into())
+        );
         assert_eq!(log.dropped(), 0);
     }
 }

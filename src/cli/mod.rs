@@ -3,18 +3,22 @@
 //! Results go to the output, logs and complaints to standard error.
 
 mod check;
+mod replay;
 mod schema;
 mod serve;
 #[cfg(test)]
 mod tests;
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::config::Config;
+use crate::snapshot::Snapshot;
 use crate::telemetry;
 
 /// How a command ended.
@@ -64,6 +68,8 @@ enum Command {
     Serve(Serve),
     /// Read a configuration and tell every fault in it.
     Check(File),
+    /// Run a recorded access log through the limits: who would have been refused, by which, and when.
+    Replay(replay::Replay),
     /// Print the configuration's JSON Schema, which editors complete from.
     Schema,
     /// Print a completion script for a shell.
@@ -116,6 +122,7 @@ pub fn run<A: Into<OsString> + Clone>(
     match arguments.command.unwrap_or(Command::Serve(arguments.serve)) {
         Command::Serve(serve) => serve::run(&serve.file.config, &serve.log),
         Command::Check(file) => check::run(&file.config, out),
+        Command::Replay(replay) => replay::run(&replay, out),
         Command::Schema => schema::run(out),
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -123,6 +130,19 @@ pub fn run<A: Into<OsString> + Clone>(
             written(out.write_all(&script), Exit::Ok)
         }
     }
+}
+
+/// The rules of a configuration; tells its faults where it has any.
+fn rules(path: &Path) -> Result<(Config, Snapshot), Exit> {
+    let loaded = Snapshot::load(path).map(|(loaded, snapshot)| (loaded.config, snapshot));
+    loaded.map_err(|faults| complain(&faults))
+}
+
+/// Tells a person what is wrong with what they gave.
+#[expect(clippy::print_stderr, reason = "complaints are shown to a person, as they are")]
+fn complain(fault: &dyn Display) -> Exit {
+    eprintln!("{fault}");
+    Exit::BadInput
 }
 
 /// `exit`, unless the result could not be written. A reader that has seen enough is no failure.

@@ -259,7 +259,7 @@ fn is_token(bytes: &[u8]) -> bool {
 
 /// Whether the HTTP library will read `target` as it stands. RFC 9112, 3.2; browsers send some more
 /// characters than RFC 3986 has, and those without another meaning pass.
-fn is_target(target: &[u8]) -> bool {
+pub(crate) fn is_target(target: &[u8]) -> bool {
     let first = if target.starts_with(b"/") { PLAIN } else { ODD };
     match target.iter().fold(first, |worst, &byte| worst.max(TARGET[usize::from(byte)])) {
         PLAIN => true,

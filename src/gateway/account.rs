@@ -29,6 +29,7 @@ pub(super) struct Account {
     pub(super) started: Instant,
     pub(super) counters: Arc<CachePadded<RouteCounters>>,
     pub(super) status: u16,
+    /// As [`AccessLine::limit`] tells it; `unasked` until the limits are, or nothing is to be asked.
     pub(super) limit: &'static str,
     pub(super) wire: Rc<Wire>,
     pub(super) line: Option<Box<LineDraft>>,
@@ -43,6 +44,8 @@ pub(super) struct LineDraft {
     pub(super) log: AccessLog,
     pub(super) time: u64,
     pub(super) client: IpAddr,
+    /// A keyed hash of the access token, where there is one.
+    pub(super) token: Option<u64>,
     /// None where the request could not be read.
     pub(super) method: Option<http::Method>,
     pub(super) host: String,
@@ -57,7 +60,7 @@ impl Account {
             started: clock::instant(),
             counters,
             status: CLIENT_GONE,
-            limit: "none",
+            limit: "unasked",
             wire,
             line: None,
             until_close: false,
@@ -81,6 +84,7 @@ impl Drop for Account {
             line.log.write(&AccessLine {
                 time: line.time,
                 client: line.client,
+                token: line.token,
                 method: line.method.as_ref().map_or("", http::Method::as_str),
                 host: &line.host,
                 path: &line.path,

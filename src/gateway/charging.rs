@@ -13,7 +13,8 @@ use smallvec::SmallVec;
 use super::{Gateway, rules::Rules, visit::Visit};
 use crate::{
     error::GatewayError,
-    limit::{Change, Charge, Decision, Key, Limit, Settlement, Verdict},
+    limit::{Change, Decision, Key, Limit, Settlement, Verdict},
+    plan::charges,
     snapshot::{Ask, RouteLimit},
 };
 
@@ -33,15 +34,7 @@ impl Gateway {
         visit: &mut Visit,
     ) -> Result<Verdict, GatewayError> {
         let limits = &rules.snapshot.routes[route].limits;
-        let charges: SmallVec<[Charge<'_>; 4]> = limits
-            .iter()
-            .zip(&visit.asks)
-            .map(|(used, ask)| Charge {
-                limit: used.policy.limit(ask.tier),
-                key: ask.key,
-                cost: ask.cost,
-            })
-            .collect();
+        let charges = charges(&rules.snapshot.routes[route], &visit.asks);
         let decided = self.store.charge(&charges, self.shared.clock.now()).await;
         let verdict = decided.map_err(|_| {
             visit.account.limit = "unknown";

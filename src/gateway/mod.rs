@@ -9,7 +9,6 @@ mod charging;
 mod plan;
 mod rules;
 mod settle;
-mod target;
 mod visit;
 
 use std::{
@@ -33,8 +32,10 @@ use crate::{
     clock::Clock,
     error::GatewayError,
     framing::Wire,
+    identity::{Secret, token_hash},
     live::Live,
     metrics::{Metrics, RouteCounters, Shard},
+    plan::{host, screen},
     respond,
     snapshot::Route,
     store::{Store, Stores},
@@ -143,6 +144,7 @@ impl Gateway {
         peer.wire.allow(route.request_timeout.as_millis() as u64);
         self.admit(visit)?;
         visit.check_length(route)?;
+        visit.account.limit = "none";
         if !visit.asks.is_empty() {
             visit.verdict = Some(self.charge(rules, plan.route, visit).await?);
         }
@@ -155,22 +157,13 @@ impl Gateway {
             self.shard.malformed.add(1);
             return Err(GatewayError::Framing(fault));
         }
-        let parts = &mut visit.parts;
-        if matches!(parts.method, Method::CONNECT | Method::TRACE) {
-            return Err(GatewayError::MethodRefused(parts.method.clone()));
-        }
-        if visit.expects {
-            let mut values = parts.headers.get_all(header::EXPECT).iter();
-            if values.any(|value| !value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
-                return Err(GatewayError::Expectation);
-            }
-        }
-        target::to_origin_form(parts)
+        screen(&mut visit.parts, visit.expects)
     }
 
     /// What the access line will need, where there is an access log.
     fn draft_line(
         &self,
+        rules: &Rules,
         visit: &Visit,
         client: IpAddr,
         host: &str,
@@ -178,10 +171,13 @@ impl Gateway {
         route: &str,
     ) -> Option<Box<LineDraft>> {
         let log = self.shared.access_log.as_ref()?;
+        let sources = &rules.snapshot.identity.token;
+        let (k0, k1) = self.shared.stores.seed();
         Some(Box::new(LineDraft {
             log: log.clone(),
             time: self.shared.clock.now(),
             client,
+            token: token_hash(sources, &visit.parts.headers, Secret(k0, k1)),
             method: Some(visit.parts.method.clone()),
             host: host.to_owned(),
             path: path.to_owned(),
@@ -192,12 +188,14 @@ impl Gateway {
 
     /// The access line of a request that ended before it had a route.
     #[cold]
-    fn draft_early_line(&self, peer: &Peer, visit: &mut Visit) {
+    fn draft_early_line(&self, rules: &Rules, peer: &Peer, visit: &mut Visit) {
         // What stands in for a malformed head says nothing of it.
         let known = peer.wire.fault().is_none();
-        let host = target::host(&visit.parts);
+        let host = host(&visit.parts);
         let (host, path) = if known { (&*host, visit.parts.uri.path()) } else { ("", "") };
-        let mut line = self.draft_line(visit, peer.address, host, path, "");
+        let proxies = &rules.snapshot.identity.trusted_proxies;
+        let client = proxies.client(peer.address, &visit.parts.headers);
+        let mut line = self.draft_line(rules, visit, client, host, path, "");
         if let Some(line) = line.as_mut().filter(|_| !known) {
             line.method = None;
         }
@@ -260,7 +258,7 @@ impl Gateway {
         outcome: Result<Response<respond::Content>, GatewayError>,
     ) -> Response<AnswerBody> {
         if visit.account.line.is_none() && self.shared.access_log.is_some() {
-            self.draft_early_line(peer, &mut visit);
+            self.draft_early_line(rules, peer, &mut visit);
         }
         let failed = outcome.is_err();
         let mut response = match outcome {
@@ -303,6 +301,7 @@ fn refuse(rules: &Rules, visit: &mut Visit, error: GatewayError) -> Response<res
             let headers = response.headers_mut();
             respond::throttle_headers(headers, &turned, which, visit.cross_origin);
         }
+        GatewayError::NoRoute | GatewayError::OtherMethods(_) => visit.account.limit = "none",
         _ => {}
     }
     response.map(respond::Content::Whole)

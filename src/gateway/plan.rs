@@ -1,18 +1,14 @@
-//! What a request asks for: its route, the keys that its limits count by, and the target to forward.
-
-use smallvec::SmallVec;
+//! What a request asks for, and what is noted of it on the way.
 
 use super::{
     Gateway, Peer,
     rules::Rules,
-    target,
     visit::{Plan, Visit},
 };
 use crate::{
     error::GatewayError,
-    identity::{Secret, Subject},
-    route::{Lookup, normalize::normalize},
-    snapshot::{Ask, Route, RouteLimit},
+    identity::Secret,
+    plan::{Asked, asks},
 };
 
 impl Gateway {
@@ -23,50 +19,20 @@ impl Gateway {
         peer: &Peer,
         visit: &mut Visit,
     ) -> Result<Plan, GatewayError> {
-        let snapshot = &rules.snapshot;
         let parts = &visit.parts;
-        let client = snapshot.identity.trusted_proxies.client(peer.address, &parts.headers);
-        let host = target::host(parts);
-        let path =
-            normalize(parts.uri.path(), snapshot.http.merge_slashes).map_err(GatewayError::Path)?;
-        let found = match snapshot.table.find(&host, &path, &parts.method) {
-            Lookup::Found(found) => found,
-            Lookup::OtherMethods(methods) => return Err(GatewayError::OtherMethods(methods)),
-            Lookup::Nothing => return Err(GatewayError::NoRoute),
-        };
-        let index = found.route;
-        let route = &snapshot.routes[index];
-        let line = self.draft_line(visit, client, &host, &path, &route.name);
-        let subject = Subject {
-            client,
-            host: &host,
-            method: &parts.method,
-            route: &route.name,
-            path: &path,
-            param: &|name| found.params.get(name),
-            query: parts.uri.query(),
-            headers: &parts.headers,
-            token_sources: &snapshot.identity.token,
-            ipv6_prefix: snapshot.identity.ipv6_prefix,
-        };
-        let asks = self.ask(route, &subject);
-        let caller = self.caller(route, &subject);
-        let forwarded = target::forwarded(parts, &path, route.strip_prefix.as_deref());
+        let asked = Asked::read(&rules.snapshot, peer.address, parts)?;
+        let matched = asked.find(&rules.snapshot)?;
+        let (index, route) = (matched.index, matched.route);
+        let line =
+            self.draft_line(rules, visit, asked.client, &asked.host, &asked.path, &route.name);
+        let (k0, k1) = self.shared.stores.seed();
+        let (asks, caller) = matched
+            .subject(|subject| (asks(route, subject, Secret(k0, k1)), self.caller(route, subject)));
+        let forwarded = matched.forwarded(parts);
         visit.account.line = line;
         visit.account.counters = rules.routes[index].counters.clone();
         visit.route = Some(index);
         visit.caller = caller?;
         Ok(Plan { route: index, asks: asks?, target: forwarded? })
-    }
-
-    /// What the request asks of each limit of `route`.
-    fn ask(
-        &self,
-        route: &Route,
-        subject: &Subject<'_>,
-    ) -> Result<SmallVec<[Ask; 4]>, GatewayError> {
-        let (k0, k1) = self.shared.stores.seed();
-        let ask = |used: &RouteLimit| used.policy.ask(&used.key, subject, Secret(k0, k1));
-        route.limits.iter().map(ask).collect::<Result<_, _>>().map_err(GatewayError::Uncountable)
     }
 }

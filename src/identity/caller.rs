@@ -1,8 +1,10 @@
 //! Who a request is from, for those who only remember whether they have seen it.
 
+use http::HeaderMap;
+
 use super::{
     key::{Ambiguous, FALLBACK, KeyHash, Secret, Subject},
-    token::token,
+    token::{TokenSource, token},
 };
 
 /// One caller: a keyed hash, and whether an access token stands behind it.
@@ -25,4 +27,13 @@ impl Caller {
         };
         Ok(Self { hash: hash.finish() as u64, has_token: token.is_some() })
     }
+}
+
+/// 64 bits of the keyed hash of the token among `sources`, for those who only tell callers apart; none
+/// where there is no token, or not just one.
+pub fn token_hash(sources: &[TokenSource], headers: &HeaderMap, secret: Secret) -> Option<u64> {
+    let token = token(sources, headers).ok()??;
+    let mut hash = KeyHash::new(secret);
+    hash.token(token);
+    Some(hash.finish() as u64)
 }

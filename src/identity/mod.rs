@@ -6,7 +6,7 @@ pub mod client;
 pub mod key;
 pub mod token;
 
-pub use caller::Caller;
+pub use caller::{Caller, token_hash};
 pub use client::TrustedProxies;
 pub use key::{Ambiguous, KeyPlan, Part, Secret, Subject};
 pub use token::{TokenSource, token};

@@ -57,3 +57,5 @@ mod wobble;
 mod policies;
 // Those already in stay in.
 mod throttle;
+// A recorded log decided again.
+mod replay;

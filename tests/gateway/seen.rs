@@ -125,7 +125,7 @@ fn each_request_is_one_line_of_the_access_log_without_secrets() {
         ("lost", "/lost", 502, "none"),
         ("", "/nowhere", 404, "none"),
         ("items", "/items/7", 200, "admitted"),
-        ("", "", 400, "none"),
+        ("", "", 400, "unasked"),
     ]
     .map(|(route, path, status, limit)| {
         (route.to_owned(), path.to_owned(), Some(status), limit.to_owned())

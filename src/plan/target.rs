@@ -29,7 +29,7 @@ pub(super) fn to_origin_form(parts: &mut Parts) -> Result<(), GatewayError> {
 
 /// The requested host as routes and keys know it: lower case, without port and final dot. Empty
 /// where HTTP/1.0 sent none.
-pub(super) fn host(parts: &Parts) -> Cow<'_, str> {
+pub fn host(parts: &Parts) -> Cow<'_, str> {
     let value = parts.headers.get(header::HOST).map_or(&b""[..], HeaderValue::as_bytes);
     let (mut end, mut capitals) = (value.len(), false);
     for (place, byte) in value.iter().enumerate() {

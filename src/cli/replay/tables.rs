@@ -1,0 +1,124 @@
+use std::io::{self, Write};
+
+use comfy_table::{CellAlignment, Table, presets::ASCII_MARKDOWN};
+
+use crate::replay::report::{Difference, Outcome, Report, Row};
+
+/// Prints a report for a person.
+pub(super) fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    for file in &report.files {
+        let format = file.format.unwrap_or("no format");
+        writeln!(out, "{}: {format}, {} lines", file.name, grouped(file.lines))?;
+        if let Some(broken) = &file.broken {
+            writeln!(out, "  breaks off there: {broken}")?;
+        }
+    }
+    write!(out, "{} requests", grouped(report.requests))?;
+    if let (Some(from), Some(to)) = (&report.from, &report.to) {
+        write!(out, " from {from} to {to}")?;
+    }
+    writeln!(out, "; {} malformed lines", grouped(report.malformed))?;
+    for malformed in &report.first_malformed {
+        writeln!(out, "  {}: {}", malformed.at, malformed.fault)?;
+    }
+    for outcome in &report.results {
+        self::outcome(outcome, out)?;
+    }
+    if let Some(difference) = &report.difference {
+        self::difference(difference, out)?;
+    }
+    if !report.notes.is_empty() {
+        writeln!(out)?;
+    }
+    for note in &report.notes {
+        writeln!(out, "note: {note}")?;
+    }
+    Ok(())
+}
+
+fn outcome(outcome: &Outcome, out: &mut dyn Write) -> io::Result<()> {
+    let Outcome { config, matched, admitted, refused, unlimited, .. } = outcome;
+    let [matched, admitted, refused, unlimited] =
+        [matched, admitted, refused, unlimited].map(|count| grouped(*count));
+    write!(
+        out,
+        "\n{config}: {matched} requests have a route: {admitted} admitted, {refused} refused, \
+         {unlimited} without a limit"
+    )?;
+    for (status, count) in &outcome.unmatched {
+        write!(out, "; {} answered with {status}", grouped(*count))?;
+    }
+    writeln!(out)?;
+    rows("limit", &outcome.limits, out)?;
+    rows("route", &outcome.routes, out)?;
+    let callers = outcome.callers.iter().map(|row| {
+        let limit = row.limit.clone().unwrap_or_else(|| "-".to_owned());
+        vec![row.caller.clone(), grouped(row.requests), grouped(row.refused), limit]
+    });
+    table(&["caller", "requests", "refused", "by"], &[1, 2], callers, out)
+}
+
+fn rows(what: &str, rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
+    let none = || "-".to_owned();
+    let cells = rows.iter().map(|row| {
+        let first = row.first_refusal.as_ref();
+        let worst = row.worst_minute.as_ref();
+        vec![
+            row.name.clone(),
+            grouped(row.requests),
+            grouped(row.admitted),
+            grouped(row.refused),
+            first.map_or_else(none, |place| format!("{} ({})", place.time, place.at)),
+            worst.map_or_else(none, |minute| format!("{} ({})", minute.time, minute.refused)),
+        ]
+    });
+    let header = [what, "requests", "admitted", "refused", "first refusal", "worst minute"];
+    table(&header, &[1, 2, 3], cells, out)
+}
+
+fn difference(difference: &Difference, out: &mut dyn Write) -> io::Result<()> {
+    let Difference { newly_refused, newly_admitted, limits, callers } = difference;
+    let [refused, admitted] = [newly_refused, newly_admitted].map(|count| grouped(*count));
+    writeln!(out, "\ndifference: {refused} newly refused, {admitted} newly admitted")?;
+    let limits = limits.iter().map(|limit| {
+        vec![limit.name.clone(), grouped(limit.newly_refused), grouped(limit.newly_admitted)]
+    });
+    table(&["limit", "newly refused", "newly admitted"], &[1, 2], limits, out)?;
+    let callers = callers.iter().map(|row| {
+        let counts = [row.requests, row.newly_refused, row.newly_admitted].map(grouped);
+        std::iter::once(row.caller.clone()).chain(counts).collect()
+    });
+    table(&["caller", "requests", "newly refused", "newly admitted"], &[1, 2, 3], callers, out)
+}
+
+/// Prints a table, with the columns of numbers to the right; nothing where there are no rows.
+fn table(
+    header: &[&str],
+    numbers: &[usize],
+    rows: impl Iterator<Item = Vec<String>>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let mut table = Table::new();
+    table.load_style(ASCII_MARKDOWN).set_header(header.to_vec()).add_rows(rows);
+    if table.is_empty() {
+        return Ok(());
+    }
+    for column in numbers {
+        if let Some(column) = table.column_mut(*column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    writeln!(out, "\n{table}")
+}
+
+/// A number with its thousands apart.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .map(|group| std::str::from_utf8(group).unwrap_or_default())
+        .collect();
+    groups.join(",")
+}

@@ -1,0 +1,153 @@
+//! What a request asks for, found out before anything is charged: the client, the host, the path in
+//! its normal form, the route, the keys that its limits count by, and the target to forward.
+//!
+//! Pure: no clock, no I/O, nothing remembered. The gateway plans every request with it, `explain` a
+//! request that was never sent, and `replay` the lines of a log.
+
+mod target;
+
+use std::{borrow::Cow, net::IpAddr};
+
+use http::{HeaderMap, Method, header, request::Parts};
+use smallvec::SmallVec;
+
+pub use self::target::host;
+use crate::{
+    error::GatewayError,
+    identity::{Secret, Subject, TokenSource},
+    limit::Charge,
+    route::{Lookup, Params, normalize::normalize},
+    snapshot::{Ask, Route, RouteLimit, Snapshot},
+};
+
+/// Refuses what is not served, whatever the route, and brings the target into origin form. `expects`:
+/// there is an `Expect` header.
+pub fn screen(parts: &mut Parts, expects: bool) -> Result<(), GatewayError> {
+    screen_method(&parts.method)?;
+    if expects {
+        let mut values = parts.headers.get_all(header::EXPECT).iter();
+        if values.any(|value| !value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
+            return Err(GatewayError::Expectation);
+        }
+    }
+    target::to_origin_form(parts)
+}
+
+/// Refuses the methods that are not served, whatever the route.
+pub fn screen_method(method: &Method) -> Result<(), GatewayError> {
+    if matches!(*method, Method::CONNECT | Method::TRACE) {
+        return Err(GatewayError::MethodRefused(method.clone()));
+    }
+    Ok(())
+}
+
+/// What a request says of itself, as routes and keys know it.
+#[derive(Clone, Debug)]
+pub struct Asked<'r> {
+    /// The client's address, behind trusted proxies.
+    pub client: IpAddr,
+    /// The requested host: lower case, without port.
+    pub host: Cow<'r, str>,
+    /// The path in normal form.
+    pub path: Cow<'r, str>,
+    /// The method.
+    pub method: &'r Method,
+    /// The query, without the question mark.
+    pub query: Option<&'r str>,
+    /// The headers.
+    pub headers: &'r HeaderMap,
+    /// Where tokens may stand.
+    pub token_sources: &'r [TokenSource],
+}
+
+/// A request, and the route that was found for it.
+#[derive(Debug)]
+pub struct Matched<'a> {
+    /// The route's place in the snapshot.
+    pub index: usize,
+    /// The route.
+    pub route: &'a Route,
+    asked: &'a Asked<'a>,
+    params: Params<'a>,
+    ipv6_prefix: u8,
+}
+
+impl<'r> Asked<'r> {
+    /// Reads a request of `peer` that [`screen`] has passed.
+    pub fn read(
+        snapshot: &'r Snapshot,
+        peer: IpAddr,
+        parts: &'r Parts,
+    ) -> Result<Self, GatewayError> {
+        let path = parts.uri.path();
+        Ok(Self {
+            client: snapshot.identity.trusted_proxies.client(peer, &parts.headers),
+            host: host(parts),
+            path: normalize(path, snapshot.http.merge_slashes).map_err(GatewayError::Path)?,
+            method: &parts.method,
+            query: parts.uri.query(),
+            headers: &parts.headers,
+            token_sources: &snapshot.identity.token,
+        })
+    }
+
+    /// Finds the route.
+    pub fn find<'a>(&'a self, snapshot: &'a Snapshot) -> Result<Matched<'a>, GatewayError> {
+        match snapshot.table.find(&self.host, &self.path, self.method) {
+            Lookup::Found(found) => Ok(Matched {
+                index: found.route,
+                route: &snapshot.routes[found.route],
+                asked: self,
+                params: found.params,
+                ipv6_prefix: snapshot.identity.ipv6_prefix,
+            }),
+            Lookup::OtherMethods(methods) => Err(GatewayError::OtherMethods(methods)),
+            Lookup::Nothing => Err(GatewayError::NoRoute),
+        }
+    }
+}
+
+impl Matched<'_> {
+    /// Gives `ask` what keys are read from.
+    pub fn subject<T>(&self, ask: impl FnOnce(&Subject<'_>) -> T) -> T {
+        let asked = self.asked;
+        ask(&Subject {
+            client: asked.client,
+            host: &asked.host,
+            method: asked.method,
+            route: &self.route.name,
+            path: &asked.path,
+            param: &|name| self.params.get(name),
+            query: asked.query,
+            headers: asked.headers,
+            token_sources: asked.token_sources,
+            ipv6_prefix: self.ipv6_prefix,
+        })
+    }
+
+    /// The target that is forwarded, where it is not the one that came in `parts`.
+    pub fn forwarded(&self, parts: &Parts) -> Result<Option<http::Uri>, GatewayError> {
+        target::forwarded(parts, &self.asked.path, self.route.strip_prefix.as_deref())
+    }
+}
+
+/// What the request of `subject` asks of each limit of `route`.
+pub fn asks(
+    route: &Route,
+    subject: &Subject<'_>,
+    secret: Secret,
+) -> Result<SmallVec<[Ask; 4]>, GatewayError> {
+    let asks = route.limits.iter().map(|used| used.policy.ask(&used.key, subject, secret));
+    asks.collect::<Result<_, _>>().map_err(GatewayError::Uncountable)
+}
+
+/// What a request of `route` is charged for what it `asks`.
+pub fn charges<'a>(route: &'a Route, asks: &[Ask]) -> SmallVec<[Charge<'a>; 4]> {
+    let limits = route.limits.iter().zip(asks);
+    let charge = |(used, ask): (&'a RouteLimit, &Ask)| Charge {
+        limit: used.policy.limit(ask.tier),
+        key: ask.key,
+        cost: ask.cost,
+    };
+    limits.map(charge).collect()
+}

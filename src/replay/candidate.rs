@@ -1,0 +1,248 @@
+//! One configuration under replay: its rules, its counters, and what became of the requests.
+
+use std::collections::BTreeMap;
+
+use http::{HeaderMap, Method, Request as HttpRequest, header};
+use smallvec::SmallVec;
+
+use super::{
+    line::Line,
+    tally::{Counts, Moment},
+};
+use crate::{
+    error::GatewayError,
+    framing::head::is_target,
+    identity::{Secret, TokenSource},
+    limit::Millis,
+    plan::{self, Asked},
+    route::normalize::normalize,
+    snapshot::{Ask, Snapshot},
+    store::memory::Memory,
+};
+
+/// Counters that have ended are looked for once a virtual second at the most, and once in so many
+/// requests: in a quiet log the look would cost more than the requests.
+const REQUESTS_PER_TICK: u32 = 1_024;
+
+/// One configuration under replay.
+pub struct Candidate {
+    /// The configuration's file.
+    pub name: String,
+    /// Its rules.
+    pub snapshot: Snapshot,
+    /// What became of the requests of each route, in the snapshot's order.
+    pub routes: Vec<Counts>,
+    /// What each limit decided, in the snapshot's order.
+    pub limits: Vec<Counts>,
+    /// Of each limit, the refusals that the other configuration would not have made.
+    pub changed: Vec<u64>,
+    /// Requests of limited routes that may pass.
+    pub admitted: u64,
+    /// Requests that a limit refused.
+    pub refused: u64,
+    /// Requests of routes without limits.
+    pub unlimited: u64,
+    /// Requests that the gateway would have answered with an error of its own, by status.
+    pub unserved: BTreeMap<u16, u64>,
+    memory: Memory,
+    secret: Secret,
+    ticked: (Millis, u32),
+}
+
+/// One request of a log, as far as it is the same for every configuration.
+pub(super) struct Request<'r> {
+    pub(super) line: &'r Line<'r>,
+    /// None where the log has no request, or one with a malformed method.
+    pub(super) method: Option<&'r Method>,
+    pub(super) host: &'r str,
+    /// Hold the token, and nothing else.
+    pub(super) headers: &'r HeaderMap,
+    pub(super) sources: &'r [TokenSource],
+}
+
+/// What a request asks for; found out in the log's order, while its line is at hand.
+pub(super) enum Outcome {
+    Unasked,
+    Unserved(u16),
+    Route { index: u32, asks: SmallVec<[Ask; 4]> },
+}
+
+/// What became of a request. Routes and limits are told by their place in the snapshot.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Fate {
+    /// It had ended before any limit was asked.
+    Unasked,
+    /// The gateway answers with this status by itself.
+    Unserved(u16),
+    /// Nothing limits its route.
+    Unlimited {
+        /// The route.
+        route: usize,
+    },
+    /// All limits admit it.
+    Admitted {
+        /// The route.
+        route: usize,
+    },
+    /// These limits refuse it.
+    Refused {
+        /// The route.
+        route: usize,
+        /// The limits; at least one.
+        limits: SmallVec<[u32; 4]>,
+    },
+}
+
+impl Fate {
+    /// Whether a limit refused it.
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Self::Refused { .. })
+    }
+
+    /// The limits that refused it.
+    pub fn refusing(&self) -> &[u32] {
+        match self {
+            Self::Refused { limits, .. } => limits,
+            _ => &[],
+        }
+    }
+}
+
+impl Candidate {
+    /// Fresh counters, at most `max_keys` of them, under the rules of `snapshot`. `secret` is that of
+    /// the counters' names.
+    pub fn new(name: &str, snapshot: Snapshot, max_keys: usize, secret: Secret) -> Self {
+        Self {
+            name: name.to_owned(),
+            routes: vec![Counts::default(); snapshot.routes.len()],
+            limits: vec![Counts::default(); snapshot.limits.len()],
+            changed: vec![0; snapshot.limits.len()],
+            admitted: 0,
+            refused: 0,
+            unlimited: 0,
+            unserved: BTreeMap::new(),
+            memory: Memory::new(max_keys),
+            secret,
+            ticked: (0, 0),
+            snapshot,
+        }
+    }
+
+    /// Counters that were dropped because memory was full.
+    pub fn evictions(&self) -> u64 {
+        self.memory.evictions()
+    }
+
+    pub(super) fn plan(&self, request: &Request<'_>) -> Outcome {
+        if request.line.unasked {
+            return Outcome::Unasked;
+        }
+        let planned = match request.method {
+            Some(method) => self.plan_target(request, method),
+            // As the gateway says of a request line that is none.
+            None => Err(GatewayError::Target),
+        };
+        planned.unwrap_or_else(|error| Outcome::Unserved(error.status().as_u16()))
+    }
+
+    fn plan_target(&self, request: &Request<'_>, method: &Method) -> Result<Outcome, GatewayError> {
+        let target = &*request.line.target;
+        // What passes is plain ASCII.
+        let text = std::str::from_utf8(target).ok().filter(|_| is_target(target));
+        let text = text.ok_or(GatewayError::Target)?;
+        if !text.starts_with('/') {
+            return self.plan_absolute(request, method, text);
+        }
+        plan::screen_method(method)?;
+        self.plan_path(request, method, request.host, text)
+    }
+
+    /// A target such as `http://host/path`, brought into origin form as the gateway does.
+    #[cold]
+    fn plan_absolute(
+        &self,
+        request: &Request<'_>,
+        method: &Method,
+        target: &str,
+    ) -> Result<Outcome, GatewayError> {
+        let sent = HttpRequest::builder().method(method).uri(target);
+        let sent = sent.header(header::HOST, request.host).body(());
+        let (mut parts, ()) = sent.map_err(|_| GatewayError::Target)?.into_parts();
+        plan::screen(&mut parts, false)?;
+        let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
+        self.plan_path(request, method, &plan::host(&parts), target)
+    }
+
+    fn plan_path(
+        &self,
+        request: &Request<'_>,
+        method: &Method,
+        host: &str,
+        target: &str,
+    ) -> Result<Outcome, GatewayError> {
+        let query = memchr::memchr(b'?', target.as_bytes());
+        let (path, query) = match query {
+            Some(mark) => (&target[..mark], Some(&target[mark + 1..])),
+            None => (target, None),
+        };
+        let merge_slashes = self.snapshot.http.merge_slashes;
+        let asked = Asked {
+            client: request.line.client,
+            host: host.into(),
+            path: normalize(path, merge_slashes).map_err(GatewayError::Path)?,
+            method,
+            query,
+            headers: request.headers,
+            token_sources: request.sources,
+        };
+        let matched = asked.find(&self.snapshot)?;
+        let asks = matched.subject(|subject| plan::asks(matched.route, subject, self.secret))?;
+        Ok(Outcome::Route { index: matched.index as u32, asks })
+    }
+
+    /// Charges a request at the virtual time `at`, which never runs back.
+    pub(super) fn decide(&mut self, outcome: &Outcome, at: Moment) -> Fate {
+        let (index, asks) = match outcome {
+            Outcome::Unasked => return Fate::Unasked,
+            Outcome::Unserved(status) => {
+                *self.unserved.entry(*status).or_default() += 1;
+                return Fate::Unserved(*status);
+            }
+            Outcome::Route { index, asks } => (*index as usize, asks),
+        };
+        if asks.is_empty() {
+            self.unlimited += 1;
+            self.routes[index].add(true, at);
+            return Fate::Unlimited { route: index };
+        }
+        self.tick(at.time);
+        let charges = plan::charges(&self.snapshot.routes[index], asks);
+        let verdict = self.memory.charge(&charges, at.time);
+        let mut refusing = SmallVec::new();
+        for (charge, decision) in charges.iter().zip(&verdict.decisions) {
+            let limit = charge.limit.index;
+            self.limits[limit].add(decision.admitted, at);
+            if !decision.admitted && charge.limit.enforce {
+                refusing.push(limit as u32);
+            }
+        }
+        self.routes[index].add(verdict.admitted, at);
+        if verdict.admitted {
+            self.admitted += 1;
+            Fate::Admitted { route: index }
+        } else {
+            self.refused += 1;
+            Fate::Refused { route: index, limits: refusing }
+        }
+    }
+
+    /// Lets counters that have ended go.
+    fn tick(&mut self, now: Millis) {
+        let (last, requests) = &mut self.ticked;
+        *requests += 1;
+        if *requests >= REQUESTS_PER_TICK && now.saturating_sub(*last) >= 1_000 {
+            (*last, *requests) = (now, 0);
+            self.memory.tick(now);
+        }
+    }
+}

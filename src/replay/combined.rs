@@ -1,0 +1,182 @@
+//! The formats `common` and `combined` of nginx and Apache:
+//! `CLIENT IDENT USER [TIME] "METHOD TARGET VERSION" STATUS BYTES ...`.
+
+use std::{borrow::Cow, net::IpAddr};
+
+use super::line::{Line, LineFault, shown};
+use crate::{identity::client::canonical, limit::Millis};
+
+/// `10/Oct/2000:13:55:36 -0700`
+const TIME_LENGTH: usize = 26;
+const TIME_FORM: &str = "[10/Oct/2000:13:55:36 -0700]";
+const MONTHS: &[u8] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
+
+/// How many brackets in the name of a user are tried as the beginning of the time.
+const BRACKETS: usize = 8;
+
+/// Reads one line. What follows the status is not looked at.
+pub(super) fn parse(line: &[u8]) -> Result<Line<'_>, LineFault> {
+    let space = memchr::memchr(b' ', line).ok_or(LineFault::Missing("client"))?;
+    let (client, rest) = (client(&line[..space])?, &line[space + 1..]);
+    let (names, time, rest) = split_time(rest)?;
+    let user = memchr::memchr(b' ', names).map(|space| names[space + 1..].trim_ascii());
+    let user = user.filter(|user| !user.is_empty()).ok_or(LineFault::Missing("user"))?;
+    let (request, rest) = quoted(rest).ok_or(LineFault::Missing("request in quotes"))?;
+    let status = rest.strip_prefix(b" ").and_then(|rest| rest.split(|byte| *byte == b' ').next());
+    let is_status = |text: &[u8]| text == b"-" || (text.len() == 3 && digits(text).is_some());
+    if !status.is_some_and(is_status) {
+        return Err(LineFault::Missing("status"));
+    }
+    let (method, target) = split_request(request);
+    Ok(Line {
+        time,
+        client,
+        token: if user == b"-" { Cow::Borrowed("") } else { String::from_utf8_lossy(user) },
+        method,
+        host: Cow::Borrowed(""),
+        target,
+        unasked: false,
+    })
+}
+
+fn client(text: &[u8]) -> Result<IpAddr, LineFault> {
+    let address = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+    address.map(canonical).ok_or_else(|| LineFault::Client(shown(text)))
+}
+
+/// What stands before the time, the time, and what follows it. A user's name may have spaces and
+/// brackets in it.
+fn split_time(rest: &[u8]) -> Result<(&[u8], Millis, &[u8]), LineFault> {
+    let mut fault = LineFault::Missing("time in brackets");
+    for bracket in memchr::memchr_iter(b'[', rest).take(BRACKETS) {
+        let text = &rest[bracket + 1..];
+        match text.get(..TIME_LENGTH).filter(|_| text.get(TIME_LENGTH) == Some(&b']')).map(millis) {
+            Some(Some(time)) => {
+                return Ok((rest[..bracket].trim_ascii(), time, &text[TIME_LENGTH + 1..]));
+            }
+            _ => {
+                let end = memchr::memchr(b']', text).unwrap_or(text.len());
+                fault = LineFault::Time(shown(&text[..end]), TIME_FORM);
+            }
+        }
+    }
+    Err(fault)
+}
+
+/// `10/Oct/2000:13:55:36 -0700` in ms since the epoch.
+fn millis(text: &[u8]) -> Option<Millis> {
+    let marks = [(2, b'/'), (6, b'/'), (11, b':'), (14, b':'), (17, b':'), (20, b' ')];
+    if text.len() != TIME_LENGTH || marks.iter().any(|(at, mark)| text[*at] != *mark) {
+        return None;
+    }
+    let name = &text[3..6];
+    let month = MONTHS.chunks(3).position(|month| month.eq_ignore_ascii_case(name))? as u64 + 1;
+    let (day, year) = (digits(&text[..2])?, digits(&text[7..11])?);
+    let (hour, minute, second) =
+        (digits(&text[12..14])?, digits(&text[15..17])?, digits(&text[18..20])?);
+    let (east, west) = (digits(&text[22..24])?, digits(&text[24..26])?);
+    let sound = (1..=days_in(month, year)).contains(&day)
+        && year >= 1970
+        && (hour < 24 && minute < 60 && second <= 60 && east < 24 && west < 60);
+    let local = days_before(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second;
+    let offset = east * 3_600 + west * 60;
+    let utc = match text[21] {
+        b'+' => local.checked_sub(offset)?,
+        b'-' => local + offset,
+        _ => return None,
+    };
+    sound.then_some(utc * 1000)
+}
+
+fn is_leap(year: u64) -> bool {
+    year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+}
+
+fn days_in(month: u64, year: u64) -> u64 {
+    match month {
+        2 if is_leap(year) => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+/// Days from the epoch to a date from 1970 on; 0 for one that is none.
+fn days_before(year: u64, month: u64, day: u64) -> u64 {
+    const BEFORE_MONTH: [u64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
+    let leaps_before = |year: u64| year / 4 - year / 100 + year / 400;
+    let past = year.saturating_sub(1);
+    let leaps = leaps_before(past).saturating_sub(leaps_before(1969));
+    let leap_day = u64::from(month > 2 && is_leap(year));
+    let month = usize::try_from(month - 1).unwrap_or(0).min(11);
+    let days = year.saturating_sub(1970) * 365 + leaps + BEFORE_MONTH[month] + leap_day + day;
+    days.saturating_sub(1)
+}
+
+fn digits(text: &[u8]) -> Option<u64> {
+    let all = text.iter().all(u8::is_ascii_digit);
+    all.then(|| text.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))
+}
+
+/// The inside of the quotes that `rest` begins with after a space, its escapes decoded, and what
+/// follows them.
+fn quoted(rest: &[u8]) -> Option<(Cow<'_, [u8]>, &[u8])> {
+    let text = rest.strip_prefix(b" \"")?;
+    let mut at = 0;
+    loop {
+        at += memchr::memchr2(b'"', b'\\', &text[at..])?;
+        if text[at] == b'"' {
+            break;
+        }
+        at = (at + 2).min(text.len());
+    }
+    let (inside, after) = (&text[..at], &text[at + 1..]);
+    let plain = memchr::memchr(b'\\', inside).is_none();
+    Some((if plain { Cow::Borrowed(inside) } else { Cow::Owned(unescape(inside)) }, after))
+}
+
+/// `\"`, `\\` and `\x1F` of both servers, and `\n` and its like of Apache.
+fn unescape(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&first, after)) = rest.split_first() {
+        let (byte, length) = match (first, after) {
+            (b'\\', [b'x', high, low, ..]) => match (hex(*high), hex(*low)) {
+                (Some(high), Some(low)) => (high << 4 | low, 4),
+                _ => (b'\\', 1),
+            },
+            (b'\\', [b'n', ..]) => (b'\n', 2),
+            (b'\\', [b'r', ..]) => (b'\r', 2),
+            (b'\\', [b't', ..]) => (b'\t', 2),
+            (b'\\', [quoted, ..]) => (*quoted, 2),
+            _ => (first, 1),
+        };
+        out.push(byte);
+        rest = &rest[length..];
+    }
+    out
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    char::from(digit).to_digit(16).map(|value| value as u8)
+}
+
+/// The method and the target; both empty where this is no request line, as when a client sends garbage.
+fn split_request(request: Cow<'_, [u8]>) -> (Cow<'_, str>, Cow<'_, [u8]>) {
+    let cut = |request: &[u8]| {
+        let first = memchr::memchr(b' ', request)?;
+        let last = memchr::memrchr(b' ', request).filter(|last| *last > first)?;
+        let sound = request[last + 1..].starts_with(b"HTTP/") && request[..first].is_ascii();
+        sound.then_some((first, last))
+    };
+    let Some((first, last)) = cut(&request) else { return (Cow::Borrowed(""), Cow::Borrowed(b"")) };
+    match request {
+        Cow::Borrowed(request) => {
+            (String::from_utf8_lossy(&request[..first]), Cow::Borrowed(&request[first + 1..last]))
+        }
+        Cow::Owned(request) => {
+            let method = String::from_utf8_lossy(&request[..first]).into_owned();
+            (Cow::Owned(method), Cow::Owned(request[first + 1..last].to_vec()))
+        }
+    }
+}

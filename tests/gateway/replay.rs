@@ -1,0 +1,238 @@
+use std::{collections::BTreeMap, fs};
+
+use tidegate::{cli, clock::Clock};
+
+use crate::{client::Client, gateway::Gateway, upstream::Upstream};
+
+const START: u64 = 1_700_000_000_000;
+
+/// What a command prints; it must end well.
+pub(crate) fn run(arguments: &[&str]) -> String {
+    let mut out = Vec::new();
+    let exit = cli::run(std::iter::once("tidegate").chain(arguments.iter().copied()), &mut out);
+    let text = String::from_utf8(out).expect("text");
+    assert_eq!(exit, cli::Exit::Ok, "{arguments:?}\n{text}");
+    text
+}
+
+/// Several routes, and limits by whatever a log knows.
+fn rules(upstream: &Upstream, log: &str) -> String {
+    format!(
+        "access_log: {log}
+workers: 1
+client: {{trusted_proxies: [127.0.0.1/32], token: [header:authorization, cookie:session]}}
+upstreams:
+  origin: {{targets: [{}]}}
+  hello: {{respond: {{body: hello}}}}
+limits:
+  address: {{quota: 9, window: 10s, key: [client_ip]}}
+  token: {{quota: 7, window: 20s, resolution: 4, key: [token]}}
+  item: {{quota: 30, window: 1m, key: ['path:id', method]}}
+  route: {{quota: 40, window: 10s, resolution: 1, key: [route, token]}}
+  all: {{quota: 40, window: 10s, cost: 2, key: []}}
+  host: {{quota: 50, window: 5s, resolution: 5, key: [host, path]}}
+routes:
+  - {{name: items, match: {{path: '/items/{{id}}'}}, upstream: origin, limits: [address, token, item, route, all]}}
+  - {{name: write, match: {{path: '/items/{{id}}', methods: [PUT, POST]}}, upstream: hello, max_body: 10B, limits: [token, route]}}
+  - {{name: wide, match: {{path: '/wide/{{*rest}}'}}, upstream: hello, strip_prefix: /wide, limits: [address]}}
+  - {{name: inner, match: {{host: '*.inner.test', path: '/wide/{{*rest}}'}}, upstream: hello, limits: [host]}}
+  - {{name: free, match: {{path: /free}}, upstream: hello}}
+  - {{name: reading, match: {{path: /reading, methods: [GET]}}, upstream: hello, limits: [all]}}
+",
+        upstream.target()
+    )
+}
+
+/// Numbers that are the same in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % sides
+    }
+
+    fn pick<'a>(&mut self, from: &[&'a str]) -> &'a str {
+        from[self.roll(from.len() as u64) as usize]
+    }
+}
+
+/// A request of any kind that a gateway meets.
+fn request(dice: &mut Dice) -> (bool, String) {
+    let method = dice.pick(&["GET", "GET", "GET", "HEAD", "PUT", "POST", "DELETE", "TRACE"]);
+    let path = match dice.roll(14) {
+        0 => dice.pick(&["/nowhere", "/", "/%zz", "/../x", "/a%00b"]).to_owned(),
+        1 => "/free?x=1".to_owned(),
+        2..=4 => format!("/wide//a/./{}", dice.roll(4)),
+        5 => "/reading".to_owned(),
+        6 => format!("http://a.inner.test/wide/{}", dice.roll(3)),
+        _ => format!("/items/{}", dice.pick(&["1", "2", "%33", "4"])),
+    };
+    let host = dice.pick(&["gateway.test", "GATEWAY.test:80", "b.inner.test", "c.inner.test."]);
+    let mut headers = String::new();
+    match dice.roll(10) {
+        0 => {}
+        1 => headers.push_str("Authorization: Bearer a\r\nAuthorization: Bearer b\r\n"),
+        2 => headers.push_str("Cookie: session=s1\r\n"),
+        token => headers.push_str(&format!("Authorization: bearer t{}\r\n", token % 5)),
+    }
+    match dice.roll(10) {
+        0 => {}
+        1 => headers.push_str(&format!("X-Forwarded-For: 2001:db8::{:x}\r\n", dice.roll(4))),
+        last => headers.push_str(&format!("X-Forwarded-For: 6.6.6.6, 192.0.2.{}\r\n", last % 6)),
+    }
+    match dice.roll(40) {
+        0 => headers.push_str("Expect: nonsense\r\n"),
+        1 => headers.push_str("Broken : header\r\n"),
+        _ => {}
+    }
+    let body = match (method, dice.roll(12)) {
+        ("PUT" | "POST", 0) => "far more than ten bytes",
+        ("PUT" | "POST", _) => "short",
+        _ => "",
+    };
+    if !body.is_empty() {
+        headers.push_str(&format!("Content-Length: {}\r\n", body.len()));
+    }
+    (method == "HEAD", format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n{body}"))
+}
+
+/// Sends a few thousand requests while the clock moves; tells the limits that each refusal named, by
+/// the request's id.
+fn drive(gateway: &Gateway, clock: &Clock, dice: &mut Dice) -> BTreeMap<String, String> {
+    let mut violated = BTreeMap::new();
+    let mut client = Client::connect(gateway.address());
+    let mut now = START;
+    for _ in 0..4_000 {
+        now += [0, 0, 0, 1, 7, 40, 300, 900][dice.roll(8) as usize];
+        clock.set(now);
+        let (unread, text) = request(dice);
+        client.send(&text);
+        let (status, head, body) = if unread {
+            let (status, head) = client.head().expect("an answer");
+            (status, head, None)
+        } else {
+            let reply = client.reply();
+            let problem = (reply.status == 429).then(|| reply.json());
+            (reply.status, reply.head, problem)
+        };
+        if let Some(problem) = body {
+            let id = problem["request-id"].as_str().expect("an id").to_owned();
+            let names = problem["violated-policies"].as_array().expect("names").iter();
+            let names: Vec<_> = names.filter_map(serde_json::Value::as_str).collect();
+            violated.insert(id, names.join(","));
+        }
+        assert!(status < 500 || status == 502, "{status}: {text}");
+        if head.to_ascii_lowercase().contains("connection: close") {
+            client = Client::connect(gateway.address());
+            // Lines of one time have the order of one connection.
+            now += 1;
+        }
+    }
+    violated
+}
+
+#[test]
+fn every_decision_is_the_live_gateways() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (log, config) = (folder.path().join("access.log"), folder.path().join("tidegate.yaml"));
+    let (log, config) = (log.to_str().expect("a path"), config.to_str().expect("a path"));
+    let upstream = Upstream::hello();
+    let yaml = rules(&upstream, log);
+    fs::write(config, &yaml).expect("a file");
+    let clock = Clock::manual(START);
+    let gateway = Gateway::start_at(&yaml, clock.clone());
+    let violated = drive(&gateway, &clock, &mut Dice(0x9e37_79b9_7f4a_7c15));
+    drop(gateway);
+
+    let replayed = run(&["replay", "--config", config, "--decisions", log]);
+    let text = fs::read_to_string(log).expect("a log");
+    let mut met = BTreeMap::<String, u32>::new();
+    let mut named = 0;
+    assert_eq!(replayed.lines().count(), text.lines().count());
+    for (number, (line, told)) in text.lines().zip(replayed.lines()).enumerate() {
+        let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        let text = |key: &str| line[key].as_str().expect("a text").to_owned();
+        let told: Vec<&str> = told.split('\t').collect();
+        let limit = text("limit");
+        let route = if matches!(&*text("route"), "") || limit == "unasked" {
+            "-".to_owned()
+        } else {
+            text("route")
+        };
+        let wanted = [format!("{log}:{}", number + 1), text("time"), route, limit.clone()];
+        assert_eq!(told[..4], wanted, "{line}");
+        if let Some(limits) = violated.get(&text("request_id")) {
+            assert_eq!(told[4], limits, "{line}");
+            named += 1;
+        }
+        *met.entry(limit).or_default() += 1;
+    }
+    for limit in ["admitted", "refused", "none", "unasked"] {
+        assert!(met.get(limit).is_some_and(|count| *count >= 100), "too few {limit}: {met:?}");
+    }
+    assert!(named > 300, "{named} refusals were compared by name");
+}
+
+#[test]
+fn a_comparison_tells_what_would_change() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("a path").to_owned();
+    let upstream = Upstream::hello();
+    let (log, old, new) = (path("access.log"), path("old.yaml"), path("new.yaml"));
+    let yaml = rules(&upstream, &log);
+    fs::write(&old, &yaml).expect("a file");
+    fs::write(
+        &new,
+        yaml.replace("quota: 7", "quota: 3")
+            .replace("quota: 40, window: 10s, cost", "quota: 400, window: 10s, cost"),
+    )
+    .expect("a file");
+    let clock = Clock::manual(START);
+    let gateway = Gateway::start_at(&yaml, clock.clone());
+    drive(&gateway, &clock, &mut Dice(7));
+    drop(gateway);
+
+    let text = run(&["replay", "-c", &old, "--compare", &new, "--json", "--top", "3", &log]);
+    let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let decisions = run(&["replay", "-c", &old, "--compare", &new, "--decisions", &log]);
+    let (mut refused, mut admitted, mut both) = (0, 0, [0, 0]);
+    let mut by_limit = BTreeMap::<(String, &str), u64>::new();
+    for line in decisions.lines() {
+        let cells: Vec<&str> = line.split('\t').collect();
+        let is_refused = [cells[3] == "refused", cells[6] == "refused"];
+        let (names, change) = match is_refused {
+            [false, true] => (cells[7], "newly_refused"),
+            [true, false] => (cells[4], "newly_admitted"),
+            _ => ("", ""),
+        };
+        refused += u64::from(change == "newly_refused");
+        admitted += u64::from(change == "newly_admitted");
+        for name in names.split(',').filter(|name| !name.is_empty()) {
+            *by_limit.entry((name.to_owned(), change)).or_default() += 1;
+        }
+        both = [both[0] + u64::from(is_refused[0]), both[1] + u64::from(is_refused[1])];
+    }
+    assert!(refused > 100 && admitted > 20, "{refused} {admitted}");
+    assert_eq!(report["requests"], 4_000);
+    assert_eq!(report["difference"]["newly_refused"], refused);
+    assert_eq!(report["difference"]["newly_admitted"], admitted);
+    for (which, refused) in both.into_iter().enumerate() {
+        let result = &report["results"][which];
+        assert_eq!(result["refused"], refused);
+        let routes = result["routes"].as_array().expect("routes").iter();
+        let by_route: u64 = routes.filter_map(|route| route["refused"].as_u64()).sum();
+        assert_eq!(by_route, refused);
+        assert_eq!(result["callers"].as_array().map(Vec::len), Some(3));
+    }
+    let limits = report["difference"]["limits"].as_array().expect("limits");
+    for ((name, change), count) in &by_limit {
+        let limit = limits.iter().find(|limit| limit["name"] == **name).expect("the limit");
+        assert_eq!(limit[*change], *count, "{name} {change}");
+    }
+    assert!(by_limit[&("token".to_owned(), "newly_refused")] > 100);
+    assert!(by_limit[&("all".to_owned(), "newly_admitted")] > 10);
+    assert!(report["notes"][0].as_str().is_some_and(|note| note.contains("no limit here")));
+}
