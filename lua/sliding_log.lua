@@ -173,6 +173,9 @@ algorithms.sliding_log = function()
     end
     if cost > charged - after then cost = charged - after end
     if cost == 0 then return end
+    -- What clients were told must not move back with what it was worked out from.
+    local _, told = tell(reading, 0)
+    reading.reset_at = told
 
     if e < size then
       local layout = '<' .. string.rep('I4', 2 * (size - e))

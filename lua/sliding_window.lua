@@ -131,6 +131,9 @@ algorithms.sliding_window = function()
     local count = age >= 0 and age <= k and counts[age + 3] or 0
     if cost > count then cost = count end
     if cost == 0 then return end
+    -- What clients were told must not move back with what it was worked out from.
+    local _, told = tell(reading, 0)
+    reading.reset_at = told
     counts[age + 3] = count - cost
     reading.seen, reading.dirty = reading.now, true
     if age < k then

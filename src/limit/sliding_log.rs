@@ -86,10 +86,14 @@ pub fn refund(
     let mut reading = Reading::new(state, quota, now);
     let at = state.search(reading.first, |entry| state.time(entry) < charged_at);
     let depth = state.entries.len() - at;
-    let found = state.entries.get(at).is_some_and(|entry| state.time(entry) == charged_at);
-    if found && depth <= MAX_REFUND_DEPTH {
-        let after = state.entries.get(at + 1).map_or(state.total, |entry| entry.before);
-        let taken = cost.min(after.wrapping_sub(state.entries[at].before));
+    let charged = state.entries.get(at).filter(|entry| state.time(entry) == charged_at);
+    let taken = charged.filter(|_| depth <= MAX_REFUND_DEPTH).map_or(0, |entry| {
+        let after = state.entries.get(at + 1).map_or(state.total, |next| next.before);
+        cost.min(after.wrapping_sub(entry.before))
+    });
+    if taken > 0 {
+        // What clients were told must not move back with what it was worked out from.
+        state.reset_at = reading.decision(state, quota, 0).reset_at;
         for entry in state.entries.range_mut(at + 1..) {
             entry.before = entry.before.wrapping_sub(taken);
         }

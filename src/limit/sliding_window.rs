@@ -75,6 +75,8 @@ pub fn refund(
     {
         let taken = u64::from(cost).min(aged(state, reading.shift, age));
         if taken > 0 {
+            // What clients were told must not move back with what it was worked out from.
+            state.reset_at = reading.decision(state, quota, 0).reset_at;
             reading.age(state);
             state.counts.first(reading.k + 1)[age] -= taken as u32;
             // The counts are now as of now.
