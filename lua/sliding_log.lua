@@ -3,15 +3,16 @@
 --
 -- Record: a list. Its last element is seen (6 bytes, ms), reset_at (6 bytes, ms), total (4 bytes: what
 -- was ever charged, modulo 2^32), the number of elements before it (4 bytes), and a block. The elements
--- before it are blocks, of exactly 128 entries each. A block is its base (4 bytes) and its entries: a
+-- before it are blocks, of exactly 254 entries each. A block is its base (4 bytes) and its entries: a
 -- time (4 bytes, ms modulo 2^32) and what was charged before it, less the base (4 bytes). Anything else
 -- is read as a caller never seen.
 --
--- So a call reads and writes a few blocks of 1 KB, whatever the log holds: what counts is found by
--- halving over blocks and then over the entries of one; what does not is cut off in one step, a block
--- of 128 charges at a time; a refund changes the bases of the blocks behind it.
+-- So a call reads and writes a few blocks of 2 KB, whatever the log holds: what counts is found by
+-- halving over blocks and then over the entries of one; what does not is cut off with whole nodes of the
+-- list; a refund changes the bases of the blocks behind it.
 algorithms.sliding_log = function()
-  local M = 4294967296
+  -- Four blocks fill one node of Redis' list, of 8 KB, so that no byte of it lies idle.
+  local M, BLOCK = 4294967296, 254
 
   -- Block `i`, from 0; the last one is part of the last element.
   local function block(reading, i)
@@ -99,7 +100,7 @@ algorithms.sliding_log = function()
       reading.clock = (struct.unpack('<I4', raw, #raw - 7) + now - seen) % M
       if now - seen < window then
         local i, e = search(reading, 0, reading.clock, window)
-        if e > 128 then i, e = i + 1, 1 end
+        if e > BLOCK then i, e = i + 1, 1 end
         reading.i, reading.e, reading.live = i, e, true
         used = since(reading, i, e, total, true)
       end
@@ -132,7 +133,7 @@ algorithms.sliding_log = function()
     end
     if reading.now == reading.seen then
       blocks[n] = last
-    elseif #last < 1028 then
+    elseif #last < 4 + 8 * BLOCK then
       local before = (total - struct.unpack('<I4', last)) % M
       blocks[n] = last .. struct.pack('<I4I4', reading.clock, before)
     else
@@ -162,9 +163,9 @@ algorithms.sliding_log = function()
     if not reading.live or age < 0 or age >= reading.window then return end
     local i, e = search(reading, reading.i, reading.clock, age + 1)
     local size, last = (#block(reading, i) - 4) / 8, (#blocks[n] - 4) / 8
-    if e > size then i, e, size = i + 1, 1, i + 1 < n and 128 or last end
+    if e > size then i, e, size = i + 1, 1, i + 1 < n and BLOCK or last end
     if i > n or since(reading, i, e, reading.clock) ~= age then return end
-    if (i == n and 0 or last + 128 * (n - i - 1)) + size - e + 1 > 4096 then return end
+    if (i == n and 0 or last + BLOCK * (n - i - 1)) + size - e + 1 > 4096 then return end
     local charged, after = since(reading, i, e, reading.total, true), 0
     if e < size then
       after = since(reading, i, e + 1, reading.total, true)
