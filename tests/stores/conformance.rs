@@ -45,7 +45,8 @@ impl Bench {
     }
 
     async fn ask(&self, cost: u32) -> Decision {
-        let verdict = self.store.charge(&[self.charge(cost)], self.clock.now()).await.unwrap();
+        let verdict = self.store.charge(&[self.charge(cost)], self.clock.now()).await;
+        let verdict = verdict.expect("a limit that is local without Redis");
         assert!(!verdict.fallback, "{}", self.what);
         verdict.decisions[0]
     }
@@ -81,7 +82,7 @@ async fn everywhere(promise: impl AsyncFn(Bench)) {
             let stores = if shared {
                 patient(&redis, clock.clone())
             } else {
-                Stores::memory(clock.clone(), 1_000).unwrap()
+                Stores::memory(clock.clone(), 1_000).expect("random numbers")
             };
             let what = format!("{} {}", limit.name, if shared { "in Redis" } else { "in memory" });
             let store = stores.worker();
