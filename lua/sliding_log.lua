@@ -3,15 +3,16 @@
 --
 -- Record: a list. Its last element is seen (6 bytes, ms), reset_at (6 bytes, ms), total (4 bytes: what
 -- was ever charged, modulo 2^32), the number of elements before it (4 bytes), and a block. The elements
--- before it are blocks, of exactly 128 entries each. A block is its base (4 bytes) and its entries: a
+-- before it are blocks, of exactly 254 entries each. A block is its base (4 bytes) and its entries: a
 -- time (4 bytes, ms modulo 2^32) and what was charged before it, less the base (4 bytes). Anything else
 -- is read as a caller never seen.
 --
--- So a call reads and writes a few blocks of 1 KB, whatever the log holds: what counts is found by
--- halving over blocks and then over the entries of one; what does not is cut off in one step, a block
--- of 128 charges at a time; a refund changes the bases of the blocks behind it.
+-- So a call reads and writes a few blocks of 2 KB, whatever the log holds: what counts is found by
+-- halving over blocks and then over the entries of one; what does not is cut off with whole nodes of the
+-- list; a refund changes the bases of the blocks behind it.
 algorithms.sliding_log = function()
-  local M = 4294967296
+  -- Four blocks fill one node of Redis' list, of 8 KB, so that no byte of it lies idle.
+  local M, BLOCK, number = 4294967296, 254, struct.unpack
 
   -- Block `i`, from 0; the last one is part of the last element.
   local function block(reading, i)
@@ -27,28 +28,34 @@ algorithms.sliding_log = function()
   -- before it. Both grow from entry to entry.
   local function since(reading, i, e, origin, sums)
     local found = block(reading, i)
-    local at, before = struct.unpack('<I4I4', found, 8 * e - 3)
-    if not sums then return (origin - at) % M end
-    return (origin - before - struct.unpack('<I4', found)) % M
+    if not sums then return (origin - number('<I4', found, 8 * e - 3)) % M end
+    return (origin - number('<I4', found, 8 * e + 1) - number('<I4', found)) % M
   end
 
-  -- The first entry, from block `i` on, that is less than `bound` since: its block and its place there,
-  -- which may be one behind the block's end. Place 1 only if it is the first entry of block `i`.
-  local function search(reading, i, origin, bound, sums)
-    if since(reading, i, 1, origin, sums) < bound then return i, 1 end
-    local low, high = i, reading.n + 1
-    local middle = i + 1
+  -- The first entry, from `e` of block `i` on, that is less than `bound` since: its block and its place
+  -- there, which may be one behind the block's end. It is near where the search begins, or anywhere: so
+  -- the steps in a block grow before they are halved.
+  local function search(reading, i, e, origin, bound, sums)
+    if since(reading, i, e, origin, sums) < bound then return i, e end
+    local low, high, middle = i, reading.n + 1, i + 1
     while low + 1 < high do
       if since(reading, middle, 1, origin, sums) < bound then high = middle else low = middle end
       middle = (low + high - (low + high) % 2) / 2
     end
-    local found = low
-    low, high = 1, (#block(reading, found) - 4) / 8 + 1
+    local at, found, field = low, block(reading, low), sums and 1 or -3
+    if sums then origin = origin - number('<I4', found) end
+    low, high = at == i and e or 1, (#found - 4) / 8 + 1
+    local step = 1
     while low + 1 < high do
-      middle = (low + high - (low + high) % 2) / 2
-      if since(reading, found, middle, origin, sums) < bound then high = middle else low = middle end
+      middle = low + step
+      if middle >= high then middle = (low + high - (low + high) % 2) / 2 end
+      if (origin - number('<I4', found, 8 * middle + field)) % M < bound then
+        high, step = middle, M
+      else
+        low, step = middle, step * 2
+      end
     end
-    return found, high
+    return at, high
   end
 
   -- When entry `e` of block `i` expires.
@@ -61,7 +68,7 @@ algorithms.sliding_log = function()
     local room = reading.limit - cost
     if room < 0 then return -1 end
     if reading.used <= room then return reading.now end
-    local i, e = search(reading, reading.i, reading.total, room + 1, true)
+    local i, e = search(reading, reading.i, reading.e, reading.total, room + 1, true)
     return expiry(reading, i, e - 1)
   end
 
@@ -98,8 +105,8 @@ algorithms.sliding_log = function()
       reading.blocks[n] = string.sub(raw, 21)
       reading.clock = (struct.unpack('<I4', raw, #raw - 7) + now - seen) % M
       if now - seen < window then
-        local i, e = search(reading, 0, reading.clock, window)
-        if e > 128 then i, e = i + 1, 1 end
+        local i, e = search(reading, 0, 1, reading.clock, window)
+        if e > BLOCK then i, e = i + 1, 1 end
         reading.i, reading.e, reading.live = i, e, true
         used = since(reading, i, e, total, true)
       end
@@ -109,12 +116,13 @@ algorithms.sliding_log = function()
   end
 
   local function tell(reading, cost)
-    local left, reset = reading.remaining, reset_at(reading)
+    local left, reset, retry = reading.remaining, reset_at(reading), -1
     if left == 0 then
-      local retry = retry_at(reading, 1)
+      retry = retry_at(reading, 1)
       if retry > reset then reset = retry end
     end
-    return reading.used, reset, cost <= left and -1 or retry_at(reading, cost)
+    if cost > left and cost ~= 1 then retry = retry_at(reading, cost) end
+    return reading.used, reset, cost <= left and -1 or retry
   end
 
   -- Adds an entry for now, and forgets what has expired of the last block.
@@ -132,7 +140,7 @@ algorithms.sliding_log = function()
     end
     if reading.now == reading.seen then
       blocks[n] = last
-    elseif #last < 1028 then
+    elseif #last < 4 + 8 * BLOCK then
       local before = (total - struct.unpack('<I4', last)) % M
       blocks[n] = last .. struct.pack('<I4I4', reading.clock, before)
     else
@@ -160,11 +168,11 @@ algorithms.sliding_log = function()
   local function refund(reading, charged_at, cost)
     local age, blocks, n = reading.now - charged_at, reading.blocks, reading.n
     if not reading.live or age < 0 or age >= reading.window then return end
-    local i, e = search(reading, reading.i, reading.clock, age + 1)
+    local i, e = search(reading, reading.i, reading.e, reading.clock, age + 1)
     local size, last = (#block(reading, i) - 4) / 8, (#blocks[n] - 4) / 8
-    if e > size then i, e, size = i + 1, 1, i + 1 < n and 128 or last end
+    if e > size then i, e, size = i + 1, 1, i + 1 < n and BLOCK or last end
     if i > n or since(reading, i, e, reading.clock) ~= age then return end
-    if (i == n and 0 or last + 128 * (n - i - 1)) + size - e + 1 > 4096 then return end
+    if (i == n and 0 or last + BLOCK * (n - i - 1)) + size - e + 1 > 4096 then return end
     local charged, after = since(reading, i, e, reading.total, true), 0
     if e < size then
       after = since(reading, i, e + 1, reading.total, true)
@@ -173,6 +181,9 @@ algorithms.sliding_log = function()
     end
     if cost > charged - after then cost = charged - after end
     if cost == 0 then return end
+    -- What clients were told must not move back with what it was worked out from.
+    local _, told = tell(reading, 0)
+    reading.reset_at = told
 
     if e < size then
       local layout = '<' .. string.rep('I4', 2 * (size - e))
@@ -191,10 +202,10 @@ algorithms.sliding_log = function()
   end
 
   local function write(reading, key)
-    local seen, reset, total, n, blocks = reading.seen, reading.reset_at, reading.total, reading.n, reading.blocks
+    local seen, reset, n, blocks = reading.seen, reading.reset_at, reading.n, reading.blocks
     -- Blocks that have expired whole are cut off: with the nodes of the list, several at a time.
-    local dead = reading.seen == reading.now and reading.i or 0
-    local last = struct.pack('<I6I6I4I4', seen, reset, total, n - dead) .. blocks[n]
+    local dead = seen == reading.now and reading.i or 0
+    local last = struct.pack('<I6I6I4I4', seen, reset, reading.total, n - dead) .. blocks[n]
     if reading.fresh then
       if reading.exists then call('UNLINK', key) end
       call('RPUSH', key, last)

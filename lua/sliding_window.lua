@@ -61,12 +61,13 @@ algorithms.sliding_window = function()
   end
 
   local function tell(reading, cost)
-    local left, reset = reading.remaining, reset_at(reading)
+    local left, reset, retry = reading.remaining, reset_at(reading), -1
     if left == 0 then
-      local retry = retry_at(reading, 1)
+      retry = retry_at(reading, 1)
       if retry > reset then reset = retry end
     end
-    return reading.full + reading.weighted, reset, cost <= left and -1 or retry_at(reading, cost)
+    if cost > left and cost ~= 1 then retry = retry_at(reading, cost) end
+    return reading.full + reading.weighted, reset, cost <= left and -1 or retry
   end
 
   local function read(raw, now, limit, window, k, option)
@@ -131,6 +132,9 @@ algorithms.sliding_window = function()
     local count = age >= 0 and age <= k and counts[age + 3] or 0
     if cost > count then cost = count end
     if cost == 0 then return end
+    -- What clients were told must not move back with what it was worked out from.
+    local _, told = tell(reading, 0)
+    reading.reset_at = told
     counts[age + 3] = count - cost
     reading.seen, reading.dirty = reading.now, true
     if age < k then

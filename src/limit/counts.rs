@@ -32,15 +32,20 @@ impl Counts {
 
     /// The first `length` counters, for writing; makes room for them where there is none.
     pub fn first(&mut self, length: usize) -> &mut [u32] {
-        if self.all().len() < length {
-            let mut longer = vec![0; length];
-            longer[..self.all().len()].copy_from_slice(self.all());
-            *self = Self::Beside(longer.into());
+        if length > INSIDE && self.all().len() < length {
+            self.grow(length);
         }
         match self {
             Self::Inside(counts) => &mut counts[..length],
             Self::Beside(counts) => &mut counts[..length],
         }
+    }
+
+    #[cold]
+    fn grow(&mut self, length: usize) {
+        let mut longer = vec![0; length];
+        longer[..self.all().len()].copy_from_slice(self.all());
+        *self = Self::Beside(longer.into());
     }
 }
 

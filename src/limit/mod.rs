@@ -7,6 +7,8 @@ mod counts;
 pub mod fixed_window;
 mod horizon;
 pub mod leaky_bucket;
+#[cfg(test)]
+mod promises;
 pub mod sliding_log;
 pub mod sliding_window;
 mod state;

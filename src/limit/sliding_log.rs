@@ -86,10 +86,14 @@ pub fn refund(
     let mut reading = Reading::new(state, quota, now);
     let at = state.search(reading.first, |entry| state.time(entry) < charged_at);
     let depth = state.entries.len() - at;
-    let found = state.entries.get(at).is_some_and(|entry| state.time(entry) == charged_at);
-    if found && depth <= MAX_REFUND_DEPTH {
-        let after = state.entries.get(at + 1).map_or(state.total, |entry| entry.before);
-        let taken = cost.min(after.wrapping_sub(state.entries[at].before));
+    let charged = state.entries.get(at).filter(|&&entry| state.time(entry) == charged_at);
+    let taken = charged.filter(|_| depth <= MAX_REFUND_DEPTH).map_or(0, |entry| {
+        let after = state.entries.get(at + 1).map_or(state.total, |next| next.before);
+        cost.min(after.wrapping_sub(entry.before))
+    });
+    if taken > 0 {
+        // What clients were told must not move back with what it was worked out from.
+        state.reset_at = reading.decision(state, quota, 0).reset_at;
         for entry in state.entries.range_mut(at + 1..) {
             entry.before = entry.before.wrapping_sub(taken);
         }
@@ -117,22 +121,22 @@ impl State {
     }
 
     /// The time of an entry, by the gateway's clock.
-    fn time(&self, entry: &Entry) -> Millis {
+    fn time(&self, entry: Entry) -> Millis {
         let newest = self.entries.back().map_or(entry.at, |newest| newest.at);
         self.seen.saturating_sub(u64::from(newest.wrapping_sub(entry.at)))
     }
 
     /// What was charged from an entry on.
-    fn since(&self, entry: &Entry) -> u64 {
+    fn since(&self, entry: Entry) -> u64 {
         u64::from(self.total.wrapping_sub(entry.before))
     }
 
     /// The first entry from `from` on for which `holds` does not hold; it does for none behind that.
-    fn search(&self, from: usize, holds: impl Fn(&Entry) -> bool) -> usize {
+    fn search(&self, from: usize, holds: impl Fn(Entry) -> bool) -> usize {
         let (mut low, mut high) = (from, self.entries.len());
         while low < high {
             let middle = usize::midpoint(low, high);
-            if holds(&self.entries[middle]) {
+            if holds(self.entries[middle]) {
                 low = middle + 1;
             } else {
                 high = middle;
@@ -158,7 +162,7 @@ impl Reading {
         } else {
             state.search(0, |entry| state.time(entry) + quota.window <= now)
         };
-        let used = state.entries.get(first).map_or(0, |entry| state.since(entry));
+        let used = state.entries.get(first).map_or(0, |&entry| state.since(entry));
         Self { now, first, used }
     }
 
@@ -235,7 +239,7 @@ impl Reading {
             return state.reset_at;
         }
         let oldest = state.entries.get(self.first);
-        oldest.map_or(self.now, |oldest| state.time(oldest) + quota.window)
+        oldest.map_or(self.now, |&oldest| state.time(oldest) + quota.window)
     }
 
     /// The first ms from now on at which `cost` would be admitted if nobody else charged; `None` if
@@ -246,7 +250,7 @@ impl Reading {
         let next = state.search(self.first, |entry| state.since(entry) > room);
         let last = next.checked_sub(1).filter(|&last| last >= self.first);
         let last = last.and_then(|last| state.entries.get(last));
-        Some(last.map_or(self.now, |entry| state.time(entry) + quota.window))
+        Some(last.map_or(self.now, |&entry| state.time(entry) + quota.window))
     }
 }
 

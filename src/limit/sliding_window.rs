@@ -73,10 +73,11 @@ pub fn refund(
     let age = reading.index.checked_sub(charged_at / reading.s);
     if let Some(age) = age.and_then(|age| usize::try_from(age).ok()).filter(|&age| age <= reading.k)
     {
-        let taken = u64::from(cost).min(aged(state, reading.shift, age));
+        let taken = u64::from(cost).min(aged(state.counts.all(), reading.shift, age));
         if taken > 0 {
-            reading.age(state);
-            state.counts.first(reading.k + 1)[age] -= taken as u32;
+            // What clients were told must not move back with what it was worked out from.
+            state.reset_at = reading.decision(state, quota, 0).reset_at;
+            reading.age(state)[age] -= taken as u32;
             // The counts are now as of now.
             state.seen = now;
             reading = Reading::new(state, quota, now);
@@ -148,7 +149,7 @@ impl Reading {
         let counts = state.counts.all();
         let live = &counts[..(k - shift.min(k)).min(counts.len())];
         let full = live.iter().map(|&count| u64::from(count)).sum();
-        let old = aged(state, shift, k);
+        let old = aged(counts, shift, k);
         let weighted = if quota.strict { old } else { weigh(old, start + s - now, s) };
         Self { now, s, k, index, shift, full, old, weighted }
     }
@@ -167,10 +168,16 @@ impl Reading {
     fn decision(&self, state: &State, quota: &Quota, cost: u32) -> Decision {
         let remaining = self.remaining(quota);
         let admitted = u64::from(cost) <= remaining;
-        let mut reset_at = self.reset_at(state);
+        let (mut reset_at, mut retry_at) = (self.reset_at(state), None);
         if remaining == 0 {
+            retry_at = self.retry_at(state, quota, 1);
             // The stored reset-at covers this, unless the quota was lowered since.
-            reset_at = reset_at.max(self.retry_at(state, quota, 1).unwrap_or(0));
+            reset_at = reset_at.max(retry_at.unwrap_or(0));
+        }
+        if admitted {
+            retry_at = None;
+        } else if cost != 1 {
+            retry_at = self.retry_at(state, quota, cost);
         }
         Decision {
             admitted,
@@ -178,7 +185,7 @@ impl Reading {
             remaining,
             used: self.used(),
             reset_at,
-            retry_at: if admitted { None } else { self.retry_at(state, quota, cost) },
+            retry_at,
             wait: 0,
             counted: true,
         }
@@ -189,8 +196,7 @@ impl Reading {
         if cost == 0 {
             return self.decision(state, quota, 0);
         }
-        self.age(state);
-        let newest = &mut state.counts.first(1)[0];
+        let newest = &mut self.age(state)[0];
         let cost = cost.min(u32::MAX - *newest);
         *newest += cost;
         self.full += u64::from(cost);
@@ -215,8 +221,8 @@ impl Reading {
         }
     }
 
-    /// Moves the record's counts so that the first is the current sub-window's.
-    fn age(&mut self, state: &mut State) {
+    /// Moves the record's counts so that the first is the current sub-window's, and gives all `k + 1`.
+    fn age<'s>(&mut self, state: &'s mut State) -> &'s mut [u32] {
         let length = self.k + 1;
         let counts = state.counts.first(length);
         let shift = std::mem::take(&mut self.shift).min(length);
@@ -224,6 +230,7 @@ impl Reading {
             counts.copy_within(..length - shift, shift);
             counts[..shift].fill(0);
         }
+        counts
     }
 
     /// The stored reset-at while it is ahead; else when the oldest live sub-window leaves the window;
@@ -232,7 +239,8 @@ impl Reading {
         if state.reset_at > self.now {
             return state.reset_at;
         }
-        let oldest = (0..=self.k).rev().find(|&age| aged(state, self.shift, age) > 0);
+        let counts = state.counts.all();
+        let oldest = (0..=self.k).rev().find(|&age| aged(counts, self.shift, age) > 0);
         oldest.map_or(self.now, |age| start_of(self.index + (self.k + 1 - age) as u64, self.s))
     }
 
@@ -244,10 +252,10 @@ impl Reading {
     /// Where the quota is strict, `r` must hold all of it.
     fn retry_at(&self, state: &State, quota: &Quota, cost: u32) -> Option<Millis> {
         let room = u64::from(quota.limit.checked_sub(cost)?);
-        let (mut full, mut old) = (self.full, self.old);
+        let (counts, mut full, mut old) = (state.counts.all(), self.full, self.old);
         for m in 0..=self.k + 1 {
             if m > 0 {
-                old = self.k.checked_sub(m).map_or(0, |age| aged(state, self.shift, age));
+                old = self.k.checked_sub(m).map_or(0, |age| aged(counts, self.shift, age));
                 full -= old;
             }
             let Some(rest) = room.checked_sub(full) else { continue };
@@ -269,9 +277,9 @@ impl Reading {
 }
 
 /// The count of the sub-window `age` before the current one.
-fn aged(state: &State, shift: usize, age: usize) -> u64 {
+fn aged(counts: &[u32], shift: usize, age: usize) -> u64 {
     let at = age.checked_sub(shift);
-    at.and_then(|at| state.counts.all().get(at)).map_or(0, |&count| u64::from(count))
+    at.and_then(|at| counts.get(at)).map_or(0, |&count| u64::from(count))
 }
 
 /// `ceil(count * left / s)`, where `left <= s`.

@@ -325,6 +325,39 @@ fn exhaust(fleet: &Fleet, token: &str, path: &str) -> Told {
 }
 
 #[test]
+fn every_algorithm_tells_the_truth() {
+    const SHAPES: [&str; 5] = [
+        "quota: 5, window: 10s",
+        "quota: 5, window: 10s, strict: true",
+        "quota: 5, window: 10s, algorithm: sliding_log",
+        "quota: 5, window: 10s, algorithm: fixed_window",
+        "quota: 5, window: 10s, algorithm: token_bucket",
+    ];
+    on_every_store(|stage| {
+        let of = |n: usize| format!("l{n}: {{{}, key: [token]}}", SHAPES[n]);
+        let limits: Vec<_> = (0..SHAPES.len()).map(of).collect();
+        let routes: Vec<_> =
+            (0..SHAPES.len()).map(|n| route(&format!("/{n}"), &format!("l{n}"))).collect();
+        let rules = rules(&limits.join(", "), &routes.join(", "));
+        for (n, shape) in SHAPES.iter().enumerate() {
+            let clock = Clock::manual(NOW + 300);
+            let (fleet, path) = (stage.start(&rules, &clock), format!("/{n}"));
+            for used in 1..=5 {
+                let told = told(&fleet.get_as("alice", &path));
+                assert_eq!((told.admitted, told.used, told.limit), (true, used, 5), "{shape}");
+            }
+            let refused = exhaust(&fleet, "alice", &path);
+            clock.set(NOW + 300 + refused.retry_after.expect("a wait") * 1_000);
+            assert!(told(&fleet.get_as("alice", &path)).admitted, "{shape}: after Retry-After");
+            let told_last = exhaust(&fleet, "alice", &path);
+            assert!(told_last.reset >= refused.reset, "{shape}: the reset moved back");
+            clock.set(told_last.reset * 1_000);
+            assert!(told(&fleet.get_as("alice", &path)).admitted, "{shape}: at the reset");
+        }
+    });
+}
+
+#[test]
 fn who_waits_is_admitted_in_real_time() {
     on_every_store(|stage| {
         let limit = "few: {quota: 3, window: 2s, resolution: 2, key: [token]}";

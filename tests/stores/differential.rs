@@ -118,10 +118,11 @@ impl Both<'_> {
         };
         let charges: Vec<Charge<'_>> = wanted.iter().map(charge).collect();
         let ours = self.memory.charge(&charges, self.now);
-        let theirs = self.runtime.block_on(self.store.charge(&charges, self.now)).unwrap();
+        let theirs =
+            self.runtime.block_on(self.store.charge(&charges, self.now)).expect("local limits");
         prop_assert_eq!(ours, theirs);
         let ours = self.memory.look(&charges, self.now);
-        let theirs = self.runtime.block_on(self.store.look(&charges, self.now)).unwrap();
+        let theirs = self.runtime.block_on(self.store.look(&charges, self.now)).expect("Redis");
         prop_assert_eq!(ours, theirs);
         self.times.push(self.now);
         Ok(())
@@ -145,7 +146,7 @@ impl Both<'_> {
         let settlements: Vec<Settlement<'_>> = wanted.iter().map(settlement).collect();
         let ours = self.memory.settle(&settlements, self.now, 1);
         let settling = self.store.settle(&settlements, false, self.now);
-        let theirs = self.runtime.block_on(settling).unwrap();
+        let theirs = self.runtime.block_on(settling).expect("Redis");
         prop_assert_eq!(ours, theirs.decisions);
         Ok(())
     }

@@ -2,7 +2,7 @@ use std::time::{Duration, Instant};
 
 use tidegate::{
     clock::{self, Clock},
-    limit::{Charge, Limit, OnFailure, Verdict},
+    limit::{Change, Charge, Limit, OnFailure, Settlement, Verdict},
     store::{Failure, Store, StoreError, Stores},
 };
 use tokio_util::sync::CancellationToken;
@@ -237,4 +237,49 @@ async fn no_password_shows() {
     options.url = "http://user:hunter2@127.0.0.1:1".into();
     let Err(error) = Stores::redis(options, Clock::system(), 10) else { panic!("a wrong scheme") };
     assert!(!format!("{error} {error:?}").contains("hunter2"));
+}
+
+#[tokio::test]
+async fn a_correction_waits_no_longer_than_a_charge_and_is_not_repeated() {
+    let redis = RedisServer::start();
+    let (stores, store) = gateway(&redis);
+    let limit = limit("settled", 10);
+    let charged_at = store.charge(&[charge(&limit, 1)], now()).await.unwrap().now;
+    let change = Change::Refund { charged_at, cost: 1 };
+    let settlements = [Settlement { limit: &limit, key: charge(&limit, 1).key, change }];
+    let settled = store.settle(&settlements, false, now()).await.unwrap();
+    assert_eq!(settled.decisions[0].remaining, 10);
+
+    let _: String = redis.command(&["SCRIPT", "FLUSH"]);
+    assert!(store.settle(&settlements, false, now()).await.is_some(), "a forgotten script");
+
+    redis.suspend();
+    let start: Instant = clock::instant();
+    assert_eq!(store.settle(&settlements, false, now()).await, None);
+    assert!(start.elapsed() < RESPONSE_TIMEOUT + GRACE);
+    assert_eq!(store.settle(&settlements, false, now()).await, None);
+    let failed = [Failure::Timeout, Failure::Open].map(|kind| failures(&stores, kind));
+    assert_eq!(failed, [1, 1], "neither was asked a second time");
+    redis.resume();
+    recovered(&stores, &store).await;
+}
+
+#[tokio::test]
+async fn a_fallbacks_charge_is_corrected_where_it_was_made() {
+    let mut redis = RedisServer::absent();
+    let (stores, store) = gateway(&redis);
+    let limit = limit("apart", 10);
+    let verdict = store.charge(&[charge(&limit, 1)], now()).await.unwrap();
+    assert!(verdict.fallback && verdict.decisions[0].remaining == 9);
+    redis.restart();
+    recovered(&stores, &store).await;
+    let other = store.charge(&[charge(&limit, 1)], now()).await.unwrap();
+    assert!(!other.fallback && other.decisions[0].remaining == 9);
+
+    let change = Change::Refund { charged_at: verdict.now, cost: 1 };
+    let settlements = [Settlement { limit: &limit, key: charge(&limit, 1).key, change }];
+    let settled = store.settle(&settlements, verdict.fallback, now()).await.unwrap();
+    assert_eq!(settled.decisions[0].remaining, 10, "of what was counted here");
+    let looked = store.look(&[charge(&limit, 1)], now()).await.unwrap();
+    assert_eq!(looked.decisions[0].remaining, 9, "Redis never had that charge");
 }

@@ -4,7 +4,14 @@
 
 #[path = "../support/redis.rs"]
 mod redis_server;
+#[path = "../support/scripts.rs"]
+mod scripts;
 
+/// What one call may cost Redis at the worst.
+mod burden;
+
+/// What is promised of every algorithm, in memory and in Redis.
+mod conformance;
 /// Rust and Lua give the same answers to the same random sequences.
 mod differential;
 /// Concurrent charges admit the quota exactly; every key has an end.

@@ -1,1 +1,86 @@
-//! What is promised of it, on random histories.
+//! When requests are released: at a constant rate, and never too late.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::limit::{
+    Algorithm,
+    promises::{Life, histories_of},
+};
+
+const NOW: Millis = 1_700_000_000_000;
+
+fn quota(limit: u32, window: Millis, max_wait: u32) -> Quota {
+    Quota { max_wait, ..Quota::new(limit, window, 1) }
+}
+
+/// When requests that come all at once are released, in ms from now; until one is refused.
+fn released(quota: &Quota) -> Vec<Millis> {
+    let mut state = Horizon::default();
+    let mut at_once = std::iter::repeat_with(|| admit(&mut state, quota, NOW, 1));
+    let admitted = std::iter::from_fn(|| at_once.next().filter(|decision| decision.admitted));
+    admitted.map(|decision| decision.wait).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn slots_are_apart_and_in_time(history in histories_of(Algorithm::LeakyBucket, false)) {
+        let life = Life::whole(&history);
+        let (limit, window) = (u64::from(life.quota.limit), life.quota.window);
+        for (first, &(from, _, wait)) in life.admitted.iter().enumerate() {
+            prop_assert!(wait <= u64::from(life.quota.max_wait));
+            let (from, mut slots) = (from + wait, 0);
+            for pair in life.admitted[first..].windows(2) {
+                slots += u64::from(pair[0].1);
+                let to = pair[1].0 + pair[1].2;
+                // To the ms that releases are rounded up to.
+                prop_assert!((to - from + 1) * limit > slots * window, "{slots} from {from} to {to}");
+            }
+        }
+    }
+}
+
+#[test]
+fn four_a_second_are_released_every_quarter() {
+    let expected = [0, 250, 500, 750, 1_000, 1_250, 1_500, 1_750, 2_000];
+    assert_eq!(released(&quota(4, 1_000, 2_000)), expected);
+    assert_eq!(slots(&quota(4, 1_000, 2_000)), 9);
+    assert_eq!(released(&quota(4, 1_000, 0)), [0]);
+    assert_eq!(released(&quota(4, 1_000, 249)), [0]);
+    assert_eq!(released(&quota(4, 1_000, 250)), [0, 250]);
+}
+
+#[test]
+fn three_a_second_do_not_drift() {
+    let long = released(&quota(3, 1_000, 4_000_000));
+    assert_eq!(long[..7], [0, 334, 667, 1_000, 1_334, 1_667, 2_000]);
+    for (n, wait) in long.iter().enumerate() {
+        assert_eq!(*wait, (n as u64 * 1_000).div_ceil(3));
+    }
+}
+
+#[test]
+fn who_would_wait_too_long_is_told_when_it_fits() {
+    let (mut state, quota) = (Horizon::default(), quota(4, 1_000, 500));
+    for wait in [0, 250, 500] {
+        let decision = admit(&mut state, &quota, NOW, 1);
+        assert_eq!((decision.admitted, decision.wait), (true, wait));
+    }
+    let refused = admit(&mut state, &quota, NOW, 1);
+    // It would wait 750 ms, 250 more than it may.
+    assert_eq!((refused.admitted, refused.wait, refused.remaining), (false, 0, 0));
+    assert_eq!(refused.retry_at, Some(NOW + 250));
+    assert_eq!(admit(&mut state, &quota, NOW + 250, 1).wait, 500);
+}
+
+#[test]
+fn a_place_that_is_given_back_is_taken_by_the_next() {
+    let (mut state, quota) = (Horizon::default(), quota(4, 1_000, 500));
+    for _ in 0..3 {
+        admit(&mut state, &quota, NOW, 1);
+    }
+    assert_eq!(refund(&mut state, &quota, NOW + 10, NOW, 1).remaining, 1);
+    assert_eq!(admit(&mut state, &quota, NOW + 10, 1).wait, 490);
+}

@@ -1,1 +1,101 @@
-//! What is promised of it, on random histories.
+//! The log against a list of charges, and its bound.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::limit::{
+    Algorithm,
+    promises::{Event, Life, histories_of},
+};
+
+/// What of `charges` counts at `now`.
+fn modelled_use(charges: &[(Millis, u32)], window: Millis, now: Millis) -> u64 {
+    let live = charges.iter().filter(|(at, _)| at + window > now);
+    live.map(|&(_, cost)| u64::from(cost)).sum()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn counts_what_a_list_of_charges_counts(history in histories_of(Algorithm::SlidingLog, true)) {
+        let (mut life, mut charges) = (Life::begin(&history), Vec::<(Millis, u32)>::new());
+        for &(later, event) in &history.3 {
+            let decision = life.step(later, event);
+            match event {
+                Event::Ask(cost) if decision.admitted => charges.push((life.now, cost)),
+                Event::Ask(_) => {}
+                Event::Overdraw(cost) => charges.push((life.now, cost)),
+                Event::Refund(ago, mut cost) => {
+                    let at = life.admitted.len().checked_sub(ago + 1);
+                    let charged_at = at.map_or(life.now, |at| life.admitted[at].0);
+                    let there = charges.iter_mut().filter(|(at, _)| *at == charged_at);
+                    for (_, left) in there {
+                        let given = cost.min(*left);
+                        (*left, cost) = (*left - given, cost - given);
+                    }
+                }
+            }
+            prop_assert_eq!(decision.used, modelled_use(&charges, life.quota.window, life.now));
+        }
+    }
+
+    #[test]
+    fn no_interval_of_the_window_holds_more(history in histories_of(Algorithm::SlidingLog, false)) {
+        let life = Life::whole(&history);
+        let charges: Vec<_> = life.admitted.iter().map(|&(at, cost, _)| (at, cost)).collect();
+        for (end, &(at, _)) in charges.iter().enumerate() {
+            let used = modelled_use(&charges[..=end], life.quota.window, at);
+            prop_assert!(used <= u64::from(life.quota.limit), "{used} up to {at}");
+        }
+    }
+}
+
+#[test]
+fn two_events_in_one_ms_are_two() {
+    let (mut state, quota) = (State::default(), Quota::new(3, 1_000, 1));
+    let passed = (0..5).filter(|_| admit(&mut state, &quota, 1_700_000_000_000, 1).admitted);
+    assert_eq!(passed.count(), 3);
+    assert_eq!(state.entries.len(), 1);
+}
+
+#[test]
+fn a_charge_ends_exactly_a_window_after_it() {
+    let (mut state, quota, now) = (State::default(), Quota::new(2, 1_000, 1), 1_700_000_000_999);
+    assert!(admit(&mut state, &quota, now, 1).admitted);
+    assert!(admit(&mut state, &quota, now + 400, 1).admitted);
+    let refused = admit(&mut state, &quota, now + 999, 1);
+    assert_eq!((refused.admitted, refused.retry_at), (false, Some(now + 1_000)));
+    assert!(admit(&mut state, &quota, now + 1_000, 1).admitted);
+    assert_eq!(admit(&mut state, &quota, now + 1_001, 1).retry_at, Some(now + 1_400));
+    assert_eq!(admit(&mut state, &quota, now + 1_001, 2).retry_at, Some(now + 2_000));
+}
+
+#[test]
+fn a_log_holds_no_more_than_the_quota_and_gives_back_what_has_expired() {
+    let (mut state, quota) = (State::default(), Quota::new(10_000, 60_000, 1));
+    let mut now = 1_700_000_000_000;
+    for _ in 0..30_000 {
+        now += 3;
+        admit(&mut state, &quota, now, 1);
+        assert!(state.entries.len() <= 10_000);
+    }
+    admit(&mut state, &quota, now + 59_999, 1);
+    admit(&mut state, &quota, now + 60_000, 1);
+    assert!(state.entries.len() < 4 && state.entries.capacity() < 100);
+}
+
+#[test]
+fn a_refund_reaches_back_so_far_and_no_further() {
+    let (mut state, quota) = (State::default(), Quota::new(u32::MAX, 60_000, 1));
+    let start = 1_700_000_000_000;
+    for ms in 0..=MAX_REFUND_DEPTH as u64 {
+        admit(&mut state, &quota, start + ms, 2);
+    }
+    let now = start + MAX_REFUND_DEPTH as u64;
+    let used = decide(&mut state, &quota, now, 0).used;
+    assert_eq!(refund(&mut state, &quota, now, start, 1).used, used);
+    assert_eq!(refund(&mut state, &quota, now, start + 1, 5).used, used - 2);
+    assert_eq!(refund(&mut state, &quota, now, start + 1, 1).used, used - 2, "never below 0");
+    assert_eq!(decide(&mut state, &quota, start + 60_000, 0).used, used - 4);
+}

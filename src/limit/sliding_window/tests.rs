@@ -239,6 +239,28 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn a_strict_window_bounds_every_interval((quota, start, steps) in histories()) {
+        let quota = Quota { strict: true, ..quota };
+        let (_, _, admitted) = replay(&(quota, start, steps));
+        for &(at, _) in &admitted {
+            let any = within(&admitted, at + 1 - quota.window..at + 1);
+            prop_assert!(any <= u64::from(quota.limit), "{any} in W up to {at}");
+        }
+    }
+
+    #[test]
+    fn strictness_changes_and_the_counts_stay(history in histories()) {
+        let (mut state, now, _) = replay(&history);
+        let lax = decide(&mut state, &history.0, now, 1);
+        let strict = decide(&mut state, &Quota { strict: true, ..history.0 }, now, 1);
+        prop_assert!(strict.used >= lax.used && strict.reset_at >= lax.reset_at);
+    }
+}
+
 #[test]
 fn the_largest_quotas_neither_overflow_nor_overcharge() {
     let quota = Quota::new(u32::MAX, 1 << 40, 1);
