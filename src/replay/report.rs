@@ -234,7 +234,9 @@ impl Outcome {
             unlimited: candidate.unlimited,
             admitted: candidate.admitted,
             refused: candidate.refused,
-            limits: limits.map(|(limit, counts)| Row::new(replay, &limit.limit.name, counts)).collect(),
+            limits: limits
+                .map(|(limit, counts)| Row::new(replay, &limit.limit.name, counts))
+                .collect(),
             routes: routes.map(|(route, counts)| Row::new(replay, &route.name, counts)).collect(),
             callers: callers.collect(),
         }

@@ -70,19 +70,25 @@ impl Memory {
             shards.iter().map(|&shard| self.lock(shard)).collect();
         let place = |id| shards.partition_point(|&shard| shard < self.shard_of(id));
 
+        // Two charges on one record: the second is decided on top of the first.
+        let asked = |at: usize, ask: &Ask| {
+            let before = asks[..at].iter().filter(|other| other.id == ask.id);
+            before.fold(ask.cost, |sum, other| sum.saturating_add(other.cost))
+        };
         let mut verdict = nothing(now);
         for (at, ask) in asks.iter().enumerate() {
-            // Two charges on one record: the second is decided on top of the first.
-            let before = asks[..at].iter().filter(|other| other.id == ask.id);
-            let cost = before.fold(ask.cost, |sum, other| sum.saturating_add(other.cost));
-            let decision = locked[place(ask.id)].decide(ask, now, cost);
+            let decision = locked[place(ask.id)].decide(ask, now, asked(at, ask));
             verdict.admitted &= decision.admitted || !ask.enforce;
             verdict.decisions.push(decision);
         }
         if verdict.admitted {
-            let charged = asks.iter().zip(&mut verdict.decisions);
-            for (ask, decision) in charged.filter(|(_, decision)| decision.admitted) {
-                *decision = locked[place(ask.id)].charge(ask, now);
+            for (at, (ask, decision)) in asks.iter().zip(&mut verdict.decisions).enumerate() {
+                let shard = &mut locked[place(ask.id)];
+                *decision = if decision.admitted {
+                    shard.charge(ask, now)
+                } else {
+                    Decision { admitted: false, ..shard.decide(ask, now, asked(at, ask)) }
+                };
             }
         }
         verdict

@@ -41,18 +41,19 @@ fn limits() -> impl Strategy<Value = Vec<Limit>> {
     let algorithms = prop::sample::select(Algorithm::ALL.to_vec());
     let quota = prop_oneof![8 => 1_u32..30, 1 => 1_000_000_u32..=u32::MAX / 4];
     let waits = prop_oneof![Just(0_u32), 1_u32..100, 1_u32..100_000];
-    let one = (algorithms, quota, sub_windows, resolutions, waits, any::<bool>());
+    let enforced = prop::bool::weighted(0.7);
+    let one = (algorithms, quota, sub_windows, resolutions, waits, any::<bool>(), enforced);
     prop::collection::vec(one, 1..5).prop_map(|all| {
-        type One = (Algorithm, u32, u64, u32, u32, bool);
+        type One = (Algorithm, u32, u64, u32, u32, bool, bool);
         let compile = |(at, one): (usize, One)| {
-            let (algorithm, quota, s, resolution, max_wait, strict) = one;
+            let (algorithm, quota, s, resolution, max_wait, strict, enforce) = one;
             let window = s * u64::from(resolution);
             let resolution = if algorithm == Algorithm::SlidingWindow { resolution } else { 1 };
             let most = MAX_QUOTA_MILLIS / u64::max(window / u64::from(resolution), max_wait.into());
             let quota = u32::try_from(most).unwrap_or(u32::MAX).min(quota);
             let max_wait = if algorithm == Algorithm::LeakyBucket { max_wait } else { 0 };
             let quota = Quota { limit: quota, window, resolution, max_wait, strict };
-            Limit { algorithm, quota, ..limit(&format!("limit-{at}"), 1) }
+            Limit { algorithm, quota, enforce, ..limit(&format!("limit-{at}"), 1) }
         };
         all.into_iter().enumerate().map(compile).collect()
     })
