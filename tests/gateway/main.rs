@@ -55,5 +55,7 @@ mod reload;
 mod wobble;
 // Those already in stay in.
 mod throttle;
+// What would become of a request, told without sending it.
+mod explain;
 // A recorded log decided again.
 mod replay;
