@@ -87,15 +87,15 @@ fn sent(method: &str, url: &str, headers: &[&str]) -> String {
     let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
     let mut text = format!("{method} {target} HTTP/1.1\r\n");
     if !headers.iter().any(|line| line.to_ascii_lowercase().starts_with("host:")) {
-        text.push_str(&format!("Host: {host}\r\n"));
+        text.extend(["Host: ", host, "\r\n"]);
     }
-    headers.iter().for_each(|line| text.push_str(&format!("{line}\r\n")));
+    text.extend(headers.iter().flat_map(|line| [*line, "\r\n"]));
     text + "\r\n"
 }
 
 fn explained(config: &str, method: &str, url: &str, headers: &[&str]) -> Value {
     let mut arguments = vec!["explain", "-c", config, "--json", "-X", method];
-    headers.iter().for_each(|line| arguments.extend(["-H", line]));
+    arguments.extend(headers.iter().flat_map(|line| ["-H", *line]));
     arguments.push(url);
     serde_json::from_str(&run(&arguments)).expect("JSON")
 }
@@ -179,8 +179,7 @@ fn a_person_reads_keys_and_no_secrets() {
         "X-Forwarded-For: 192.0.2.7",
         "http://api.test/v1/items/7?k=payments",
     ]);
-    let wanted = format!(
-        "request    GET /v1/items/7 for host `api.test` from 192.0.2.7
+    let wanted = "request    GET /v1/items/7 for host `api.test` from 192.0.2.7
 route      items
 limit      token: sliding_window, 9 in 10h, costs 2
            key: token bearer *** (9 bytes)
@@ -189,9 +188,8 @@ limit      team: sliding_window, 5 in 10h, costs 1
            key: header:x-team (none), query:k payments, path:id 7
            admits, 4 left
 decision   admitted (a caller who has used nothing)
-"
-    );
-    assert!(text.starts_with(&wanted), "{text}");
+";
+    assert!(text.starts_with(wanted), "{text}");
     let last = format!("forwarded  GET /items/7?k=payments to origin: {}\n", upstream.target());
     assert!(text.ends_with(&last), "{text}");
     assert!(!text.contains("topsecret"));

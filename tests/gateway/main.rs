@@ -59,3 +59,5 @@ mod throttle;
 mod explain;
 // A recorded log decided again.
 mod replay;
+// Logs as they are found: foreign, compressed, damaged, hostile.
+mod logs;

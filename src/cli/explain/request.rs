@@ -39,7 +39,7 @@ impl Request {
             line.split_once(':').is_some_and(|(name, _)| name.eq_ignore_ascii_case("host"))
         };
         if !headers.iter().any(names_host) {
-            head.push_str(&format!("Host: {authority}\r\n"));
+            head.extend(["Host: ", authority, "\r\n"]);
         }
         for line in headers {
             head.push_str(line);
