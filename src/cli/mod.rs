@@ -3,6 +3,7 @@
 //! Results go to the output, logs and complaints to standard error.
 
 mod check;
+mod explain;
 mod replay;
 mod schema;
 mod serve;
@@ -68,6 +69,8 @@ enum Command {
     Serve(Serve),
     /// Read a configuration and tell every fault in it.
     Check(File),
+    /// Tell what would become of a request: its route, its limits and keys, and what is forwarded.
+    Explain(explain::Explain),
     /// Run a recorded access log through the limits: who would have been refused, by which, and when.
     Replay(replay::Replay),
     /// Print the configuration's JSON Schema, which editors complete from.
@@ -122,6 +125,7 @@ pub fn run<A: Into<OsString> + Clone>(
     match arguments.command.unwrap_or(Command::Serve(arguments.serve)) {
         Command::Serve(serve) => serve::run(&serve.file.config, &serve.log),
         Command::Check(file) => check::run(&file.config, out),
+        Command::Explain(explain) => explain::run(&explain, out),
         Command::Replay(replay) => replay::run(&replay, out),
         Command::Schema => schema::run(out),
         Command::Completions { shell } => {

@@ -35,6 +35,24 @@ pub struct HeadBounds {
     pub headers: usize,
 }
 
+impl HeadBounds {
+    /// Checks the request's head that `bytes` begin with, its size too. As [`check_request`].
+    pub fn check(self, bytes: &[u8]) -> Result<Option<(usize, Length)>, Fault> {
+        match check_request(bytes, self.headers) {
+            Ok(Some((length, _))) if length > self.bytes => Err(self.too_large(bytes)),
+            Ok(None) if bytes.len() > self.bytes => Err(self.too_large(bytes)),
+            other => other,
+        }
+    }
+
+    /// What is too large about a head: its first line alone, or all of it.
+    fn too_large(self, bytes: &[u8]) -> Fault {
+        let line = memchr::memchr(b'\n', bytes);
+        let fits = line.is_some_and(|end| end < self.bytes);
+        if fits { Fault::HeadTooLarge } else { Fault::TargetTooLong }
+    }
+}
+
 /// What the next bytes belong to.
 #[derive(Debug)]
 enum State {
@@ -88,22 +106,14 @@ impl<S> Inbound<S> {
         self.wire.begin();
     }
 
-    /// What is too large about a head: its first line alone, or all of it.
-    fn too_large(&self) -> Fault {
-        let line = memchr::memchr(b'\n', self.held.bytes());
-        let fits = line.is_some_and(|end| end < self.bounds.bytes);
-        if fits { Fault::HeadTooLarge } else { Fault::TargetTooLong }
-    }
-
     /// Looks for a whole head among the held bytes.
     fn check_head(&mut self) {
         while let Some(rest) = self.held.bytes().strip_prefix(b"\r\n") {
             let skipped = self.held.bytes().len() - rest.len();
             self.held.skip(skipped);
         }
-        match check_request(self.held.bytes(), self.bounds.headers) {
+        match self.bounds.check(self.held.bytes()) {
             Err(fault) => self.refuse(fault),
-            Ok(Some((length, _))) if length > self.bounds.bytes => self.refuse(self.too_large()),
             Ok(Some((length, body))) => {
                 self.checked = length;
                 self.incomplete = 0;
@@ -113,9 +123,6 @@ impl<S> Inbound<S> {
                     Length::Chunked => State::Chunked(Chunked::default()),
                 };
                 self.wire.begin();
-            }
-            Ok(None) if self.held.bytes().len() > self.bounds.bytes => {
-                self.refuse(self.too_large());
             }
             Ok(None) => self.incomplete = self.held.bytes().len(),
         }

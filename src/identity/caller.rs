@@ -3,7 +3,7 @@
 use http::HeaderMap;
 
 use super::{
-    key::{Ambiguous, FALLBACK, KeyHash, Secret, Subject},
+    key::{Ambiguous, FALLBACK, KeyHash, Secret, Sink, Subject},
     token::{TokenSource, token},
 };
 

@@ -125,21 +125,34 @@ pub struct Ambiguous(pub String);
 /// The tag of the client's address where it stands in for a key that is wholly empty: told apart
 /// from every part, so it never meets a token of the same spelling.
 pub(super) const FALLBACK: u8 = 0;
+/// The tags of what is not shown as it stands in the request.
+pub(super) const ADDRESS: u8 = 1;
+pub(super) const TOKEN: u8 = 2;
+pub(super) const SCHEME: u8 = 11;
 
 impl KeyPlan {
     /// Hashes the parts of `subject`. A missing part is the empty string; where all are missing the
     /// client's address is counted instead, so nobody escapes by leaving a header out.
     pub fn key(&self, subject: &Subject<'_>, secret: Secret) -> Result<u128, Ambiguous> {
         let mut hash = KeyHash::new(secret);
-        let mut empty = !self.0.is_empty();
-        for part in &self.0 {
-            empty &= hash.part(part, subject)?;
-        }
-        if empty {
+        if self.read(subject, &mut hash)? {
             hash = KeyHash::new(secret);
             hash.address(FALLBACK, subject);
         }
         Ok(hash.finish())
+    }
+
+    /// Reads the parts into `sink`; says whether there are some, and all are empty.
+    pub(super) fn read(
+        &self,
+        subject: &Subject<'_>,
+        sink: &mut impl Sink,
+    ) -> Result<bool, Ambiguous> {
+        let mut empty = !self.0.is_empty();
+        for part in &self.0 {
+            empty &= sink.part(part, subject)?;
+        }
+        Ok(empty)
     }
 }
 
@@ -154,11 +167,17 @@ impl KeyHash {
     pub(super) fn finish(self) -> u128 {
         self.0.finish128().as_u128()
     }
+}
+
+/// What the parts of a key are read into: a hash, or a list for a person.
+pub(super) trait Sink {
+    /// Takes one value in, under its tag.
+    fn put(&mut self, tag: u8, bytes: &[u8]);
 
     /// Adds one part; says whether it was empty.
     fn part(&mut self, part: &Part, subject: &Subject<'_>) -> Result<bool, Ambiguous> {
         Ok(match part {
-            Part::ClientIp => self.address(1, subject),
+            Part::ClientIp => self.address(ADDRESS, subject),
             Part::Token => {
                 let token = token(subject.token_sources, subject.headers)?.unwrap_or_default();
                 self.token(token)
@@ -168,23 +187,29 @@ impl KeyHash {
     }
 
     fn bytes(&mut self, tag: u8, bytes: &[u8]) -> bool {
-        self.0.write_u64(u64::from(tag) << 56 | bytes.len() as u64);
-        self.0.write(bytes);
+        self.put(tag, bytes);
         bytes.is_empty()
     }
 
-    pub(super) fn address(&mut self, tag: u8, subject: &Subject<'_>) -> bool {
+    fn address(&mut self, tag: u8, subject: &Subject<'_>) -> bool {
         match counted(subject.client, subject.ipv6_prefix) {
             IpAddr::V4(v4) => self.bytes(tag, &v4.octets()),
             IpAddr::V6(v6) => self.bytes(tag, &v6.octets()),
         }
     }
 
-    pub(super) fn token(&mut self, token: Token<'_>) -> bool {
+    fn token(&mut self, token: Token<'_>) -> bool {
         if !token.scheme.is_empty() {
-            self.bytes(11, &token.scheme.to_ascii_lowercase());
+            self.bytes(SCHEME, &token.scheme.to_ascii_lowercase());
         }
-        self.bytes(2, token.value)
+        self.bytes(TOKEN, token.value)
+    }
+}
+
+impl Sink for KeyHash {
+    fn put(&mut self, tag: u8, bytes: &[u8]) {
+        self.0.write_u64(u64::from(tag) << 56 | bytes.len() as u64);
+        self.0.write(bytes);
     }
 }
 

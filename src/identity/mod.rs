@@ -5,8 +5,10 @@ mod caller;
 pub mod client;
 pub mod key;
 pub mod token;
+mod values;
 
 pub use caller::{Caller, token_hash};
 pub use client::TrustedProxies;
 pub use key::{Ambiguous, KeyPlan, Part, Secret, Subject};
 pub use token::{TokenSource, token};
+pub use values::{KeyValues, Value};

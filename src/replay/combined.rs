@@ -50,15 +50,12 @@ fn split_time(rest: &[u8]) -> Result<(&[u8], Millis, &[u8]), LineFault> {
     let mut fault = LineFault::Missing("time in brackets");
     for bracket in memchr::memchr_iter(b'[', rest).take(BRACKETS) {
         let text = &rest[bracket + 1..];
-        match text.get(..TIME_LENGTH).filter(|_| text.get(TIME_LENGTH) == Some(&b']')).map(millis) {
-            Some(Some(time)) => {
-                return Ok((rest[..bracket].trim_ascii(), time, &text[TIME_LENGTH + 1..]));
-            }
-            _ => {
-                let end = memchr::memchr(b']', text).unwrap_or(text.len());
-                fault = LineFault::Time(shown(&text[..end]), TIME_FORM);
-            }
+        let stamp = text.get(..TIME_LENGTH).filter(|_| text.get(TIME_LENGTH) == Some(&b']'));
+        if let Some(time) = stamp.and_then(millis) {
+            return Ok((rest[..bracket].trim_ascii(), time, &text[TIME_LENGTH + 1..]));
         }
+        let end = memchr::memchr(b']', text).unwrap_or(text.len());
+        fault = LineFault::Time(shown(&text[..end]), TIME_FORM);
     }
     Err(fault)
 }

@@ -27,6 +27,8 @@ pub struct Lines<R> {
     buffer: Box<[u8]>,
     /// What was read and not given yet.
     held: std::ops::Range<usize>,
+    /// How much of it is known to hold no line's end.
+    searched: usize,
     /// Whether what comes up to the next line's end belongs to a line that is too long.
     passing: bool,
     ended: bool,
@@ -56,19 +58,21 @@ impl<R: Read> Lines<R> {
     /// Cuts what `reader` gives.
     pub fn new(reader: R) -> Self {
         let buffer = vec![0; BUFFER].into_boxed_slice();
-        Self { reader, buffer, held: 0..0, passing: false, ended: false }
+        Self { reader, buffer, held: 0..0, searched: 0, passing: false, ended: false }
     }
 
     /// The next line; `None` at the end.
-    pub fn next(&mut self) -> io::Result<Option<Piece<'_>>> {
+    pub fn next_line(&mut self) -> io::Result<Option<Piece<'_>>> {
         let (line, next) = loop {
             let held = &self.buffer[self.held.clone()];
-            if let Some(end) = memchr::memchr(b'\n', held) {
-                break (self.held.start..self.held.start + end, self.held.start + end + 1);
+            if let Some(end) = memchr::memchr(b'\n', &held[self.searched..]) {
+                let end = self.held.start + self.searched + end;
+                break (self.held.start..end, end + 1);
             }
+            self.searched = held.len();
             if held.len() > MAX_LINE + 1 {
                 self.passing = true;
-                self.held = 0..0;
+                (self.held, self.searched) = (0..0, 0);
             }
             if self.ended {
                 if self.held.is_empty() && !self.passing {
@@ -78,20 +82,21 @@ impl<R: Read> Lines<R> {
             }
             self.fill()?;
         };
-        self.held.start = next;
+        (self.held.start, self.searched) = (next, 0);
         let line = &self.buffer[line];
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let too_long = std::mem::take(&mut self.passing) || line.len() > MAX_LINE;
         Ok(Some(if too_long { Piece::TooLong } else { Piece::Line(line) }))
     }
 
-    /// Reads more behind what is held, which has been moved to the front.
+    /// Reads more behind what is held, which is moved to the front where there is no room.
     fn fill(&mut self) -> io::Result<()> {
-        let length = self.held.len();
-        self.buffer.copy_within(self.held.clone(), 0);
-        self.held = 0..length;
+        if self.held.end == self.buffer.len() || self.held.is_empty() {
+            self.buffer.copy_within(self.held.clone(), 0);
+            self.held = 0..self.held.len();
+        }
         loop {
-            match self.reader.read(&mut self.buffer[length..]) {
+            match self.reader.read(&mut self.buffer[self.held.end..]) {
                 Ok(count) => {
                     self.ended = count == 0;
                     self.held.end += count;

@@ -160,7 +160,7 @@ impl Replay {
         observer: &mut Option<Observer<'_>>,
     ) -> io::Result<()> {
         let mut lines = open(reader)?;
-        while let Some(piece) = lines.next()? {
+        while let Some(piece) = lines.next_line()? {
             report.lines += 1;
             let place = Place { file: self.files.len() as u32, line: report.lines };
             let parsed = match piece {

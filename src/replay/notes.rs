@@ -23,8 +23,8 @@ pub(super) fn notes(replay: &Replay) -> Vec<String> {
     }
     if replay.from_proxies > 0 {
         notes.push(format!(
-            "{} requests come from trusted proxies, and the log does not have the clients behind them: \
-             each proxy is one client here",
+            "requests from trusted proxies: {}; the log does not have the clients behind them, so each \
+             proxy is one client here",
             replay.from_proxies
         ));
     }
@@ -37,8 +37,8 @@ pub(super) fn notes(replay: &Replay) -> Vec<String> {
         }
         if candidate.evictions() > 0 {
             notes.push(format!(
-                "{}: {} counters were dropped because there were more than store.memory.max_keys, so \
-                 too little may be refused",
+                "{}: counters dropped because there were more than store.memory.max_keys: {}; too little \
+                 may be refused",
                 candidate.name,
                 candidate.evictions()
             ));
@@ -46,15 +46,16 @@ pub(super) fn notes(replay: &Replay) -> Vec<String> {
     }
     if replay.late > 0 {
         notes.push(format!(
-            "{} lines are more than {} lines out of order: replayed at the time of the line before them",
+            "lines that are more than {1} lines out of order: {0}; replayed at the time of the line \
+             before them",
             replay.late,
             super::WINDOW
         ));
     }
     if replay.unasked > 0 {
         notes.push(format!(
-            "{} requests had ended at the gateway before any limit was asked (malformed, ambiguous, or too \
-             long): they are not charged here either",
+            "requests that had ended at the gateway before any limit was asked (malformed, ambiguous or \
+             too long): {}; not charged here either",
             replay.unasked
         ));
     }
@@ -82,10 +83,7 @@ fn missing(replay: &Replay, log: &str, parts: &[&str], lacks: impl Fn(&Part) -> 
     )
 }
 
-fn limits<'c>(
-    candidate: &'c Candidate,
-    lacks: impl Fn(&Part) -> bool,
-) -> impl Iterator<Item = &'c str> {
+fn limits(candidate: &Candidate, lacks: impl Fn(&Part) -> bool) -> impl Iterator<Item = &str> {
     let used = candidate.snapshot.routes.iter().flat_map(|route| &route.limits);
     used.filter(move |used| used.key.0.iter().any(&lacks)).map(|used| &*used.policy.limit.name)
 }

@@ -57,5 +57,9 @@ mod wobble;
 mod policies;
 // Those already in stay in.
 mod throttle;
+// What would become of a request, told without sending it.
+mod explain;
 // A recorded log decided again.
 mod replay;
+// Logs as they are found: foreign, compressed, damaged, hostile.
+mod logs;

@@ -1,4 +1,4 @@
-use std::{collections::BTreeMap, fs};
+use std::{collections::BTreeMap, fmt::Write, fs};
 
 use tidegate::{cli, clock::Clock};
 
@@ -76,12 +76,14 @@ fn request(dice: &mut Dice) -> (bool, String) {
         0 => {}
         1 => headers.push_str("Authorization: Bearer a\r\nAuthorization: Bearer b\r\n"),
         2 => headers.push_str("Cookie: session=s1\r\n"),
-        token => headers.push_str(&format!("Authorization: bearer t{}\r\n", token % 5)),
+        token => write!(headers, "Authorization: bearer t{}\r\n", token % 5).expect("memory"),
     }
     match dice.roll(10) {
         0 => {}
-        1 => headers.push_str(&format!("X-Forwarded-For: 2001:db8::{:x}\r\n", dice.roll(4))),
-        last => headers.push_str(&format!("X-Forwarded-For: 6.6.6.6, 192.0.2.{}\r\n", last % 6)),
+        1 => write!(headers, "X-Forwarded-For: 2001:db8::{:x}\r\n", dice.roll(4)).expect("memory"),
+        last => {
+            write!(headers, "X-Forwarded-For: 6.6.6.6, 192.0.2.{}\r\n", last % 6).expect("memory")
+        }
     }
     match dice.roll(40) {
         0 => headers.push_str("Expect: nonsense\r\n"),
@@ -94,7 +96,7 @@ fn request(dice: &mut Dice) -> (bool, String) {
         _ => "",
     };
     if !body.is_empty() {
-        headers.push_str(&format!("Content-Length: {}\r\n", body.len()));
+        write!(headers, "Content-Length: {}\r\n", body.len()).expect("memory");
     }
     (method == "HEAD", format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n{body}"))
 }

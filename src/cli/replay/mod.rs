@@ -141,7 +141,7 @@ fn complaint(report: &Report, untold: bool) -> Exit {
         }
     }
     let nothing = report.requests == 0 && report.malformed > 0;
-    if nothing || (untold && report.malformed > 0) {
+    if untold {
         for malformed in &report.first_malformed {
             complain(&format!("{}: {}", malformed.at, malformed.fault));
         }

@@ -8,16 +8,16 @@ use crate::replay::report::{Difference, Outcome, Report, Row};
 pub(super) fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     for file in &report.files {
         let format = file.format.unwrap_or("no format");
-        writeln!(out, "{}: {format}, {} lines", file.name, grouped(file.lines))?;
+        writeln!(out, "{}: {format}, {}", file.name, count(file.lines, "line"))?;
         if let Some(broken) = &file.broken {
             writeln!(out, "  breaks off there: {broken}")?;
         }
     }
-    write!(out, "{} requests", grouped(report.requests))?;
+    write!(out, "{}", count(report.requests, "request"))?;
     if let (Some(from), Some(to)) = (&report.from, &report.to) {
         write!(out, " from {from} to {to}")?;
     }
-    writeln!(out, "; {} malformed lines", grouped(report.malformed))?;
+    writeln!(out, "; {}", count(report.malformed, "malformed line"))?;
     for malformed in &report.first_malformed {
         writeln!(out, "  {}: {}", malformed.at, malformed.fault)?;
     }
@@ -38,12 +38,12 @@ pub(super) fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 
 fn outcome(outcome: &Outcome, out: &mut dyn Write) -> io::Result<()> {
     let Outcome { config, matched, admitted, refused, unlimited, .. } = outcome;
-    let [matched, admitted, refused, unlimited] =
-        [matched, admitted, refused, unlimited].map(|count| grouped(*count));
+    let [admitted, refused, unlimited] = [admitted, refused, unlimited].map(|n| grouped(*n));
     write!(
         out,
-        "\n{config}: {matched} requests have a route: {admitted} admitted, {refused} refused, \
-         {unlimited} without a limit"
+        "\n{config}: {} with a route: {admitted} admitted, {refused} refused, {unlimited} without a \
+         limit",
+        count(*matched, "request")
     )?;
     for (status, count) in &outcome.unmatched {
         write!(out, "; {} answered with {status}", grouped(*count))?;
@@ -109,6 +109,10 @@ fn table(
         }
     }
     writeln!(out, "\n{table}")
+}
+
+fn count(number: u64, what: &str) -> String {
+    format!("{} {what}{}", grouped(number), if number == 1 { "" } else { "s" })
 }
 
 /// A number with its thousands apart.

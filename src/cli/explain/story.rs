@@ -1,0 +1,278 @@
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use http::request::Parts;
+use http::{HeaderMap, header};
+use serde::Serialize;
+
+use super::request::Request;
+use crate::error::GatewayError;
+use crate::identity::{Caller, KeyValues, Secret};
+use crate::limit::{Millis, Verdict};
+use crate::plan::{self, Asked, Matched};
+use crate::respond::{self, Told};
+use crate::snapshot::{Route, Snapshot};
+use crate::store::memory::Memory;
+use crate::upstream::Kind;
+
+/// Nothing that is hashed here is kept or told.
+const SECRET: Secret = Secret(0, 0);
+
+/// What would become of a request. Names of fields are promises.
+#[derive(Default, Serialize)]
+pub(super) struct Story {
+    /// The method.
+    method: String,
+    /// The host, as routes know it.
+    host: String,
+    /// The path, in normal form.
+    path: String,
+    /// The client, behind trusted proxies.
+    client: String,
+    /// The route.
+    route: Option<String>,
+    /// Its limits.
+    limits: Vec<LimitStory>,
+    /// Whether the throttle asks who comes.
+    throttle: bool,
+    /// `admitted`, `refused`, `none` where nothing limits it, or `unasked` where it ends before; for a
+    /// caller who has used nothing.
+    decision: &'static str,
+    /// The status that the gateway itself answers with; none where an upstream answers.
+    status: Option<u16>,
+    /// Why, where it is an error.
+    reason: Option<String>,
+    /// What the gateway adds to the answer.
+    headers: BTreeMap<String, String>,
+    /// Who answers.
+    upstream: Option<String>,
+    /// The servers, one of which is asked.
+    targets: Vec<String>,
+    /// The target that is asked for there.
+    forwarded: Option<String>,
+}
+
+/// One limit of the route.
+#[derive(Serialize)]
+struct LimitStory {
+    name: String,
+    algorithm: &'static str,
+    quota: u32,
+    window_ms: Millis,
+    cost: u32,
+    /// Which of its tiers the caller is in, from 0.
+    tier: Option<u16>,
+    /// Whether it may refuse.
+    enforced: bool,
+    /// What it counts by; empty: everyone together.
+    key: Vec<KeyStory>,
+    /// The client's address, where it is counted because the key is wholly empty.
+    fallback: Option<String>,
+    admitted: bool,
+    remaining: u64,
+}
+
+#[derive(Serialize)]
+struct KeyStory {
+    part: String,
+    value: String,
+}
+
+impl Story {
+    /// What the gateway would do with `request` at `now`, step by step as it does.
+    pub(super) fn of(snapshot: &Snapshot, request: &Request, now: Millis) -> Self {
+        let mut story = Self { decision: "unasked", ..Self::default() };
+        if let Err((error, route)) = story.follow(snapshot, request, now) {
+            story.refused(&error, route);
+        }
+        story
+    }
+
+    /// Follows the request as far as it comes; the error has the route, where there is one.
+    fn follow<'s>(
+        &mut self,
+        snapshot: &'s Snapshot,
+        request: &Request,
+        now: Millis,
+    ) -> Result<(), (GatewayError, Option<&'s Route>)> {
+        let early = |error| (error, None);
+        let (mut parts, body) = request.parts(snapshot.http.head).map_err(early)?;
+        self.method = parts.method.to_string();
+        let expects = parts.headers.contains_key(header::EXPECT);
+        plan::screen(&mut parts, expects).map_err(early)?;
+        let asked = Asked::read(snapshot, request.peer, &parts).map_err(early)?;
+        self.host = asked.host.to_string();
+        self.path = asked.path.to_string();
+        self.client = asked.client.to_string();
+        let matched = asked.find(snapshot).map_err(|error| {
+            if matches!(error, GatewayError::NoRoute | GatewayError::OtherMethods(_)) {
+                self.decision = "none";
+            }
+            early(error)
+        })?;
+        let route = &snapshot.routes[matched.index];
+        self.route = Some(route.name.to_string());
+        self.routed(snapshot, &matched, &parts, body, now).map_err(|error| (error, Some(route)))
+    }
+
+    fn routed(
+        &mut self,
+        snapshot: &Snapshot,
+        matched: &Matched<'_>,
+        parts: &Parts,
+        body: u64,
+        now: Millis,
+    ) -> Result<(), GatewayError> {
+        let route = matched.route;
+        self.throttle = route.throttle && snapshot.throttle.is_some();
+        let (caller, asks, values) = matched.subject(|subject| {
+            let values = route.limits.iter().map(|used| used.key.values(subject));
+            let values = values.collect::<Result<Vec<KeyValues>, _>>();
+            (Caller::of(subject, SECRET), plan::asks(route, subject, SECRET), values)
+        });
+        if self.throttle {
+            caller.map_err(GatewayError::Ambiguous)?;
+        }
+        let (asks, values) = (asks?, values.map_err(GatewayError::Ambiguous)?);
+        let forwarded = matched.forwarded(parts)?;
+        if body > route.max_body {
+            return Err(GatewayError::BodyTooLong);
+        }
+        self.decision = "none";
+        if !asks.is_empty() {
+            let charges = plan::charges(route, &asks);
+            let verdict = Memory::new(charges.len()).charge(&charges, now);
+            let told = Told { route, asks: &asks };
+            self.limited(told, values, &verdict);
+            let cross_origin = parts.headers.contains_key(header::ORIGIN);
+            self.rate_headers(snapshot, told, &verdict, cross_origin);
+            if !verdict.admitted {
+                return Err(GatewayError::Refused(Box::new(verdict)));
+            }
+        }
+        self.upstream = Some(route.upstream.name.to_string());
+        match &route.upstream.kind {
+            Kind::Respond(fixed) => self.status = Some(fixed.status.as_u16()),
+            Kind::Servers(servers) => {
+                let sent = forwarded.as_ref().unwrap_or(&parts.uri);
+                self.forwarded = sent.path_and_query().map(ToString::to_string);
+                let targets = servers.targets.iter();
+                self.targets = targets.map(|at| format!("http://{}", at.authority())).collect();
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells what the limits say of a caller who has used nothing.
+    fn limited(&mut self, told: Told<'_>, values: Vec<KeyValues>, verdict: &Verdict) {
+        self.decision = if verdict.admitted { "admitted" } else { "refused" };
+        let limits = told.route.limits.iter().zip(told.asks).zip(values).zip(&verdict.decisions);
+        self.limits = limits
+            .map(|(((used, ask), values), decision)| {
+                (used.policy.limit(ask.tier), ask, values, decision)
+            })
+            .map(|(limit, ask, values, decision)| LimitStory {
+                name: limit.name.to_string(),
+                algorithm: limit.algorithm.tag(),
+                quota: limit.quota.limit,
+                window_ms: limit.quota.window,
+                cost: ask.cost,
+                tier: ask.tier,
+                enforced: limit.enforce,
+                key: values
+                    .parts
+                    .into_iter()
+                    .map(|value| KeyStory { part: value.part, value: value.value })
+                    .collect(),
+                fallback: values.fallback.map(|address| address.to_string()),
+                admitted: decision.admitted,
+                remaining: decision.remaining,
+            })
+            .collect();
+    }
+
+    fn rate_headers(
+        &mut self,
+        snapshot: &Snapshot,
+        told: Told<'_>,
+        verdict: &Verdict,
+        cross_origin: bool,
+    ) {
+        let names: Vec<_> = told.route.limits.iter().map(|used| used.resource.clone()).collect();
+        let mut headers = HeaderMap::new();
+        respond::rate_headers(&mut headers, told, &names, verdict, snapshot.headers, cross_origin);
+        self.add_headers(&headers);
+    }
+
+    fn refused(&mut self, error: &GatewayError, route: Option<&Route>) {
+        let answer = respond::error(error, route, "", HeaderMap::new());
+        self.status = Some(answer.status().as_u16());
+        self.reason = Some(error.detail());
+        self.add_headers(answer.headers());
+    }
+
+    fn add_headers(&mut self, headers: &HeaderMap) {
+        let told = headers.iter().map(|(name, value)| {
+            (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned())
+        });
+        self.headers.extend(told);
+    }
+
+    /// Tells it to a person.
+    pub(super) fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { method, host, path, client, .. } = self;
+        if !path.is_empty() {
+            writeln!(out, "request    {method} {path} for host `{host}` from {client}")?;
+        }
+        writeln!(out, "route      {}", self.route.as_deref().unwrap_or("none"))?;
+        for limit in &self.limits {
+            limit.print(out)?;
+        }
+        if self.throttle {
+            writeln!(out, "throttle   while it is on, only an active user passes")?;
+        }
+        let caller = if self.limits.is_empty() { "" } else { " (a caller who has used nothing)" };
+        writeln!(out, "decision   {}{caller}", self.decision)?;
+        if let Some(status) = self.status {
+            let reason = self.reason.as_deref().unwrap_or("the gateway answers by itself");
+            writeln!(out, "answer     {status}: {reason}")?;
+        }
+        for (name, value) in &self.headers {
+            writeln!(out, "           {name}: {value}")?;
+        }
+        if let (Some(upstream), Some(target)) = (&self.upstream, &self.forwarded) {
+            let targets = self.targets.join(", ");
+            writeln!(out, "forwarded  {method} {target} to {upstream}: {targets}")?;
+        }
+        Ok(())
+    }
+}
+
+impl LimitStory {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { name, algorithm, quota, cost, .. } = self;
+        let window = humantime::format_duration(std::time::Duration::from_millis(self.window_ms));
+        writeln!(out, "limit      {name}: {algorithm}, {quota} in {window}, costs {cost}")?;
+        let key = self.key.iter().map(|key| match &*key.value {
+            "" => format!("{} (none)", key.part),
+            value => format!("{} {value}", key.part),
+        });
+        let key = key.collect::<Vec<_>>().join(", ");
+        match (&self.fallback, self.key.is_empty()) {
+            (Some(address), _) => {
+                writeln!(out, "           key: {key}; so the client's address {address}")
+            }
+            (None, true) => writeln!(out, "           key: none, everyone is counted together"),
+            (None, false) => writeln!(out, "           key: {key}"),
+        }?;
+        if let Some(tier) = self.tier {
+            writeln!(out, "           tier {tier}: another quota than its own")?;
+        }
+        let fate = match (self.admitted, self.enforced) {
+            (true, _) => "admits",
+            (false, true) => "refuses",
+            (false, false) => "would refuse, and is not enforced",
+        };
+        writeln!(out, "           {fate}, {} left", self.remaining)
+    }
+}

@@ -1,0 +1,212 @@
+use std::fs;
+
+use serde_json::Value;
+use tidegate::cli;
+
+use crate::{
+    client::{Client, Reply},
+    gateway::Gateway,
+    replay::run,
+    upstream::Upstream,
+};
+
+fn rules(upstream: &Upstream) -> String {
+    format!(
+        "client: {{trusted_proxies: [127.0.0.1/32], token: [header:authorization, cookie:session]}}
+http: {{max_head: 8KiB, max_headers: 10}}
+headers: {{standard: draft-11}}
+upstreams:
+  origin: {{targets: [{}]}}
+  hello: {{respond: {{status: 203, body: hello}}}}
+limits:
+  token: {{quota: 9, window: 10h, key: [token], cost: 2}}
+  team: {{quota: 5, window: 10h, key: ['header:x-team', 'query:k', 'path:id']}}
+routes:
+  - {{name: items, match: {{host: api.test, path: '/v1/items/{{id}}'}}, upstream: origin, limits: [token, team], strip_prefix: /v1}}
+  - {{name: write, match: {{path: /write, methods: [PUT, POST]}}, upstream: origin, limits: [token], max_body: 10B}}
+  - {{name: wide, match: {{path: '/wide/{{*rest}}'}}, upstream: origin, strip_prefix: /wide}}
+  - {{name: hello, match: {{path: /hello}}, upstream: hello, limits: [token]}}
+",
+        upstream.target()
+    )
+}
+
+/// Method, URL, and headers as `-H` takes them.
+const ASKED: [(&str, &str, &[&str]); 39] = [
+    ("GET", "http://api.test/v1/items/7?x=1", &[]),
+    ("GET", "HTTP://API.test.:8080/v1//items/./%37", &["x-team: a"]),
+    ("DELETE", "http://api.test/v1/items/a%2fb?k=%61", &["Origin: http://web.test"]),
+    ("GET", "http://api.test/v1/items/a%20b?k=1&k=2", &[]),
+    ("GET", "http://api.test/v1/items/7?k=1&k=1", &[]),
+    ("GET", "http://api.test/v1/items/7", &["x-team: a", "X-Team: b"]),
+    ("GET", "http://api.test/v1/items/7", &["Cookie: session=a; session=b"]),
+    ("GET", "http://other.test/v1/items/7", &[]),
+    ("GET", "http://other.test/v1/items/7", &["Host: api.test"]),
+    ("GET", "/v1/items/7", &["host: api.test:99"]),
+    ("GET", "http://api.test", &[]),
+    ("GET", "http://api.test?x", &[]),
+    ("GET", "http://api.test/wide/#fragment", &[]),
+    ("GET", "http://api.test/wide", &[]),
+    ("GET", "http://api.test/wide/", &[]),
+    ("GET", "http://api.test/wide/a/../b/c/.?q=/../", &[]),
+    ("PATCH", "http://api.test/write", &[]),
+    ("POST", "http://api.test/write", &["Content-Length: 0"]),
+    ("POST", "http://api.test/write", &["Content-Length: 11"]),
+    ("POST", "http://api.test/write", &["Content-Length: 1", "Transfer-Encoding: chunked"]),
+    ("PUT", "http://api.test/write", &["Expect: nonsense"]),
+    ("TRACE", "http://api.test/hello", &[]),
+    ("GET", "http://api.test/hello", &[]),
+    ("get", "http://api.test/hello", &[]),
+    ("G(T", "http://api.test/hello", &[]),
+    ("GET", "http://api.test/hello", &["Broken : 1"]),
+    ("GET", "http://api.test/hello", &["no colon"]),
+    ("GET", "http://api.test/hello", &["a: b\u{1}"]),
+    ("GET", "http://api.test/hello", &["Host: a", "Host: b"]),
+    ("GET", "http://a!b/hello", &[]),
+    ("GET", "http://[::1]:80/hello", &[]),
+    ("GET", "http://[::1/hello", &[]),
+    ("GET", "http://api.test/a%zz", &[]),
+    ("GET", "http://api.test/../x", &[]),
+    ("GET", "http://api.test/a%00", &[]),
+    ("GET", "http://api.test/<b>", &[]),
+    ("GET", "http://api.test/a b", &[]),
+    ("GET", "http://api.test/{b}|", &[]),
+    (
+        "GET",
+        "http://api.test/hello",
+        &["a: 1", "b: 1", "c: 1", "d: 1", "e: 1", "f: 1", "g: 1", "h: 1", "i: 1", "j: 1"],
+    ),
+];
+
+/// What a client sends that is given the same.
+fn sent(method: &str, url: &str, headers: &[&str]) -> String {
+    let rest = url.split('#').next().unwrap_or_default();
+    let rest = rest.get(7..).filter(|_| !rest.starts_with('/')).unwrap_or(rest);
+    let slash = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (host, target) = rest.split_at(slash);
+    let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
+    let mut text = format!("{method} {target} HTTP/1.1\r\n");
+    if !headers.iter().any(|line| line.to_ascii_lowercase().starts_with("host:")) {
+        text.extend(["Host: ", host, "\r\n"]);
+    }
+    text.extend(headers.iter().flat_map(|line| [*line, "\r\n"]));
+    text + "\r\n"
+}
+
+fn explained(config: &str, method: &str, url: &str, headers: &[&str]) -> Value {
+    let mut arguments = vec!["explain", "-c", config, "--json", "-X", method];
+    arguments.extend(headers.iter().flat_map(|line| ["-H", *line]));
+    arguments.push(url);
+    serde_json::from_str(&run(&arguments)).expect("JSON")
+}
+
+fn compare(told: &Value, reply: &Reply, text: &str, upstream: &Upstream) {
+    match told["status"].as_u64() {
+        None => {
+            assert_eq!(reply.status, 200, "{text}{told}");
+            let seen = upstream.texts().pop().expect("the upstream saw it");
+            let (method, target) = (&told["method"], &told["forwarded"]);
+            let line = format!(
+                "{} {} HTTP/1.1\r\n",
+                method.as_str().expect("a method"),
+                target.as_str().expect("a target")
+            );
+            assert!(seen.starts_with(&line), "{line} {seen}");
+        }
+        Some(status) => assert_eq!(u64::from(reply.status), status, "{text}{told}"),
+    }
+    if let Some(reason) = told["reason"].as_str() {
+        assert_eq!(reply.json()["detail"], reason, "{text}");
+    }
+    let headers = told["headers"].as_object().expect("headers");
+    for (name, value) in headers {
+        // Both are told a moment apart.
+        if !matches!(&**name, "x-ratelimit-reset" | "ratelimit") {
+            assert_eq!(reply.header(name), value.as_str(), "{name} {text}");
+        }
+    }
+    for name in ["x-ratelimit-limit", "ratelimit-policy", "allow", "access-control-expose-headers"]
+    {
+        assert_eq!(reply.header(name).is_some(), headers.contains_key(name), "{name} {text}");
+    }
+}
+
+#[test]
+fn what_is_told_is_what_a_live_gateway_does() {
+    let upstream = Upstream::hello();
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("tidegate.yaml");
+    let config = config.to_str().expect("a path");
+    fs::write(config, rules(&upstream)).expect("a file");
+    let long = format!("http://api.test/{}", "a".repeat(9_000));
+    let large = format!("a: {}", "a".repeat(9_000));
+    let more: [(&str, &str, &[&str]); 2] =
+        [("GET", &long, &[]), ("GET", "http://api.test/hello", &[&large])];
+    let mut routes = Vec::new();
+    for (number, (method, url, headers)) in ASKED.into_iter().chain(more).enumerate() {
+        // One that has counted nobody yet.
+        let gateway = Gateway::start(&rules(&upstream));
+        let address = format!("X-Forwarded-For: 192.0.2.{number}");
+        let few = headers.len() < 10;
+        let own = ["Authorization: Bearer t", &*address].into_iter().filter(|_| few);
+        let headers: Vec<&str> = headers.iter().copied().chain(own).collect();
+        let told = explained(config, method, url, &headers);
+        let text = sent(method, url, &headers);
+        let mut client = Client::connect(gateway.address());
+        let reply = client.send(&text).reply();
+        compare(&told, &reply, &text, &upstream);
+        routes.push(told["route"].as_str().unwrap_or("none").to_owned());
+    }
+    for name in ["items", "write", "wide", "hello", "none"] {
+        assert!(routes.iter().any(|route| route == name), "{name}: {routes:?}");
+    }
+}
+
+#[test]
+fn a_person_reads_keys_and_no_secrets() {
+    let upstream = Upstream::hello();
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("tidegate.yaml");
+    let config = config.to_str().expect("a path");
+    fs::write(config, rules(&upstream)).expect("a file");
+    let text = run(&[
+        "explain",
+        "-c",
+        config,
+        "-H",
+        "Authorization: Bearer topsecret",
+        "-H",
+        "X-Forwarded-For: 192.0.2.7",
+        "http://api.test/v1/items/7?k=payments",
+    ]);
+    let wanted = "request    GET /v1/items/7 for host `api.test` from 192.0.2.7
+route      items
+limit      token: sliding_window, 9 in 10h, costs 2
+           key: token bearer *** (9 bytes)
+           admits, 7 left
+limit      team: sliding_window, 5 in 10h, costs 1
+           key: header:x-team (none), query:k payments, path:id 7
+           admits, 4 left
+decision   admitted (a caller who has used nothing)
+";
+    assert!(text.starts_with(wanted), "{text}");
+    let last = format!("forwarded  GET /items/7?k=payments to origin: {}\n", upstream.target());
+    assert!(text.ends_with(&last), "{text}");
+    assert!(!text.contains("topsecret"));
+    assert_eq!(upstream.count(), 0, "it connects to nothing");
+}
+
+#[test]
+fn what_is_no_url_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("tidegate.yaml");
+    fs::write(&config, rules(&Upstream::hello())).expect("a file");
+    let config = config.to_str().expect("a path");
+    for url in
+        ["", "items", "ftp://a/x", "http://", "http:///x", "http://user:pw@a/x", "http:/\u{e9}"]
+    {
+        let mut out = Vec::new();
+        let exit = cli::run(["tidegate", "explain", "-c", config, url], &mut out);
+        assert_eq!((exit, out.is_empty()), (cli::Exit::BadInput, true), "{url}");
+    }
+}
