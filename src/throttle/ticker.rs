@@ -287,6 +287,8 @@ mod tests {
 
     const NOW: u64 = 1_699_999_980_000;
     const MINUTE: u64 = 60_000;
+    /// 120 minutes.
+    const STEP: i64 = 7_200_000;
 
     /// A Redis that keeps nothing but a seed and the time.
     struct Stub {
@@ -354,7 +356,7 @@ mod tests {
         let mut ticker = ticking(&throttle, &clock, &mut stub).await;
         // This machine's alone: the filters have turned by it before Redis tells better.
         clock.set(NOW + 120 * MINUTE);
-        stub.ahead = -(120 * MINUTE as i64);
+        stub.ahead = -STEP;
         ticker.tick(Some(&mut stub)).await;
         assert!(!throttle.filter.load().knows(1), "it is forgotten");
         assert!(!throttle.status().refuses(), "so nobody is refused for being unknown");
@@ -372,8 +374,8 @@ mod tests {
         let (throttle, mut stub) = refusing(&clock).await;
         let mut ticker = ticking(&throttle, &clock, &mut stub).await;
         clock.set(NOW + 120 * MINUTE);
-        ticker.stepped(120 * MINUTE as i64, true);
-        stub.ahead = -(120 * MINUTE as i64);
+        ticker.stepped(STEP, true);
+        stub.ahead = -STEP;
         ticker.tick(Some(&mut stub)).await;
         assert!(throttle.filter.load().knows(1) && throttle.status().refuses());
     }
@@ -389,7 +391,7 @@ mod tests {
         clock.set(NOW + 120 * MINUTE);
         ticker.stepped(900, false);
         assert!(throttle.status().refuses(), "less than a generation is nothing");
-        ticker.stepped(120 * MINUTE as i64, false);
+        ticker.stepped(STEP, false);
         assert!(!throttle.status().refuses(), "at once");
         ticker.tick(None::<&mut Stub>).await;
         assert!(!throttle.status().refuses());
