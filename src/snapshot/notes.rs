@@ -1,14 +1,19 @@
 //! What is allowed, and may not be meant.
 
 use super::Snapshot;
-use crate::upstream::Kind;
+use crate::{throttle::mode::Mode, upstream::Kind};
 
 impl Snapshot {
     /// What an operator should know of this configuration though nothing is wrong with it; one line
     /// each.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        if self.throttle.is_some() {
+        if let Some(throttle) = &self.throttle {
+            if throttle.mode == Mode::On {
+                notes.push(
+                    "with `mode: on` a gateway that knows nobody yet lets nobody in".to_owned(),
+                );
+            }
             let unchecked = self
                 .routes
                 .iter()
