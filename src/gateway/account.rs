@@ -13,6 +13,7 @@ use bytes::Bytes;
 use crossbeam_utils::CachePadded;
 use http_body::{Body, Frame, SizeHint};
 
+use super::admission::Stay;
 use crate::{
     clock,
     framing::Wire,
@@ -33,6 +34,8 @@ pub(super) struct Account {
     pub(super) limit: &'static str,
     pub(super) wire: Rc<Wire>,
     pub(super) line: Option<Box<LineDraft>>,
+    /// Keeps the caller known to the throttle; held for its drop.
+    pub(super) stay: Option<Stay>,
     /// Whether the answer may end with the connection, so that a cut could pass for its end.
     pub(super) until_close: bool,
     bytes: u64,
@@ -63,6 +66,7 @@ impl Account {
             limit: "unasked",
             wire,
             line: None,
+            stay: None,
             until_close: false,
             bytes: 0,
             complete: false,

@@ -1,5 +1,7 @@
 //! The throttle as a request meets it: asked before anything is charged, told when it is answered.
 
+use std::rc::Rc;
+
 use http::StatusCode;
 
 use super::{Gateway, rules::Rules, visit::Visit};
@@ -7,8 +9,20 @@ use crate::{
     error::GatewayError,
     identity::{Caller, Secret, Subject},
     snapshot::Route,
-    throttle::{Admitted, Newcomer},
+    throttle::{Admitted, Gate, Newcomer},
 };
+
+/// A known caller whose answer is on its way: as long as that lasts the caller is active.
+pub(super) struct Stay {
+    gate: Rc<Gate>,
+    token: u64,
+}
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        self.gate.remain(self.token);
+    }
+}
 
 impl Gateway {
     /// Who asks, where the throttle wants to know.
@@ -45,14 +59,18 @@ impl Gateway {
         }
     }
 
-    /// Remembers a caller whose token the upstream took.
-    pub(super) fn remember(&self, rules: &Rules, visit: &Visit, status: StatusCode) {
+    /// Remembers a caller whose token the upstream took, now and when the answer has ended.
+    pub(super) fn remember(&self, rules: &Rules, visit: &mut Visit, status: StatusCode) {
         let (Some(gate), Some(caller)) = (&self.gate, visit.caller) else { return };
         let Some(settings) = rules.snapshot.throttle.as_ref().filter(|_| caller.has_token) else {
             return;
         };
-        if gate.remember(caller.hash, status.as_u16(), settings) {
+        let status = status.as_u16();
+        if gate.remember(caller.hash, status, settings) {
             self.shard.throttle.remembered.add(1);
+        }
+        if !settings.forget_status.contains(&status) {
+            visit.account.stay = Some(Stay { gate: Rc::clone(gate), token: caller.hash });
         }
     }
 }

@@ -80,7 +80,7 @@ pub struct Gateway {
     shared: Arc<Shared>,
     shard: Arc<Shard>,
     store: Rc<Store>,
-    gate: Option<Gate>,
+    gate: Option<Rc<Gate>>,
     cache: RulesCache,
     ids: visit::RequestIds,
     /// What is counted of requests that no route was found for.
@@ -97,7 +97,7 @@ impl Gateway {
         let shard = shared.metrics.shard();
         Self {
             store: Rc::new(shared.stores.worker()),
-            gate: shared.throttle.as_ref().map(Throttle::gate),
+            gate: shared.throttle.as_ref().map(|throttle| Rc::new(throttle.gate())),
             cache: RulesCache::new(&shared.live, &shard, clock.clone()),
             ids: visit::RequestIds::new(),
             unrouted: shard.route(""),
@@ -263,7 +263,7 @@ impl Gateway {
         let failed = outcome.is_err();
         let mut response = match outcome {
             Ok(response) => {
-                self.remember(rules, &visit, response.status());
+                self.remember(rules, &mut visit, response.status());
                 response
             }
             Err(error) => refuse(rules, &mut visit, error),

@@ -28,6 +28,10 @@ pub(super) fn compile(check: &mut Check<'_>, config: &Config) -> Option<Settings
         check.fault(&format!("limits.{POLICY}"), what, "another name");
     }
     unchecked(check, config);
+    if written.mode == config::Mode::On {
+        let what = "`on`: a gateway that knows nobody yet lets nobody in";
+        check.note("throttle.mode", what, "`auto`, and `PUT /api/throttle` when it is needed");
+    }
     let marks = marks(check, written);
     let sizing = sizing(check, written)?;
     let geometry = match Geometry::new(&sizing) {
@@ -102,15 +106,16 @@ fn sizing(check: &mut Check<'_>, written: &config::Throttle) -> Option<Sizing> {
     sound.then_some(Sizing { capacity, false_positive: rate, memory })
 }
 
-/// Notes filters that would not fit into this machine's memory beside everything else.
+/// Notes filters that would not fit into this machine's memory beside everything else. Twice: while a
+/// gateway takes over the seed of the others, the old filters and the new ones are there together.
 fn room(check: &mut Check<'_>, geometry: &Geometry) {
     let (needed, Some(there)) = (geometry.bytes(), crate::throttle::memory::usable()) else {
         return;
     };
-    if needed > there / 4 * 3 {
+    if needed > there / 8 * 3 {
         let what = format!("filters of {} MiB", needed.div_ceil(1 << 20));
         let expected = format!(
-            "at most three quarters of the {} MiB here: fewer tokens a minute, or a higher \
+            "at most three eighths of the {} MiB here: fewer tokens a minute, or a higher \
              `false_positive`",
             there >> 20
         );

@@ -9,6 +9,10 @@ use super::{Filter, Settings, Throttle, geometry::Millis, recent::Recent};
 /// The status that tells a token is not valid; others say that something is not allowed with it.
 const UNAUTHORIZED: u16 = 401;
 
+/// For so many minutes after the one in which a token was turned away nothing else is believed of it.
+/// Not for long: an active user whose token was refused once could not earn a good answer meanwhile.
+const LATELY: u64 = 1;
+
 /// How far apart, as a share of memory and within bounds in ms, the refused are told to come back.
 const SPREAD: (u64, Millis, Millis) = (10, 30_000, 300_000);
 
@@ -90,9 +94,7 @@ impl Gate {
         let mut filter = self.filter.borrow_mut();
         let filter = filter.load();
         let (geometry, generation) = (filter.geometry(), *filter.live().end());
-        let (minute, memory) =
-            (geometry.minute(generation), geometry.minute(geometry.memory.into()));
-        if self.throttle.rejected.contains(token, minute, memory) {
+        if self.throttle.rejected.contains(token, geometry.minute(generation), LATELY) {
             return Some(Newcomer::Rejected);
         }
         let known = self.recent.contains(token, generation) || filter.knows(token);
@@ -129,6 +131,18 @@ impl Gate {
             return false;
         }
         self.throttle.rejected.remove(token);
+        self.record(filter, token, generation)
+    }
+
+    /// Notes that `token` is active still: an answer of which [`Self::remember`] took the beginning has
+    /// ended, perhaps much later.
+    pub fn remain(&self, token: u64) {
+        let mut filter = self.filter.borrow_mut();
+        let filter = filter.load();
+        self.record(filter, token, *filter.live().end());
+    }
+
+    fn record(&self, filter: &Filter, token: u64, generation: u64) -> bool {
         if self.recent.contains(token, generation) {
             return false;
         }

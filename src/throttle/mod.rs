@@ -23,6 +23,7 @@ use std::sync::{
 };
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use self::{
@@ -100,6 +101,8 @@ pub struct Throttle {
     pub stats: Arc<sync::Stats>,
     /// [`Status::refuses`], where a request finds it with one load.
     refusing: AtomicBool,
+    /// Held by who changes how things stand, so that the word of the last one stands in both.
+    publishing: Mutex<()>,
 }
 
 impl Throttle {
@@ -124,6 +127,7 @@ impl Throttle {
             filter: Arc::new(ArcSwap::from_pointee(filter)),
             rejected: Rejected::new(),
             refusing: AtomicBool::new(status.refuses()),
+            publishing: Mutex::new(()),
             stats: Arc::default(),
             settings: ArcSwap::from_pointee(settings),
             status: ArcSwap::from_pointee(status),
@@ -160,13 +164,11 @@ impl Throttle {
     }
 
     /// Changes how things stand, for requests and for whoever asks. A change of mode is logged.
-    fn publish(&self, change: impl Fn(&mut Status)) {
-        self.status.rcu(|status| {
-            let mut status = **status;
-            change(&mut status);
-            status
-        });
-        let status = self.status();
+    fn publish(&self, change: impl FnOnce(&mut Status)) {
+        let _publishing = self.publishing.lock();
+        let mut status = self.status();
+        change(&mut status);
+        self.status.store(Arc::new(status));
         let refuses = status.refuses();
         if self.refusing.swap(refuses, Ordering::Relaxed) == refuses {
             return;
@@ -178,5 +180,47 @@ impl Throttle {
         } else {
             tracing::info!(active, max_active, mode, "throttling is over: everybody is let in");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use smallvec::smallvec;
+
+    use super::*;
+
+    /// A throttle of few users, for those who test its parts.
+    pub(super) fn throttle(shared: bool, now: Millis) -> Arc<Throttle> {
+        let sizing = Sizing { capacity: 1_000, false_positive: 0.001, memory: 30 * 60_000 };
+        let settings = Settings {
+            marks: Marks { max_active: 10, resume_below: 9 },
+            mode: Mode::Auto,
+            forget_status: smallvec![401, 403],
+            sizing,
+            geometry: Geometry::new(&sizing).unwrap(),
+        };
+        Throttle::new(settings, shared, now).unwrap()
+    }
+
+    #[test]
+    fn what_requests_find_is_what_was_said_last() {
+        let throttle = throttle(false, 1_700_000_000_000);
+        let barrier = std::sync::Barrier::new(2);
+        let rounds = |mode: Mode| {
+            let mut stale = 0;
+            for _ in 0..20_000 {
+                barrier.wait();
+                throttle.set_mode(mode);
+                barrier.wait();
+                let refusing = throttle.refusing.load(Ordering::Relaxed);
+                stale += usize::from(refusing != throttle.status().refuses());
+            }
+            stale
+        };
+        let stale = std::thread::scope(|scope| {
+            let other = scope.spawn(|| rounds(Mode::On));
+            rounds(Mode::Off) + other.join().unwrap()
+        });
+        assert_eq!(stale, 0);
     }
 }

@@ -32,11 +32,11 @@ impl Rejected {
         }
     }
 
-    /// Whether `token` was turned away in `minute` or the `memory` minutes before it.
-    pub(super) fn contains(&self, token: u64, minute: u64, memory: u64) -> bool {
+    /// Whether `token` was turned away in `minute` or the `before` minutes before it.
+    pub(super) fn contains(&self, token: u64, minute: u64, before: u64) -> bool {
         let entry = self.place(token).load(Ordering::Relaxed);
         let age = minute.wrapping_sub(entry) & LOW;
-        entry != 0 && entry & !LOW == token & !LOW && age <= memory
+        entry != 0 && entry & !LOW == token & !LOW && age <= before
     }
 
     fn place(&self, token: u64) -> &AtomicU64 {

@@ -3,7 +3,7 @@
 
 use std::{
     sync::{Arc, mpsc},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use tokio_util::sync::CancellationToken;
@@ -14,13 +14,19 @@ use super::{
     mode::Watch,
     sync::{Exchange, Report, Sync, next_tick},
 };
-use crate::{clock::Clock, store::Failure};
+use crate::{
+    clock::{self, Clock},
+    store::Failure,
+};
 
 /// How long a gateway that is not loaded waits before it tries again.
 const RETRY: Duration = Duration::from_millis(500);
 
 /// How long one exchange may take.
 const EXCHANGE: Duration = Duration::from_secs(10);
+
+/// How often the filters are turned while an exchange lasts.
+const TURN: Duration = Duration::from_secs(1);
 
 /// So often a gateway that knows nothing lets another set the seed first: where Redis was emptied,
 /// those that know something do so with their next tick, at most two seconds later.
@@ -68,6 +74,8 @@ struct Ticker<'a> {
     alone: u32,
     /// By how much Redis' clock is ahead of this machine's, in ms, once that is known.
     ahead: Option<i64>,
+    /// What this machine's clock last showed, and when.
+    seen: Option<(u64, Instant)>,
     /// Up to this generation, something that was recorded is lost.
     blind_until: Option<u64>,
     prepared: Option<mpsc::Sender<()>>,
@@ -83,18 +91,25 @@ impl<'a> Ticker<'a> {
             sync,
             alone: 0,
             ahead: None,
+            seen: None,
             blind_until: None,
             prepared: None,
         }
     }
 
     async fn tick<E: Exchange>(&mut self, exchange: Option<&mut E>) {
-        self.filter().turn(self.now());
         let shared = exchange.is_some();
+        self.mind_steps(shared);
+        self.filter().turn(self.now());
         if let Some(exchange) = exchange {
+            let (throttle, clock, ahead) = (self.throttle, self.clock, self.ahead.unwrap_or(0));
             let exchanging = async {
-                if self.throttle.status().loaded {
-                    self.exchange(exchange).await
+                if throttle.status().loaded {
+                    // However long Redis takes, a token is recorded in the generation of its time.
+                    tokio::select! {
+                        exchanged = self.exchange(exchange) => exchanged,
+                        () = keep_turning(throttle, clock, ahead) => Ok(()),
+                    }
                 } else {
                     self.load(exchange).await
                 }
@@ -126,8 +141,9 @@ impl<'a> Ticker<'a> {
             Report::Synced { ahead, .. } => self.follow(ahead),
             Report::Reseed(seed) => {
                 tracing::warn!("the gateways of this Redis have agreed on another seed");
-                self.replace(seed);
+                // First: nobody is to be looked up in filters that know nobody.
                 self.publish_unloaded();
+                self.replace(seed, true);
             }
             Report::Alone => {}
         }
@@ -141,7 +157,7 @@ impl<'a> Ticker<'a> {
         let seed = agreed.seed.unwrap_or(*self.filter().seed());
         let is_early = *self.filter().live().end() > self.filter().geometry().index(self.now());
         if seed != *self.filter().seed() || is_early {
-            self.replace(seed);
+            self.replace(seed, false);
         }
         self.filter().turn(self.now());
         if agreed.seed.is_some() {
@@ -168,17 +184,54 @@ impl<'a> Ticker<'a> {
         let generation = self.filter().geometry().generation;
         if before.abs_diff(ahead) > generation {
             tracing::warn!(by_ms = ahead - before, "Redis' clock was set, or this machine's was");
-            self.blind_until = Some(self.filter().geometry().index(self.now()));
+            self.go_blind();
         }
     }
 
+    /// Sees whether this machine's clock was set. What is known of Redis' clock holds all the same;
+    /// where there is none, the filters follow, and forget.
+    fn mind_steps(&mut self, shared: bool) {
+        // A clock that is moved by hand is moved on purpose.
+        if self.clock.manual_now().is_some() {
+            return;
+        }
+        let (now, instant) = (self.clock.now(), clock::instant());
+        let Some((then, since)) = self.seen.replace((now, instant)) else { return };
+        let passed = instant.saturating_duration_since(since).as_millis() as u64;
+        self.stepped(now.wrapping_sub(then + passed).cast_signed(), shared);
+    }
+
+    /// This machine's clock was set forward by `step` ms, or back.
+    fn stepped(&mut self, step: i64, shared: bool) {
+        if step.unsigned_abs() <= self.filter().geometry().generation {
+            return;
+        }
+        tracing::warn!(by_ms = step, "this machine's clock was set");
+        if shared {
+            self.ahead = self.ahead.map(|ahead| ahead - step);
+        } else {
+            self.go_blind();
+        }
+    }
+
+    /// Refuses nobody until all that may have been forgotten too early would have been forgotten. Before
+    /// the filters are turned: who is looked up in them in between would be put out.
+    fn go_blind(&mut self) {
+        let filter = self.filter();
+        // The filters may be ahead of the time, and then stay there.
+        let last = filter.geometry().index(self.now()).max(*filter.live().end());
+        self.blind_until = Some(last);
+        self.throttle.publish(|status| status.complete = false);
+    }
+
     /// Puts an empty filter in the place of one that cannot be used any more. What had been recorded in
-    /// that one is lost, so then nobody is refused until it would have been forgotten.
-    fn replace(&mut self, seed: Seed) {
+    /// that one is lost, so then nobody is refused until it would have been forgotten. `is_lost`:
+    /// something had been.
+    fn replace(&mut self, seed: Seed, is_lost: bool) {
         let geometry = *self.filter().geometry();
         let new = Arc::new(Filter::new(geometry, seed, self.now()));
         let old = self.throttle.filter.swap(Arc::clone(&new));
-        if self.throttle.status().loaded || old.live().any(|index| old.take_changed(index)) {
+        if is_lost || old.live().any(|index| old.take_changed(index)) {
             self.blind_until = Some(*new.live().end());
         }
         self.sync = Sync::new(Arc::clone(&self.throttle.stats));
@@ -212,3 +265,14 @@ impl<'a> Ticker<'a> {
         });
     }
 }
+
+/// Turns the filters for as long as it is asked to, and never ends.
+async fn keep_turning(throttle: &Throttle, clock: &Clock, ahead: i64) {
+    loop {
+        tokio::time::sleep(TURN).await;
+        throttle.filter.load_full().turn(clock.now().saturating_add_signed(ahead));
+    }
+}
+
+#[cfg(test)]
+mod tests;

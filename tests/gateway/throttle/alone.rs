@@ -1,4 +1,7 @@
+use std::io::Write;
+
 use super::{Crowd, MINUTE, check_refusal, tokens};
+use crate::{client::Client, upstream::Upstream, wait::eventually};
 
 const SETTINGS: &str = "max_active: 20, resume_below: 18, capacity: 1000";
 
@@ -87,12 +90,11 @@ fn made_up_tokens_move_nothing_and_pass_nowhere() {
 #[test]
 fn a_token_that_was_turned_away_is_not_let_in_by_what_was_known() {
     let crowd = Crowd::start(1, None, "max_active: 1, capacity: 1000");
-    // One token that the upstream takes at first: as if it had been revoked in between.
-    assert_eq!(crowd.ask(0, "x-bad", "/a").status, 200);
-    assert_eq!(crowd.ask(0, "x-bad-", "/a").status, 401);
+    // A token that the upstream takes at first: as if it had been revoked in between.
+    assert_eq!(crowd.ask(0, "revoked", "/a").status, 200);
+    assert_eq!(crowd.ask(0, "revoked", "/bad-").status, 401);
     crowd.fill("user", 5);
-    assert_eq!(crowd.ask(0, "x-bad", "/a").status, 200);
-    assert_eq!(crowd.ask(0, "x-bad-", "/a").status, 429);
+    assert_eq!(crowd.ask(0, "revoked", "/a").status, 429, "though it was seen");
     let rejected = "tidegate_throttle_decisions_total{decision=\"rejected\"";
     assert_eq!(crowd.gateways[0].metric(rejected), 1);
     assert_eq!(
@@ -150,6 +152,43 @@ fn known_tokens_still_have_their_limits() {
     assert_eq!(crowd.ask(0, "newcomer", "/a").status, 429);
     crowd.gateways[0].put_mode("off");
     assert_eq!(crowd.ask(0, "newcomer", "/a").number("X-RateLimit-Used"), 1, "no charge before");
+}
+
+#[test]
+fn who_is_answered_for_an_hour_is_active_all_that_time() {
+    let mut crowd = Crowd::start(1, None, "max_active: 20, capacity: 1000, mode: 'off'");
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let ended = std::sync::Mutex::new(ended);
+    let slow = Upstream::with(move |_, socket| {
+        let began = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab").is_ok();
+        let _ = ended.lock().expect("no test panics with it").recv();
+        began && socket.write_all(b"cd").is_ok()
+    });
+    let yaml = crowd.yaml.replace(&crowd.upstream.target(), &slow.target());
+    crowd.gateways[0].reload(&yaml).expect("it reloads");
+    let mut client = Client::connect(crowd.gateways[0].address());
+    client.send("GET /a HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer listener\r\n\r\n");
+    eventually("it is answered", || slow.count() == 1);
+    crowd.until("known", |state| state["active"] == 1);
+    crowd.pass(60 * MINUTE);
+    end.send(()).expect("it waits");
+    assert_eq!(client.reply().text(), "abcd");
+    crowd.upstream = super::api();
+    let yaml = yaml.replace(&slow.target(), &crowd.upstream.target());
+    crowd.gateways[0].reload(&yaml).expect("it reloads");
+    crowd.gateways[0].put_mode("on");
+    assert_eq!(crowd.ask(0, "listener", "/a").status, 200);
+    assert_eq!(crowd.ask(0, "newcomer", "/a").status, 429);
+}
+
+#[test]
+fn one_refused_token_is_not_held_against_its_user_for_long() {
+    let crowd = Crowd::start(1, None, SETTINGS);
+    crowd.fill("user", 21);
+    assert_eq!(crowd.ask(0, "user-1", "/bad-").status, 401);
+    assert_eq!(crowd.ask(0, "user-1", "/a").status, 429, "it may have been revoked");
+    crowd.pass(2 * MINUTE);
+    assert_eq!(crowd.ask(0, "user-1", "/a").status, 200, "it has not been forgotten");
 }
 
 #[test]

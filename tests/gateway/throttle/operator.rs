@@ -48,6 +48,23 @@ fn the_operator_closes_and_opens_it_at_once() {
 }
 
 #[test]
+fn whom_the_operator_keeps_out_of_an_empty_house_is_told_to_wait() {
+    let crowd = Crowd::start(1, None, SETTINGS);
+    crowd.gateways[0].put_mode("on");
+    let (mut last, mut waits) = (0, Vec::new());
+    for _ in 0..10 {
+        crowd.pass(super::MINUTE);
+        let reply = crowd.ask(0, "newcomer", "/a");
+        check_refusal(&reply, 20, crowd.clock.now());
+        let reset = reply.number("X-RateLimit-Reset");
+        assert!(reset >= last, "a reset moved back: {last}, then {reset}");
+        last = reset;
+        waits.push(reply.number("Retry-After"));
+    }
+    assert!(waits.iter().all(|&wait| wait > 30), "all come back at once: {waits:?}");
+}
+
+#[test]
 fn what_is_not_a_mode_is_refused_and_a_web_page_is_not_asked() {
     let crowd = Crowd::start(1, None, SETTINGS);
     let gateway = &crowd.gateways[0];
