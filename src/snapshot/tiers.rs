@@ -49,3 +49,64 @@ fn whose(check: &mut Check<'_>, path: &str, written: &config::TierMatch) -> Opti
     let wanted = written.values.iter().map(|value| value.as_bytes().into());
     Some(Whose::Part(part, wanted.collect()))
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::config;
+    use crate::snapshot::Snapshot;
+
+    fn compile(limit: &str) -> Result<Snapshot, String> {
+        let text = format!(
+            "limits: {{one: {{quota: 5, window: 10s, {limit}}}}}
+upstreams: {{app: {{targets: [http://h:1]}}}}
+routes: [{{name: a, match: {{path: /a}}, upstream: app, limits: [one]}}]
+"
+        );
+        let loaded =
+            config::parse("t.yaml", &text).unwrap_or_else(|unread| panic!("{}", unread.faults));
+        Snapshot::compile(&loaded).map_err(|faults| faults.to_string())
+    }
+
+    fn tier(part: &str, values: &str, quota: u64) -> String {
+        format!("tiers: [{{match: {{part: '{part}', values: {values}}}, quota: {quota}}}]")
+    }
+
+    #[test]
+    fn a_tier_is_the_limit_with_another_quota() {
+        let snapshot = compile(&tier("header:x-plan", "[gold]", 50)).unwrap();
+        let policy = &snapshot.limits[0];
+        let (base, gold) = (&policy.limit, policy.limit(Some(0)));
+        assert_eq!((base.quota.limit, gold.quota.limit), (5, 50));
+        assert_eq!(base.identity(), gold.identity(), "one record for both");
+        assert_eq!(policy.limit(None).quota.limit, 5);
+        assert_eq!(policy.limit(Some(7)).quota.limit, 5, "none that there is");
+    }
+
+    #[test]
+    fn a_candidate_counts_apart_and_refuses_nobody() {
+        let snapshot = compile("candidate: {quota: 2}").unwrap();
+        let [live, tried] = &snapshot.routes[0].limits[..] else { panic!("two") };
+        assert_ne!(live.policy.limit.identity(), tried.policy.limit.identity());
+        assert!(live.policy.limit.enforce && !tried.policy.limit.enforce);
+        assert_eq!(&*tried.policy.limit.name, "one~candidate");
+    }
+
+    #[test]
+    fn what_cannot_be_is_a_fault() {
+        for (limit, told) in [
+            (tier("header:x-plan", "[]", 50), "at least one"),
+            (tier("header:x-plan", "['']", 50), "no text"),
+            (tier("header:x-plan", "[gold]", 0), "a quota from 1 to 4294967295"),
+            (tier("header:x-plan", "[gold]", 4_294_967_296), "a quota from 1 to 4294967295"),
+            (tier("client_ip", "[here]", 50), "a network such as"),
+            (format!("cost: 3, {}", tier("host", "[h]", 2)), "at least the cost, 3"),
+            ("candidate: {quota: 0}".to_owned(), "a quota from 1 to 4294967295"),
+            ("max_cost: 2".to_owned(), "which only a cost from a header has"),
+            ("cost: 'header:x-cost', max_cost: 6".to_owned(), "1 to 5"),
+            ("cost: 'header:x-cost', max_cost: 0".to_owned(), "1 to 5"),
+        ] {
+            let faults = compile(&limit).unwrap_err();
+            assert!(faults.contains(told) && faults.contains("t.yaml:1:"), "{limit}: {faults}");
+        }
+    }
+}
