@@ -115,6 +115,8 @@ pub struct AccessLine<'a> {
     pub bytes: u64,
     /// From the request's head to the answer's last byte.
     pub took: Duration,
+    /// How long it was held back for a leaky bucket; a part of `took`.
+    pub delay: Duration,
     /// `admitted`, `refused` or `unknown` by its limits, `throttled`, or `none` where nothing limits the
     /// route.
     pub limit: &'static str,
@@ -137,6 +139,7 @@ impl AccessLine<'_> {
             "status": self.status,
             "bytes": self.bytes,
             "duration_ms": self.took.as_micros() as f64 / 1000.0,
+            "delay_ms": self.delay.as_micros() as f64 / 1000.0,
             "limit": self.limit,
             "complete": self.complete,
             "request_id": self.request_id,
@@ -177,6 +180,7 @@ mod tests {
             status: 200,
             bytes: 5,
             took: Duration::from_micros(1500),
+            delay: Duration::from_micros(500),
             limit: "admitted",
             complete: true,
             request_id: "id",
@@ -186,7 +190,7 @@ mod tests {
         let line: serde_json::Value = serde_json::from_str(text.trim_end()).unwrap();
         assert_eq!(line["time"], "2023-11-14T22:13:20.123Z");
         assert_eq!(line["path"], "/\"quoted\"\u{1}");
-        assert_eq!(line["duration_ms"], 1.5);
+        assert_eq!((&line["duration_ms"], &line["delay_ms"]), (&1.5.into(), &0.5.into()));
         assert_eq!(log.dropped(), 0);
     }
 }

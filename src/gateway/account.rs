@@ -1,12 +1,13 @@
 //! What is written down of a request when it is over, however it ends.
 
 use std::{
+    cell::Cell,
     net::IpAddr,
     pin::Pin,
     rc::Rc,
     sync::Arc,
     task::{Context, Poll},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -30,6 +31,8 @@ pub(super) struct Account {
     pub(super) counters: Arc<CachePadded<RouteCounters>>,
     pub(super) status: u16,
     pub(super) limit: &'static str,
+    /// How long it was held back.
+    pub(super) delay: Cell<Duration>,
     pub(super) wire: Rc<Wire>,
     pub(super) line: Option<Box<LineDraft>>,
     /// Whether the answer may end with the connection, so that a cut could pass for its end.
@@ -58,6 +61,7 @@ impl Account {
             counters,
             status: CLIENT_GONE,
             limit: "none",
+            delay: Cell::default(),
             wire,
             line: None,
             until_close: false,
@@ -88,6 +92,7 @@ impl Drop for Account {
                 status: self.status,
                 bytes: self.bytes,
                 took,
+                delay: self.delay.get(),
                 limit: self.limit,
                 complete: self.complete,
                 request_id: &line.request_id,

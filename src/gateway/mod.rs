@@ -6,6 +6,8 @@
 mod account;
 mod admission;
 mod charging;
+mod hold;
+mod line;
 mod plan;
 mod rules;
 mod settle;
@@ -22,8 +24,9 @@ use std::{
 use crossbeam_utils::CachePadded;
 use http::{HeaderValue, Method, Request, Response, Version, header};
 use hyper::body::Incoming;
+use tokio_util::task::TaskTracker;
 
-pub use self::account::AnswerBody;
+pub use self::{account::AnswerBody, line::Lines};
 use self::{
     account::{Account, LineDraft},
     rules::{Rules, RulesCache},
@@ -33,6 +36,7 @@ use crate::{
     clock::Clock,
     error::GatewayError,
     framing::Wire,
+    limit::Verdict,
     live::Live,
     metrics::{Metrics, RouteCounters, Shard},
     respond,
@@ -58,6 +62,8 @@ pub struct Shared {
     pub metrics: Metrics,
     /// Where limits' time comes from.
     pub clock: Clock,
+    /// Who waits for leaky buckets.
+    pub lines: Lines,
     /// Where access lines go, if anywhere.
     pub access_log: Option<AccessLog>,
     /// Counts the workers that serve.
@@ -87,6 +93,8 @@ pub struct Gateway {
     /// The worker's coarse clock, in ms.
     clock: Rc<Cell<u64>>,
     warned_at: Cell<u64>,
+    /// Corrections of charges that are under way.
+    paying: TaskTracker,
 }
 
 impl Gateway {
@@ -101,6 +109,7 @@ impl Gateway {
             ids: visit::RequestIds::new(),
             unrouted: shard.route(""),
             warned_at: Cell::new(0),
+            paying: TaskTracker::new(),
             shard,
             shared,
             clock,
@@ -144,7 +153,16 @@ impl Gateway {
         self.admit(visit)?;
         visit.check_length(route)?;
         if !visit.asks.is_empty() {
-            visit.verdict = Some(self.charge(rules, plan.route, visit).await?);
+            let mut verdict = self.charge(rules, plan.route, visit).await?;
+            let held = must_wait(route, &verdict);
+            let outcome = if held {
+                // Boxed, so that requests that are not held do not carry its state.
+                Box::pin(self.hold(rules, plan.route, peer, visit, &mut verdict)).await
+            } else {
+                Ok(())
+            };
+            visit.verdict = Some(verdict);
+            outcome?;
         }
         self.forward(rules, route, peer, visit).await
     }
@@ -289,6 +307,12 @@ impl Gateway {
             if unread { body.unread() } else { body }
         })
     }
+}
+
+/// Whether a limit that is enforced holds the request back.
+fn must_wait(route: &Route, verdict: &Verdict) -> bool {
+    let mut decided = route.limits.iter().zip(&verdict.decisions);
+    decided.any(|(used, decision)| decision.wait > 0 && used.policy.limit.enforce)
 }
 
 /// The answer to a request that ended early, but for the headers that every answer has.
