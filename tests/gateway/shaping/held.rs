@@ -124,7 +124,7 @@ fn what_is_held_is_released_while_the_gateway_stops() {
     });
     let reply = held.reply();
     assert_eq!((reply.status, reply.header("connection")), (200, Some("close")));
-    assert!(arrivals.of("/b", begin).is_some_and(|came| came >= Duration::from_millis(998)));
+    assert!(arrivals.of("/b", begin)[0] >= Duration::from_millis(998));
     stopping.join().expect("it stops");
 }
 
