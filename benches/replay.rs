@@ -58,6 +58,7 @@ static OWN: LazyLock<Vec<u8>> = LazyLock::new(|| {
             status: 200,
             bytes: 5_120,
             took: Duration::from_micros(1_234),
+            delay: Duration::ZERO,
             limit: "admitted",
             complete: true,
             request_id: "520e7ab9db66c88e2b71a8d7bc122259",

@@ -85,9 +85,14 @@ algorithms.leaky_bucket = function()
     return tell(reading, 0)
   end
 
-  local function refund(reading, _, cost)
-    if reading.ahead == 0 then return end
-    local ahead = reading.ahead - cost * reading.window
+  -- Gives back the slots of which the first begins at `slot`, if none is taken after them.
+  local function refund(reading, slot, cost)
+    local most, given = 9007130535264256, cost * reading.window
+    local before = (slot - reading.now) * reading.quota
+    if before > most then before = most elseif before < -most then before = -most end
+    local last = before + (given > most and most or given)
+    if reading.ahead == 0 or reading.ahead > last then return end
+    local ahead = reading.ahead - given
     put(reading, ahead > 0 and ahead or 0)
   end
 

@@ -52,6 +52,9 @@ pub enum GatewayError {
     /// The throttle lets only active users in, and this is not one.
     #[error("more users are active than can be served; those already active are served first")]
     Throttled(Box<Turned>),
+    /// The request's time was over before its turn in a leaky bucket.
+    #[error("the request's time was over before its turn came")]
+    Late,
     /// The limits' store cannot be asked, and a limit's policy is to refuse then.
     #[error("the limit cannot be checked at the moment")]
     StoreUnavailable,
@@ -91,7 +94,7 @@ impl GatewayError {
             Self::BodyTooLong => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::Refused(_) | Self::Throttled(_) => StatusCode::TOO_MANY_REQUESTS,
-            Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::StoreUnavailable | Self::Late => StatusCode::SERVICE_UNAVAILABLE,
             Self::Upstream(UpstreamError::Timeout) => StatusCode::GATEWAY_TIMEOUT,
             Self::Upstream(_) => StatusCode::BAD_GATEWAY,
         }
@@ -100,7 +103,7 @@ impl GatewayError {
     /// Whose doing it was.
     pub fn origin(&self) -> Origin {
         match self {
-            Self::Refused(_) => Origin::Limit,
+            Self::Refused(_) | Self::Late => Origin::Limit,
             Self::Throttled(_) => Origin::Throttle,
             Self::StoreUnavailable => Origin::Store,
             Self::Upstream(_) => Origin::Upstream,

@@ -57,6 +57,10 @@ pub struct LimitCounters {
     pub would_refuse: Counter,
     /// Requests that were decided without knowing, because the store could not be asked.
     pub unknown: Counter,
+    /// Requests that were held back, and longest by this limit.
+    pub delayed: Counter,
+    /// How long they were held, in microseconds.
+    pub delay: Counter,
 }
 
 /// What one upstream failed at, by [`crate::upstream::UpstreamError::kind`].
@@ -108,6 +112,8 @@ pub struct Shard {
     pub accepted: Counter,
     /// Requests that were refused before they had a route: malformed or late.
     pub malformed: Counter,
+    /// Requests that are held back now.
+    pub waiting: Counter,
     /// What the throttle decided.
     pub throttle: CachePadded<ThrottleCounters>,
     routes: Named<Box<str>, RouteCounters>,
@@ -201,6 +207,16 @@ impl Metrics {
                 [admitted, refused, unknown, limit.would_refuse.get()]
             },
         )
+    }
+
+    /// Requests that are held back now.
+    pub fn waiting(&self) -> u64 {
+        self.shards.lock().iter().map(|shard| shard.waiting.get()).sum()
+    }
+
+    /// Requests held back by route and limit, and for how long, in microseconds.
+    pub fn delays(&self) -> Sums<(Box<str>, Box<str>), 2> {
+        self.sum(|shard| &shard.limits, |limit| [limit.delayed.get(), limit.delay.get()])
     }
 
     /// Failures by upstream: connect, timeout, broken.

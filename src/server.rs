@@ -17,7 +17,7 @@ use crate::{
     admin,
     clock::Clock,
     config::{self, Config, Faults},
-    gateway::Shared,
+    gateway::{Lines, Shared},
     live::Live,
     metrics::Metrics,
     reload::Reloader,
@@ -104,6 +104,7 @@ impl Server {
             metrics: Metrics::default(),
             clock,
             access_log,
+            lines: Lines::default(),
             serving: AtomicU64::new(0),
         });
         let reloader = Arc::new(Reloader::new(path.to_owned(), &loaded, shared.clone()));

@@ -117,6 +117,8 @@ pub struct AccessLine<'a> {
     pub bytes: u64,
     /// From the request's head to the answer's last byte.
     pub took: Duration,
+    /// How long it was held back for a leaky bucket; a part of `took`.
+    pub delay: Duration,
     /// `admitted`, `refused` or `unknown` by its limits; `none` where nothing limits the route, or there
     /// is no route; `throttled` before its limits were asked; `unasked` where it ended before they were
     /// for any other reason.
@@ -142,6 +144,7 @@ impl AccessLine<'_> {
             "status": self.status,
             "bytes": self.bytes,
             "duration_ms": self.took.as_micros() as f64 / 1000.0,
+            "delay_ms": self.delay.as_micros() as f64 / 1000.0,
             "limit": self.limit,
             "complete": self.complete,
             "request_id": self.request_id,
@@ -183,6 +186,7 @@ mod tests {
             status: 200,
             bytes: 5,
             took: Duration::from_micros(1500),
+            delay: Duration::from_micros(500),
             limit: "admitted",
             complete: true,
             request_id: "id",
@@ -196,6 +200,7 @@ mod tests {
             (&line["duration_ms"], &line["token"]),
             (&1.5.into(), &"0000000000000abc".into())
         );
+        assert_eq!(line["delay_ms"], 0.5);
         assert_eq!(log.dropped(), 0);
     }
 }

@@ -28,7 +28,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     clock,
-    framing::{Inbound, Phase, Wire},
+    framing::{Inbound, Phase, Tap, Wire},
     gateway::{Gateway, Peer, Shared},
     metrics::Shard,
     snapshot::HttpRules,
@@ -112,7 +112,10 @@ pub fn run(
         if timeout(worker.stop.within, worker.drain()).await.is_err() {
             let left = worker.connections.len();
             tracing::warn!(left, "connections were cut off: drain_timeout has passed");
+            worker.cut_held();
         }
+        // What is given back to Redis goes over this worker's connection.
+        let _ = timeout(LINGER, worker.gateway.settled()).await;
         sweeping.abort();
         Ok(())
     })
@@ -157,6 +160,15 @@ impl Worker {
         self.closing.set(true);
         self.each_wire(|wire| wire.wake());
         self.connections.wait().await;
+    }
+
+    /// Ends the requests that still wait for their turn, so that their slots are given back.
+    fn cut_held(&self) {
+        self.each_wire(|wire| {
+            if wire.is_held_back() {
+                wire.expire(Phase::Busy);
+            }
+        });
     }
 
     fn each_wire(&self, tell: impl FnMut(Rc<Wire>)) {
@@ -240,7 +252,8 @@ impl Worker {
         peer: &Rc<Peer>,
         rules: &HttpRules,
     ) -> Option<TcpStream> {
-        let io = TokioIo::new(Inbound::new(socket, wire.clone(), rules.head));
+        let tap = Tap::new(socket);
+        let io = TokioIo::new(Inbound::new(tap.clone(), wire.clone(), rules.head));
         let gateway = &self.gateway;
         let service = service_fn(|request| {
             let peer = peer.clone();
@@ -261,11 +274,15 @@ impl Worker {
             if self.closing.get() && !std::mem::replace(&mut told, true) {
                 Pin::new(&mut connection).graceful_shutdown();
             }
-            Pin::new(&mut connection).poll(cx).map(|_| true)
+            let polled = Pin::new(&mut connection).poll(cx).map(|_| true);
+            // Nobody reads what follows a head before its turn has come, so nobody else notices.
+            let gone = polled.is_pending() && wire.is_held_back() && tap.is_closed(cx);
+            if gone { Poll::Ready(false) } else { polled }
         })
         .await;
         // What is left of the request ends here, and says whether a close would tell a lie.
-        let socket = connection.into_parts().io.into_inner().into_inner();
+        drop(connection.into_parts());
+        let socket = tap.into_inner()?;
         if wire.is_broken() {
             let _ = SockRef::from(&socket).set_linger(Some(Duration::ZERO));
         }
@@ -286,6 +303,9 @@ impl Worker {
                 let Some(wire) = wire.upgrade() else { return false };
                 if let Some(phase) = wire.overdue(now, &deadlines) {
                     wire.expire(phase);
+                } else if wire.is_held_back() {
+                    // It looks whether its client is still there.
+                    wire.wake();
                 }
                 true
             });

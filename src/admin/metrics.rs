@@ -100,7 +100,29 @@ impl Reading {
                 add(&mut family, &labels, count)?;
             }
         }
-        Ok(())
+        self.delays(encoder)
+    }
+
+    /// What leaky buckets held back. Limits that never did are left out.
+    fn delays(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut delays = self.0.metrics.delays();
+        delays.retain(|_, [delayed, _]| *delayed > 0);
+        let help = "Requests that were held back, by route and the limit that held them longest";
+        let mut family = counter(encoder, "limit_delayed", help)?;
+        for ((route, limit), [delayed, _]) in &delays {
+            add(&mut family, &[("route", route), ("limit", limit)], *delayed)?;
+        }
+        let help = "How long they were held back, in seconds";
+        let mut family = counter(encoder, "limit_delay_seconds", help)?;
+        for ((route, limit), [_, micros]) in &delays {
+            let labels = [("route", &**route), ("limit", &**limit)];
+            let seconds = *micros as f64 / 1e6;
+            family
+                .encode_family(&labels)?
+                .encode_counter::<NoLabelSet, f64, u64>(&seconds, None)?;
+        }
+        let help = "Requests that are held back now";
+        gauge(encoder, "limit_waiting", help, self.0.metrics.waiting())
     }
 
     fn store(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

@@ -55,9 +55,10 @@ pub struct Limit {
     /// What happens when Redis is lost.
     #[serde(default)]
     pub on_failure: OnFailure,
-    /// The longest time that a leaky bucket delays a request; longer: 429.
+    /// The longest time that a leaky bucket delays a request; longer: 429. Left out: the window.
     pub max_wait: Option<Duration>,
-    /// The most requests that a leaky bucket delays at once; more: 429.
+    /// The most requests that a leaky bucket delays at once, over all gateways that share it; more:
+    /// 429.
     pub max_queue: Option<u32>,
 }
 

@@ -9,9 +9,11 @@ pub mod fault;
 pub mod head;
 pub(crate) mod held;
 pub mod inbound;
+mod tap;
 pub mod wire;
 
 pub use fault::Fault;
 pub use head::AnswerHead;
 pub use inbound::{HeadBounds, Inbound};
+pub use tap::Tap;
 pub use wire::{Deadlines, Phase, Wire};

@@ -22,7 +22,7 @@ pub enum Phase {
     Body,
     /// The client to take what is written.
     Write,
-    /// The head of the upstream's answer.
+    /// The head of the upstream's answer, or its turn to be forwarded.
     Answer,
     /// The end of a request as a whole.
     Busy,
@@ -51,6 +51,7 @@ pub struct Wire {
     answer_until: Cell<u64>,
     body_fault: Cell<Option<bool>>,
     busy: Cell<bool>,
+    held_back: Cell<bool>,
     fault: Cell<Option<Fault>>,
     expired: Cell<Option<Phase>>,
     linger: Cell<bool>,
@@ -73,6 +74,7 @@ impl Wire {
             answer_until: Cell::new(u64::MAX),
             body_fault: Cell::new(None),
             busy: Cell::new(false),
+            held_back: Cell::new(false),
             fault: Cell::new(None),
             expired: Cell::new(None),
             linger: Cell::new(false),
@@ -112,6 +114,25 @@ impl Wire {
     /// The request's answer must be written before `timeout` ms have passed.
     pub fn allow(&self, timeout: u64) {
         self.request_until.set(self.clock.get().saturating_add(timeout));
+    }
+
+    /// The request waits for its turn, its body unread: until [`Self::let_go`] no deadline holds but its
+    /// own, and that one can be answered.
+    pub fn hold_back(&self) {
+        self.held_back.set(true);
+    }
+
+    /// Ends [`Self::hold_back`].
+    pub fn let_go(&self) {
+        self.held_back.set(false);
+        if self.phase.get() == Phase::Body {
+            self.enter(Phase::Body);
+        }
+    }
+
+    /// Whether the request waits for its turn.
+    pub fn is_held_back(&self) -> bool {
+        self.held_back.get()
     }
 
     /// The upstream is asked; the head of its answer must come within `timeout` ms, counted from the
@@ -215,7 +236,7 @@ impl Wire {
             return Some(Phase::Answer);
         }
         if now > self.request_until.get() {
-            return Some(Phase::Busy);
+            return Some(if self.held_back.get() { Phase::Answer } else { Phase::Busy });
         }
         if self.writing_since.get().is_some_and(|since| passed(since, deadlines.body)) {
             return Some(Phase::Write);
@@ -224,7 +245,7 @@ impl Wire {
         let limit = match phase {
             Phase::Idle if !self.busy.get() => deadlines.idle,
             Phase::Head if !self.busy.get() => deadlines.head,
-            Phase::Body => deadlines.body,
+            Phase::Body if !self.held_back.get() => deadlines.body,
             _ => return None,
         };
         passed(self.since.get(), limit).then_some(phase)
@@ -306,6 +327,21 @@ mod tests {
         assert_eq!(wire.overdue(1051, &DEADLINES), Some(Phase::Write));
         wire.write_blocked(false);
         assert_eq!(wire.overdue(1051, &DEADLINES), None);
+    }
+
+    #[test]
+    fn a_request_that_waits_for_its_turn_is_held_to_its_own_deadline_only() {
+        let (wire, clock) = wire();
+        wire.begin();
+        wire.allow(1000);
+        wire.enter(Phase::Body);
+        wire.hold_back();
+        assert_eq!(wire.overdue(2000, &DEADLINES), None);
+        assert_eq!(wire.overdue(2001, &DEADLINES), Some(Phase::Answer));
+        clock.set(1500);
+        wire.let_go();
+        assert_eq!(wire.overdue(1550, &DEADLINES), None);
+        assert_eq!(wire.overdue(1551, &DEADLINES), Some(Phase::Body));
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! What is written down of a request when it is over, however it ends.
 
 use std::{
+    cell::Cell,
     net::IpAddr,
     pin::Pin,
     rc::Rc,
     sync::Arc,
     task::{Context, Poll},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -32,6 +33,8 @@ pub(super) struct Account {
     pub(super) status: u16,
     /// As [`AccessLine::limit`] tells it; `unasked` until the limits are, or nothing is to be asked.
     pub(super) limit: &'static str,
+    /// How long it was held back.
+    pub(super) delay: Cell<Duration>,
     pub(super) wire: Rc<Wire>,
     pub(super) line: Option<Box<LineDraft>>,
     /// Keeps the caller known to the throttle; held for its drop.
@@ -64,6 +67,7 @@ impl Account {
             counters,
             status: CLIENT_GONE,
             limit: "unasked",
+            delay: Cell::default(),
             wire,
             line: None,
             stay: None,
@@ -96,6 +100,7 @@ impl Drop for Account {
                 status: self.status,
                 bytes: self.bytes,
                 took,
+                delay: self.delay.get(),
                 limit: self.limit,
                 complete: self.complete,
                 request_id: &line.request_id,

@@ -5,10 +5,12 @@ use std::{
     rc::Rc,
     sync::Arc,
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use http::Response;
 use smallvec::SmallVec;
+use tokio::time::sleep;
 
 use super::{Gateway, rules::Rules, visit::Visit};
 use crate::{
@@ -18,11 +20,14 @@ use crate::{
     snapshot::{Ask, RouteLimit},
 };
 
+/// How often it is looked whether requests are still held when a worker ends.
+const A_MOMENT: Duration = Duration::from_millis(1);
+
 /// A correction that outlives its request.
-struct Owed {
-    limit: Arc<Limit>,
-    key: Key,
-    change: Change,
+pub(super) struct Owed {
+    pub(super) limit: Arc<Limit>,
+    pub(super) key: Key,
+    pub(super) change: Change,
 }
 
 impl Gateway {
@@ -66,7 +71,7 @@ impl Gateway {
             limits.iter().zip(&*asks).zip(&verdict.decisions).enumerate()
         {
             if decision.admitted && decision.counted {
-                let change = correction(used, ask, answer, verdict.now);
+                let change = correction(used, ask, answer, verdict.now + decision.wait);
                 let limit = used.policy.limit(ask.tier);
                 let owe = |change| Owed { limit: Arc::clone(limit), key: ask.key, change };
                 owed.extend(change.map(|change| (at, owe(change))));
@@ -82,16 +87,19 @@ impl Gateway {
         for (at, owed) in &owed {
             correct(&mut verdict.decisions[*at], owed.change);
         }
-        let (store, fallback) = (Rc::clone(&self.store), verdict.fallback);
+        let owed = owed.into_iter().map(|(_, owed)| owed);
+        self.repay(owed.collect(), verdict.fallback);
+    }
+
+    /// Tells the store of corrections. Nobody waits for it.
+    #[cold]
+    pub(super) fn repay(&self, owed: SmallVec<[Owed; 2]>, fallback: bool) {
+        let store = Rc::clone(&self.store);
         let now = self.shared.clock.now();
         let mut paying = Box::pin(async move {
             let settlements: SmallVec<[Settlement<'_>; 2]> = owed
                 .iter()
-                .map(|(_, Owed { limit, key, change })| Settlement {
-                    limit,
-                    key: *key,
-                    change: *change,
-                })
+                .map(|Owed { limit, key, change }| Settlement { limit, key: *key, change: *change })
                 .collect();
             // One that does not arrive is counted by the store; it may have been made, and is not
             // repeated.
@@ -100,8 +108,18 @@ impl Gateway {
         // In memory it is done at once; Redis is told while the answer is on its way.
         let mut context = Context::from_waker(Waker::noop());
         if let Poll::Pending = pin!(&mut paying).poll(&mut context) {
-            tokio::task::spawn_local(paying);
+            tokio::task::spawn_local(self.paying.track_future(paying));
         }
+    }
+
+    /// Returns when no request is held and no correction is under way. To be called when nothing more
+    /// comes.
+    pub async fn settled(&self) {
+        while self.held() > 0 {
+            sleep(A_MOMENT).await;
+        }
+        self.paying.close();
+        self.paying.wait().await;
     }
 }
 

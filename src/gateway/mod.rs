@@ -6,6 +6,8 @@
 mod account;
 mod admission;
 mod charging;
+mod hold;
+mod line;
 mod plan;
 mod rules;
 mod settle;
@@ -21,8 +23,9 @@ use std::{
 use crossbeam_utils::CachePadded;
 use http::{HeaderValue, Method, Request, Response, Version, header};
 use hyper::body::Incoming;
+use tokio_util::task::TaskTracker;
 
-pub use self::account::AnswerBody;
+pub use self::{account::AnswerBody, line::Lines};
 use self::{
     account::{Account, LineDraft},
     rules::{Rules, RulesCache},
@@ -33,6 +36,7 @@ use crate::{
     error::GatewayError,
     framing::Wire,
     identity::{Secret, token_hash},
+    limit::Verdict,
     live::Live,
     metrics::{Metrics, RouteCounters, Shard},
     plan::{host, screen},
@@ -59,6 +63,8 @@ pub struct Shared {
     pub metrics: Metrics,
     /// Where limits' time comes from.
     pub clock: Clock,
+    /// Who waits for leaky buckets.
+    pub lines: Lines,
     /// Where access lines go, if anywhere.
     pub access_log: Option<AccessLog>,
     /// Counts the workers that serve.
@@ -88,6 +94,8 @@ pub struct Gateway {
     /// The worker's coarse clock, in ms.
     clock: Rc<Cell<u64>>,
     warned_at: Cell<u64>,
+    /// Corrections of charges that are under way.
+    paying: TaskTracker,
 }
 
 impl Gateway {
@@ -102,6 +110,7 @@ impl Gateway {
             ids: visit::RequestIds::new(),
             unrouted: shard.route(""),
             warned_at: Cell::new(0),
+            paying: TaskTracker::new(),
             shard,
             shared,
             clock,
@@ -146,7 +155,16 @@ impl Gateway {
         visit.check_length(route)?;
         visit.account.limit = "none";
         if !visit.asks.is_empty() {
-            visit.verdict = Some(self.charge(rules, plan.route, visit).await?);
+            let mut verdict = self.charge(rules, plan.route, visit).await?;
+            let held = must_wait(route, &verdict);
+            let outcome = if held {
+                // Boxed, so that requests that are not held do not carry its state.
+                Box::pin(self.hold(rules, plan.route, peer, visit, &mut verdict)).await
+            } else {
+                Ok(())
+            };
+            visit.verdict = Some(verdict);
+            outcome?;
         }
         self.forward(rules, route, peer, visit).await
     }
@@ -287,6 +305,12 @@ impl Gateway {
             if unread { body.unread() } else { body }
         })
     }
+}
+
+/// Whether a limit that is enforced holds the request back.
+fn must_wait(route: &Route, verdict: &Verdict) -> bool {
+    let mut decided = route.limits.iter().zip(&verdict.decisions);
+    decided.any(|(used, decision)| decision.wait > 0 && used.policy.limit.enforce)
 }
 
 /// The answer to a request that ended early, but for the headers that every answer has.

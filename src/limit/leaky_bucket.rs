@@ -13,7 +13,7 @@
 //!
 //! The Lua twin is `lua/leaky_bucket.lua`: function for function the same.
 
-use super::{Decision, Horizon, Millis, Quota, horizon::owe};
+use super::{Decision, Horizon, MAX_EXACT, Millis, Quota, horizon::owe};
 
 /// The slots within `max_wait`: what can be admitted at once.
 pub fn slots(quota: &Quota) -> u64 {
@@ -49,23 +49,33 @@ pub fn admit(state: &mut Horizon, quota: &Quota, now: Millis, cost: u32) -> Deci
     if decision.admitted { charge(state, quota, now, cost) } else { decision }
 }
 
-/// Gives back `cost` slots, the last ones, if so many are still ahead: whoever frees a slot that is not
-/// the last moves those behind it up. The reset-at stays.
+/// Gives back `cost` slots, the first of which begins at `slot`, if they are the last that are taken:
+/// otherwise whoever came next would get a slot that is another's. So whoever frees slots that are not
+/// the last passes them on, and gives back those that are then free. The reset-at stays.
 pub fn refund(
     state: &mut Horizon,
     quota: &Quota,
     now: Millis,
-    _charged_at: Millis,
+    slot: Millis,
     cost: u32,
 ) -> Decision {
     let now = state.settle(now);
     let rate = u64::from(quota.limit);
     let ahead = state.ahead_at(now, rate);
-    if ahead > 0 {
+    if ahead > 0 && are_last(ahead, quota, now, slot, cost) {
         let given = u64::from(cost).saturating_mul(quota.window);
         state.set(now, ahead.saturating_sub(given), rate);
     }
     decision(state, quota, now, 0)
+}
+
+/// Whether no slot is taken after those `cost` of which the first begins at `slot`; that is a whole ms,
+/// rounded up from where it really begins.
+fn are_last(ahead: u64, quota: &Quota, now: Millis, slot: Millis, cost: u32) -> bool {
+    let most = i128::from(MAX_EXACT);
+    let until = (i128::from(slot) - i128::from(now)) * i128::from(quota.limit);
+    let given = i128::from(cost) * i128::from(quota.window);
+    i128::from(ahead) <= until.clamp(-most, most) + given.min(most)
 }
 
 /// When the record means nothing any more: every slot has passed, and so has the reset-at.
@@ -98,5 +108,7 @@ fn decision(state: &Horizon, quota: &Quota, now: Millis, cost: u32) -> Decision 
     }
 }
 
+#[cfg(test)]
+mod given_back;
 #[cfg(test)]
 mod tests;

@@ -203,7 +203,8 @@ pub enum Change {
     /// Gives back so many units of a charge made at that time, by the clock that decided it
     /// ([`Verdict::now`]); only what still counts, and never below nothing.
     Refund {
-        /// When they were charged.
+        /// When they were charged; of a leaky bucket, when they were to be released: that and
+        /// [`Decision::wait`].
         charged_at: Millis,
         /// How many.
         cost: u32,

@@ -95,11 +95,9 @@ pub(super) fn other_quota(
 
 /// Notes what is known and cannot be done yet.
 fn unbuilt(check: &mut Check<'_>, path: &str, limit: &config::Limit) {
-    // THE ONE PLACE that keeps the leaky bucket out: it is counted everywhere, but a request passes
-    // without waiting for `Decision::wait`. Whoever makes it wait takes it off here.
-    if let config::Algorithm::LeakyBucket | config::Algorithm::Concurrency = limit.algorithm {
+    if limit.algorithm == config::Algorithm::Concurrency {
         let what = format!("`{}`", algorithm(limit.algorithm));
-        let built = "sliding_window, sliding_log, fixed_window or token_bucket";
+        let built = "sliding_window, sliding_log, fixed_window, token_bucket or leaky_bucket";
         check.unbuilt(&format!("{path}.algorithm"), &what, built);
     }
     if limit.reserve != Reserve::Off {
@@ -186,13 +184,18 @@ fn quota_of(limit: &config::Limit, number: u32) -> Quota {
     let mut max_wait = 0;
     if limit.algorithm == config::Algorithm::LeakyBucket {
         let wait = limit.max_wait.unwrap_or(limit.window).millis();
-        // So many wait at the most if none waits longer than the last of them would.
-        let queue = limit
-            .max_queue
-            .map_or(u64::MAX, |most| u64::from(most).saturating_mul(window) / u64::from(number));
+        let queue = limit.max_queue.map_or(u64::MAX, |most| last_of(most, window, number.into()));
         max_wait = u32::try_from(wait.min(queue)).unwrap_or(u32::MAX);
     }
     Quota { max_wait, strict: limit.strict, ..Quota::new(number, window, resolution) }
+}
+
+/// How long the last of `most` requests waits, in ms, if they come at once behind another: so many wait
+/// at the most if none waits longer. Rounded up, so that the last may; at more than one release a ms
+/// rounded down, because a whole ms more would let several more in.
+fn last_of(most: u32, window: Millis, number: u64) -> Millis {
+    let slots = u64::from(most).saturating_mul(window);
+    if number <= window { slots.div_ceil(number) } else { slots / number }
 }
 
 /// Notes a wait that is too long to be counted.

@@ -39,6 +39,7 @@ pub(super) fn compile(
         times(check, &path, route);
         let rule = rule(check, &path, &route.matches);
         let used = used_limits(check, &path, route, rule.as_ref(), config, limits);
+        waits(check, &path, route, limits);
         let strip_prefix = strip_prefix(check, &path, route);
         let upstream = upstreams.iter().find(|upstream| *upstream.name == *route.upstream);
         rules.extend(rule.map(|rule| (index, rule)));
@@ -68,6 +69,26 @@ fn references(check: &mut Check<'_>, path: &str, route: &config::Route, config: 
 
 fn times(check: &mut Check<'_>, path: &str, route: &config::Route) {
     check.some_time(&format!("{path}.request_timeout"), route.request_timeout);
+}
+
+/// Notes a limit that may hold a request back for all of its time.
+fn waits(check: &mut Check<'_>, path: &str, route: &config::Route, limits: &[Compiled]) {
+    let timeout = route.request_timeout.millis();
+    for (index, name) in route.limits.iter().enumerate() {
+        let found = limits.iter().find(|limit| *limit.policy.limit.name == **name);
+        let Some(policy) = found.map(|found| &found.policy) else { continue };
+        let tiers = policy.tiers.iter().map(|tier| &tier.limit);
+        let waits = tiers.chain([&policy.limit]).map(|limit| u64::from(limit.quota.max_wait));
+        let longest = waits.max().unwrap_or(0);
+        if policy.limit.enforce && longest > 0 && longest >= timeout && timeout > 0 {
+            let what = format!(
+                "`{name}` may hold a request for {longest}ms, as long as it may last (request_timeout {})",
+                route.request_timeout
+            );
+            let expected = "a shorter max_wait, or a longer request_timeout";
+            check.fault(&format!("{path}.limits[{index}]"), what, expected);
+        }
+    }
 }
 
 fn rule(check: &mut Check<'_>, path: &str, matches: &config::Match) -> Option<Rule> {

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::Snapshot;
 use crate::config;
-use crate::limit::MAX_QUOTA_MILLIS;
+use crate::limit::{MAX_QUOTA_MILLIS, leaky_bucket};
 
 const GOOD: &str = "\
 listen: [{address: 127.0.0.1:80}]
@@ -85,6 +85,24 @@ fn every_algorithm_is_mapped_and_counts_by_itself() {
 }
 
 #[test]
+fn a_queue_is_as_long_as_it_says() {
+    let of = |limit: &str| {
+        let limit = format!("{{algorithm: leaky_bucket, {limit}}}");
+        let snapshot = compile(&GOOD.replace("{quota: 5, window: 10s}", &limit)).unwrap();
+        snapshot.limits[0].limit.quota
+    };
+    for (quota, most) in [(3, 0), (3, 1), (3, 2), (7, 5), (999, 998), (1000, 7), (4, 3)] {
+        let quota = of(&format!("quota: {quota}, window: 1s, max_wait: 30s, max_queue: {most}"));
+        // One is released at once; the others wait.
+        assert_eq!(leaky_bucket::slots(&quota), most + 1, "{quota:?}");
+    }
+    let fast = of("quota: 10000, window: 1s, max_queue: 25");
+    assert_eq!(leaky_bucket::slots(&fast), 20 + 1, "whole ms, and never more");
+    assert_eq!(of("quota: 5, window: 10s").max_wait, 10_000, "as long as the window");
+    assert_eq!(of("quota: 5, window: 10s, max_wait: 3s, max_queue: 100").max_wait, 3_000);
+}
+
+#[test]
 fn a_large_log_is_noted_and_no_fault() {
     let of = |quota: u32| {
         let limit = format!("{{algorithm: sliding_log, quota: {quota}, window: 10s}}");
@@ -115,6 +133,7 @@ fn a_faulty_limit_is_refused() {
         ("one: {quota: 5, window: 10s, max_wait: 1s}", "6:42: `max_wait`, which only `leaky_bucket` has, expected no such key".to_owned()),
         ("one: {quota: 5, window: 10s, max_queue: 7}", "6:43: `max_queue`, which only `leaky_bucket` has, expected no such key".to_owned()),
         ("one: {quota: 5, window: 10s, cost: 6}", "6:38: `6`, expected at most the quota, 5: no request would pass".to_owned()),
+        ("one: {algorithm: leaky_bucket, quota: 5, window: 10s, max_wait: 1m}", "8:58: `one` may hold a request for 60000ms, as long as it may last (request_timeout 1m), expected a shorter max_wait, or a longer request_timeout".to_owned()),
         ("one: {quota: 5, window: 10s, key: [host, host]}", "6:44: `host` again, expected each part once".to_owned()),
         ("one: {quota: 5, window: 10s, key: [\"path:id\"]}", "8:58: `one` counts by `path:id`, not in `/a`, expected a limit for a path with `{id}`".to_owned()),
         ("two words: {quota: 5, window: 10s}\n  one: {quota: 5, window: 10s}", format!("6:3: `two words`, {name}")),
@@ -134,9 +153,8 @@ fn what_this_version_cannot_do_is_refused() {
     let redis = |keys: &str| top(&format!("store: {{redis: {{{keys}}}}}"));
     let listen = |key: &str| GOOD.replace(":80}", &format!(":80, {key}}}"));
     let shard = "`shards` with one primary";
-    let built = "sliding_window, sliding_log, fixed_window or token_bucket";
+    let built = "sliding_window, sliding_log, fixed_window, token_bucket or leaky_bucket";
     let cases = [
-        (limit("algorithm: leaky_bucket"), "`leaky_bucket`", built),
         (limit("algorithm: concurrency"), "`concurrency`", built),
         (limit("reserve: auto"), "`reserve`", "off"),
         (limit("reserve: 5"), "`reserve`", "off"),

@@ -292,7 +292,7 @@ proptest! {
     ) {
         let line = AccessLine {
             time, client, token, method: &method, host: &host, path: &path, route: "r", status: 200,
-            bytes: 5, took: Duration::from_micros(7), limit, complete: true, request_id: "id",
+            bytes: 5, took: Duration::from_micros(7), delay: Duration::ZERO, limit, complete: true, request_id: "id",
         };
         let text = line.json();
         let read = Format::Json.parse(text.as_bytes()).unwrap();

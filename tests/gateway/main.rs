@@ -55,6 +55,8 @@ mod reload;
 mod wobble;
 // Costs, refunds, tiers, and limits that only watch.
 mod policies;
+// Leaky buckets hold back what comes too fast.
+mod shaping;
 // Those already in stay in.
 mod throttle;
 // What would become of a request, told without sending it.

@@ -12,7 +12,7 @@ use std::io::Write;
 use crate::upstream::Upstream;
 
 /// The time at which these tests begin.
-const NOW: u64 = 1_700_000_000_000;
+pub(crate) const NOW: u64 = 1_700_000_000_000;
 
 /// Answers `/304` and the like with that status, and with an `X-Cost` where the path's query has one.
 fn statuses() -> Upstream {

@@ -72,7 +72,7 @@ fn steps(limits: &[Limit]) -> impl Strategy<Value = Vec<Step>> + use<> {
     let more = prop_oneof![4 => 1_u32..6, 1 => any::<u32>()];
     let corrections = prop_oneof![
         4 => (0_usize..4, 1_u32..6).prop_map(|(ago, cost)| Correction::Refund(ago, cost)),
-        1 => (0..s * 8, 1_u32..6).prop_map(|(ago, cost)| Correction::Unfounded(ago, cost)),
+        2 => (0..s * 8, 1_u32..6).prop_map(|(ago, cost)| Correction::Unfounded(ago, cost)),
         1 => more.prop_map(Correction::Overdraw),
     ];
     let charges = prop::collection::vec((0..count, 0_u128..2, cost), 1..4);
@@ -136,7 +136,10 @@ impl Both<'_> {
                 Change::Refund { charged_at: at.copied().unwrap_or(self.now), cost }
             }
             Correction::Unfounded(ago, cost) => {
-                Change::Refund { charged_at: self.now.saturating_sub(ago), cost }
+                // A leaky bucket's slots lie ahead.
+                let ahead = limits.iter().map(|limit| u64::from(limit.quota.max_wait)).max();
+                let at = self.now + ahead.unwrap_or(0) / 2;
+                Change::Refund { charged_at: at.saturating_sub(ago), cost }
             }
             Correction::Overdraw(cost) => Change::Overdraw { cost },
         };

@@ -1,0 +1,220 @@
+//! Who waits at this gateway for the slots of leaky buckets, and in which order.
+//!
+//! A bucket's line is two rows, side by side: those who wait, and the slots that they were given,
+//! soonest first. Who stands at a place has the slot at that place. So if somebody leaves, all behind
+//! move up by one place at once, and the last slot is free.
+
+use std::{collections::VecDeque, sync::Arc, time::Instant};
+
+use ahash::RandomState;
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::limit::Millis;
+
+/// One slot of a bucket, given to a request of this gateway.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Slot {
+    /// When it begins, by this process' monotonic clock.
+    pub(super) due: Instant,
+    /// The same by the clock that decided, in ms: the name that the store knows it by.
+    pub(super) at: Millis,
+    /// How long it is. Only slots as long are passed on.
+    pub(super) size: Size,
+}
+
+/// How long a slot is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Size {
+    /// What the request costs.
+    pub(super) cost: u32,
+    /// The quota that it was decided by.
+    pub(super) quota: u32,
+    /// Whether it was decided here because Redis could not be asked.
+    pub(super) fallback: bool,
+}
+
+/// The lines of a process, over all of its workers. Bounded by those who wait.
+#[derive(Default)]
+pub struct Lines(Mutex<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    next: u64,
+    lines: HashMap<u128, Line, RandomState>,
+}
+
+#[derive(Default)]
+struct Line {
+    waiting: VecDeque<Waiting>,
+    /// As many, sorted by [`Slot::due`].
+    slots: VecDeque<Slot>,
+}
+
+struct Waiting {
+    id: u64,
+    /// When it will look at its slot by itself: never before the slot, and after it if it moved up.
+    looks_at: Instant,
+    called: Arc<Notify>,
+}
+
+impl Lines {
+    /// Puts somebody into the line of `bucket`, at the place of `slot`; returns the name to ask by.
+    /// `called` is notified when [`Self::take`] should be asked again, sooner than it said.
+    pub(super) fn enter(&self, bucket: u128, slot: Slot, called: &Arc<Notify>) -> u64 {
+        let mut inner = self.0.lock();
+        let id = inner.next;
+        inner.next += 1;
+        let line = inner.lines.entry(bucket).or_default();
+        let at = line.slots.partition_point(|other| other.due <= slot.due);
+        let called = Arc::clone(called);
+        line.waiting.insert(at, Waiting { id, looks_at: slot.due, called });
+        line.slots.insert(at, slot);
+        id
+    }
+
+    /// Takes the slot of `id` if it has begun at `now`, and leaves; else says when it begins. `None`:
+    /// nobody of this name waits.
+    pub(super) fn take(
+        &self,
+        bucket: u128,
+        id: u64,
+        now: Instant,
+    ) -> Option<Result<Slot, Instant>> {
+        self.with(bucket, |line| {
+            let at = line.place(id)?;
+            let slot = *line.slots.get(at)?;
+            if now < slot.due {
+                line.waiting[at].looks_at = slot.due;
+                return Some(Err(slot.due));
+            }
+            line.waiting.remove(at);
+            line.slots.remove(at);
+            Some(Ok(slot))
+        })
+    }
+
+    /// Lets `id` go without its slot: those behind move up, as far as their slots are as long, and the
+    /// slot that is free then is returned.
+    pub(super) fn leave(&self, bucket: u128, id: u64) -> Option<Slot> {
+        self.with(bucket, |line| {
+            let at = line.place(id)?;
+            let size = line.slots.get(at)?.size;
+            let behind = line.slots.range(at + 1..);
+            let as_long = behind.take_while(|slot| slot.size == size).count();
+            line.waiting.remove(at);
+            line.slots.remove(at + as_long)
+        })
+    }
+
+    /// How many lines there are.
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.0.lock().lines.len()
+    }
+
+    /// Changes a line; then calls whoever is first, if the change brought its slot forward.
+    fn with<T>(&self, bucket: u128, change: impl FnOnce(&mut Line) -> Option<T>) -> Option<T> {
+        let mut inner = self.0.lock();
+        let line = inner.lines.get_mut(&bucket)?;
+        let changed = change(line);
+        match (line.waiting.front(), line.slots.front()) {
+            (Some(first), Some(slot)) if first.looks_at > slot.due => first.called.notify_one(),
+            (None, _) => drop(inner.lines.remove(&bucket)),
+            _ => {}
+        }
+        changed
+    }
+}
+
+impl Line {
+    fn place(&self, id: u64) -> Option<usize> {
+        self.waiting.iter().position(|waiting| waiting.id == id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::clock;
+
+    const SIZE: Size = Size { cost: 1, quota: 4, fallback: false };
+
+    fn slot(start: Instant, ms: u64) -> Slot {
+        Slot { due: start + Duration::from_millis(ms), at: ms, size: SIZE }
+    }
+
+    #[test]
+    fn who_leaves_frees_the_last_slot_and_the_first_is_called() {
+        let (lines, start) = (Lines::default(), clock::instant());
+        let called: Vec<_> = (0..3).map(|_| Arc::new(Notify::new())).collect();
+        let ids: Vec<_> =
+            (1..4).zip(&called).map(|(n, called)| lines.enter(7, slot(start, n), called)).collect();
+        assert_eq!(lines.leave(7, ids[0]), Some(slot(start, 3)));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(called[1].notified());
+        let due = start + Duration::from_millis(1);
+        assert_eq!(lines.take(7, ids[1], start), Some(Err(due)));
+        assert_eq!(lines.take(7, ids[1], due), Some(Ok(slot(start, 1))));
+        // The next one still looks at its old time: it is called now that it is the first.
+        runtime.block_on(called[2].notified());
+        assert_eq!(lines.take(7, ids[2], due), Some(Err(start + Duration::from_millis(2))));
+        assert_eq!(lines.leave(7, ids[2]), Some(slot(start, 2)));
+        assert_eq!((lines.len(), lines.leave(7, ids[2])), (0, None));
+    }
+
+    #[test]
+    fn a_slot_of_another_size_is_not_passed_on() {
+        let (lines, start) = (Lines::default(), clock::instant());
+        let called = Arc::new(Notify::new());
+        let large = Slot { size: Size { cost: 2, ..SIZE }, ..slot(start, 3) };
+        let first = lines.enter(7, slot(start, 1), &called);
+        lines.enter(7, slot(start, 2), &called);
+        let third = lines.enter(7, large, &called);
+        assert_eq!(lines.leave(7, first), Some(slot(start, 2)));
+        assert_eq!(lines.take(7, third, start), Some(Err(large.due)));
+    }
+
+    proptest! {
+        /// Slots are given as they are in a store: no slot is had twice, none is lost, nobody waits
+        /// longer than the slot that it came with, and nobody overtakes.
+        #[test]
+        fn slots_are_had_once(steps in prop::collection::vec((0_u8..3, 0_usize..20), 1..200)) {
+            let (lines, start) = (Lines::default(), clock::instant());
+            let called = Arc::new(Notify::new());
+            let (mut waiting, mut next, mut now) = (Vec::<(u64, u64)>::new(), 0_u64, 0_u64);
+            let mut released = 0_u64;
+            for (kind, which) in steps {
+                match kind {
+                    0 => {
+                        next = next.max(now) + 1;
+                        waiting.push((lines.enter(7, slot(start, next), &called), next));
+                    }
+                    1 if !waiting.is_empty() => {
+                        let (id, _) = waiting.remove(which % waiting.len());
+                        let freed = lines.leave(7, id).unwrap();
+                        // With one gateway it is the last, and the store takes it back.
+                        prop_assert_eq!(freed.at, next);
+                        next -= 1;
+                    }
+                    _ => {
+                        now += 1;
+                        let at = start + Duration::from_millis(now);
+                        if let Some(&(id, had)) = waiting.first()
+                            && let Some(Ok(slot)) = lines.take(7, id, at)
+                        {
+                            prop_assert!(slot.at <= had && slot.at == now && slot.at > released);
+                            released = slot.at;
+                            waiting.remove(0);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Slots that are given back.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const NOW: Millis = 1_700_000_000_000;
+
+/// Four a second; the last may wait for a second.
+const FOUR: Quota =
+    Quota { limit: 4, window: 1_000, resolution: 1, max_wait: 1_000, strict: false };
+
+fn waits(state: &mut Horizon, now: Millis, count: usize) -> Vec<Option<Millis>> {
+    let admit = |_| {
+        let decision = admit(state, &FOUR, now, 1);
+        decision.admitted.then_some(decision.wait)
+    };
+    (0..count).map(admit).collect()
+}
+
+#[test]
+fn slots_are_a_quarter_of_a_second_apart_and_end_with_max_wait() {
+    let mut state = Horizon::default();
+    let expected = [Some(0), Some(250), Some(500), Some(750), Some(1_000), None];
+    assert_eq!(waits(&mut state, NOW, 6), expected);
+    assert_eq!(decide(&mut state, &FOUR, NOW + 100, 1).retry_at, Some(NOW + 250));
+}
+
+#[test]
+fn the_last_slot_is_given_back_and_no_other() {
+    let mut state = Horizon::default();
+    assert_eq!(waits(&mut state, NOW, 4).pop(), Some(Some(750)));
+    // Somebody has the slot after it.
+    let refused = refund(&mut state, &FOUR, NOW + 10, NOW + 500, 1);
+    assert_eq!(refused.used, 4);
+    assert_eq!(refund(&mut state, &FOUR, NOW + 10, NOW + 750, 1).used, 3);
+    assert_eq!(waits(&mut state, NOW + 10, 1), [Some(740)]);
+}
+
+#[test]
+fn slots_that_do_not_divide_a_millisecond_are_given_back_all_the_same() {
+    let quota = Quota { limit: 7, ..FOUR };
+    let mut state = Horizon::default();
+    let last = (0..5).map(|_| admit(&mut state, &quota, NOW, 1).wait).last();
+    let before = state.clone();
+    let wait = admit(&mut state, &quota, NOW, 1).wait;
+    refund(&mut state, &quota, NOW, NOW + last.unwrap(), 1);
+    assert_ne!(state, before, "not the last");
+    refund(&mut state, &quota, NOW, NOW + wait, 1);
+    assert_eq!(state.ahead(NOW), before.ahead(NOW));
+}
+
+proptest! {
+    #[test]
+    fn no_two_are_released_in_one_slot(
+        quota in 1_u32..2_000, window in 1_u64..5_000, max_wait in 0_u32..10_000,
+        steps in prop::collection::vec((0_u64..500, any::<bool>()), 1..200),
+    ) {
+        let quota = Quota { limit: quota, window, max_wait, ..FOUR };
+        let (mut state, mut now) = (Horizon::default(), NOW);
+        let mut taken: Vec<Millis> = Vec::new();
+        for (later, gone) in steps {
+            now += later;
+            let decision = admit(&mut state, &quota, now, 1);
+            if decision.admitted {
+                prop_assert!(decision.wait <= u64::from(max_wait));
+                taken.push(now + decision.wait);
+            }
+            // The last in line goes away.
+            if gone && taken.last().is_some_and(|&slot| slot > now) {
+                refund(&mut state, &quota, now, taken.pop().unwrap(), 1);
+            }
+        }
+        // Any so many in a row take their time; slots are told in whole ms, rounded up.
+        for (at, first) in taken.iter().enumerate() {
+            let last = taken[taken.len() - 1];
+            let least = (taken.len() - 1 - at) as u64 * window / u64::from(quota.limit);
+            prop_assert!(last - first + 1 >= least, "{first} to {last}: {least}");
+        }
+    }
+}

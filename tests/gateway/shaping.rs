@@ -1,0 +1,207 @@
+//! Requests that are held back: real time is what is measured here, so nothing moves a clock.
+#![expect(clippy::print_stdout, reason = "what is measured is shown")]
+
+/// Who goes away while it waits, and who moves up.
+mod gone;
+/// What is not read, not sent and not ended before a request's turn.
+mod held;
+
+use std::{
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+use tidegate::clock::{self, Clock};
+
+use crate::{
+    client::{Client, get},
+    gateway::Gateway,
+    redis::RedisServer,
+    stage::{Stage, on_every_store},
+    upstream::Upstream,
+};
+
+/// When each request reached the upstream, and its path.
+#[derive(Clone, Default)]
+struct Arrivals(Arc<Mutex<Vec<(String, Instant)>>>);
+
+impl Arrivals {
+    /// An upstream that notes who comes when, and answers at once.
+    fn upstream(&self) -> Upstream {
+        let own = self.clone();
+        Upstream::with(move |request, socket| {
+            let now = clock::instant();
+            let text = String::from_utf8_lossy(request);
+            let path = text.split(' ').nth(1).unwrap_or_default().to_owned();
+            own.0.lock().expect("no test panics with it").push((path, now));
+            std::io::Write::write_all(socket, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+                .is_ok()
+        })
+    }
+
+    /// How long after `start` each came, the first first.
+    fn since(&self, start: Instant) -> Vec<Duration> {
+        let all = self.0.lock().expect("no test panics with it");
+        let mut all: Vec<_> = all.iter().map(|(_, at)| at.duration_since(start)).collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// The same of those for `path`.
+    fn of(&self, path: &str, start: Instant) -> Vec<Duration> {
+        let all = self.0.lock().expect("no test panics with it");
+        let found = all.iter().filter(|(known, _)| known == path);
+        let mut found: Vec<_> = found.map(|(_, at)| at.duration_since(start)).collect();
+        found.sort_unstable();
+        found
+    }
+}
+
+/// One route before `upstream` with one limit; `more` are whole lines.
+fn limited(upstream: &Upstream, limit: &str, route: &str, more: &str) -> String {
+    format!(
+        "{more}
+upstreams: {{app: {{targets: [\"{}\"], retries: 0}}}}
+limits: {{calls: {{{limit}}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: app, limits: [calls]{route}}}]
+",
+        upstream.target()
+    )
+}
+
+/// A metric in seconds, over all labels.
+fn seconds(gateway: &Gateway, name: &str) -> f64 {
+    let text = get(gateway.admin(), "/metrics", "Connection: close\r\n").text();
+    let lines = text.lines().filter(|line| line.starts_with(name));
+    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+}
+
+const SLOT: Duration = Duration::from_millis(250);
+
+/// How late each of these requests of one bucket was for its slot, by the earliest of them.
+fn lateness(came: &[Duration]) -> Vec<Duration> {
+    let offsets: Vec<_> =
+        (0..).zip(came).map(|(slot, came)| came.saturating_sub(SLOT * slot)).collect();
+    let first = offsets.iter().min().copied().unwrap_or_default();
+    offsets.into_iter().map(|offset| offset.saturating_sub(first)).collect()
+}
+
+#[test]
+fn four_a_second_are_released_every_250_ms() {
+    const BUCKETS: usize = 8;
+    const COUNT: u32 = 13;
+    on_every_store(|stage| {
+        let arrivals = Arrivals::default();
+        let upstream = arrivals.upstream();
+        let limit = "algorithm: leaky_bucket, quota: 4, window: 1s, max_wait: 10s, key: [path]";
+        let fleet = stage.start(&limited(&upstream, limit, "", ""), &Clock::system());
+        let gateways = fleet.gateways.iter().cycle();
+        let mut clients: Vec<_> = gateways
+            .take(BUCKETS * COUNT as usize)
+            .map(|gateway| Client::connect(gateway.address()))
+            .collect();
+        let start = clock::instant();
+        for (at, client) in clients.iter_mut().enumerate() {
+            client.send(format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", at / COUNT as usize));
+        }
+        for client in &mut clients {
+            assert_eq!(client.reply().status, 200);
+        }
+        let mut late = Vec::new();
+        for bucket in 0..BUCKETS {
+            let came = arrivals.of(&format!("/{bucket}"), start);
+            assert_eq!(came.len(), COUNT as usize);
+            // The first slot is not before the start, and clocks count whole milliseconds.
+            for (slot, came) in (0..COUNT).zip(&came) {
+                assert!(*came + Duration::from_millis(2) >= SLOT * slot, "{slot}: {came:?}");
+            }
+            late.extend(lateness(&came));
+        }
+        late.sort_unstable();
+        let (median, p99) = (late[late.len() / 2], late[late.len() * 99 / 100]);
+        let store = if matches!(stage, Stage::Memory) { "memory" } else { "redis" };
+        println!("{store}: {} releases, late by {median:?} (median), {p99:?} (p99)", late.len());
+        assert!(median < Duration::from_millis(40), "{late:?}");
+        let sum = |name| fleet.gateways.iter().map(|gateway| gateway.metric(name)).sum::<u64>();
+        let delayed = "tidegate_limit_delayed_total{route=\"all\",limit=\"calls\"}";
+        assert_eq!(sum(delayed), BUCKETS as u64 * u64::from(COUNT - 1));
+        assert_eq!(sum("tidegate_limit_waiting "), 0);
+        let delay = |gateway| seconds(gateway, "tidegate_limit_delay_seconds_total");
+        let total: f64 = fleet.gateways.iter().map(delay).sum();
+        let wanted = 0.25 * f64::from(COUNT * (COUNT - 1) / 2) * BUCKETS as f64;
+        assert!((total - wanted).abs() < wanted * 0.2, "{total} s instead of {wanted} s");
+    });
+}
+
+/// CALLR's: ten calls a second, and no second that one could look back on holds more.
+fn no_second_holds_more_than_ten(limit: &str) {
+    let redis = Stage::Redis(RedisServer::start());
+    let arrivals = Arrivals::default();
+    let upstream = arrivals.upstream();
+    let limit = format!("{limit}, quota: 10, window: 1s, key: []");
+    let fleet = redis.start(&limited(&upstream, &limit, "", ""), &Clock::system());
+    let start = clock::instant();
+    let callers: Vec<_> = (0..4)
+        .map(|n| {
+            let address = fleet.gateways[n % fleet.gateways.len()].address();
+            thread::spawn(move || {
+                let mut client = Client::connect(address);
+                while start.elapsed() < Duration::from_secs(4) {
+                    assert!(matches!(client.get("/", "").status, 200 | 429));
+                    crate::wait::pause(Duration::from_millis(2));
+                }
+            })
+        })
+        .collect();
+    for caller in callers {
+        caller.join().expect("it is answered");
+    }
+    let came = arrivals.since(start);
+    let spans = came.windows(11).map(|eleven| eleven[10].saturating_sub(eleven[0]));
+    let shortest = spans.min().expect("more than ten were let through");
+    println!("{limit}: {} calls in 4 s; eleven take {shortest:?} at the least", came.len());
+    assert!(came.len() >= 20, "{} calls", came.len());
+    // The way to the upstream is not equally long for all, least of all on a busy machine.
+    assert!(shortest > Duration::from_millis(950), "{shortest:?}");
+}
+
+#[test]
+fn ten_calls_a_second_by_log() {
+    no_second_holds_more_than_ten("algorithm: sliding_log");
+}
+
+#[test]
+fn ten_calls_a_second_by_strict_window() {
+    no_second_holds_more_than_ten("strict: true, resolution: 10");
+}
+
+#[test]
+fn a_wait_that_is_too_long_is_refused_and_told() {
+    on_every_store(|stage| {
+        let arrivals = Arrivals::default();
+        let upstream = arrivals.upstream();
+        let limit = "algorithm: leaky_bucket, quota: 1, window: 10s, max_wait: 25s, key: []";
+        let clock = Clock::manual(crate::policies::NOW);
+        let fleet = stage.start(&limited(&upstream, limit, "", ""), &clock);
+        let first = fleet.get("/", "");
+        assert_eq!((first.status, first.number("x-ratelimit-limit")), (200, 3));
+        assert_eq!(first.number("x-ratelimit-remaining"), 2);
+        let mut held: Vec<_> =
+            (0..2).map(|_| Client::connect(fleet.gateways[0].address())).collect();
+        for client in &mut held {
+            client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        }
+        fleet.gateways[0].wait_for("tidegate_limit_waiting ", 2);
+        for (later, seconds) in [(0, 5), (1_500, 4), (4_001, 1)] {
+            clock.set(crate::policies::NOW + later);
+            let reply = fleet.get("/", "");
+            assert_eq!((reply.status, reply.number("retry-after")), (429, seconds), "{later}");
+            assert_eq!(reply.number("x-ratelimit-remaining"), 0);
+            assert_eq!(reply.json()["violated-policies"], serde_json::json!(["calls"]));
+        }
+        assert_eq!(upstream.count(), 1);
+        drop(held);
+        fleet.gateways[0].wait_for("tidegate_limit_waiting ", 0);
+    });
+}

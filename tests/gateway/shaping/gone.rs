@@ -1,0 +1,101 @@
+use std::{thread, time::Duration};
+
+use tidegate::clock::{self, Clock};
+
+use super::{Arrivals, limited};
+use crate::{
+    client::Client,
+    gateway::Gateway,
+    redis::RedisServer,
+    stage::{Stage, on_every_store},
+    wait::eventually,
+};
+
+/// One a second.
+const LIMIT: &str =
+    "algorithm: leaky_bucket, quota: 1, window: 1s, max_wait: 20s, key: ['header:x-who']";
+
+const EXPECTING: &str = "Content-Length: 5\r\nExpect: 100-continue\r\n";
+
+/// Sends a request that is held, and waits until it stands in line.
+fn stand_in_line(gateway: &Gateway, who: &str, path: &str, more: &str) -> Client {
+    let waiting = gateway.metric("tidegate_limit_waiting ");
+    let mut client = Client::connect(gateway.address());
+    let method = if more.is_empty() { "GET" } else { "POST" };
+    client.send(format!("{method} {path} HTTP/1.1\r\nHost: a\r\nX-Who: {who}\r\n{more}\r\n"));
+    gateway.wait_for("tidegate_limit_waiting ", waiting + 1);
+    client
+}
+
+/// The first in line goes away; the next two move up, and whoever comes then is behind them.
+fn leave(stage: &Stage, kind: &str, more: &str, body: usize) {
+    let arrivals = Arrivals::default();
+    let upstream = arrivals.upstream();
+    let yaml = limited(&upstream, LIMIT, "", "");
+    let fleet = stage.start(&yaml, &Clock::system());
+    let gateway = &fleet.gateways[0];
+    let start = clock::instant();
+    let who = format!("X-Who: {kind}\r\n");
+    assert_eq!(Client::connect(gateway.address()).get("/a", &who).status, 200);
+    let mut gone = stand_in_line(gateway, kind, "/b", more);
+    gone.send(vec![b'x'; body]);
+    let mut others: Vec<_> =
+        ["/c", "/d"].iter().map(|path| stand_in_line(gateway, kind, path, "")).collect();
+    drop(gone);
+    gateway.wait_for("tidegate_limit_waiting ", 2);
+    others.push(stand_in_line(gateway, kind, "/e", ""));
+    for client in &mut others {
+        assert_eq!(client.reply().status, 200, "{kind}");
+    }
+    assert!(arrivals.of("/b", start).is_empty(), "{kind}");
+    for (slot, path) in [(1, "/c"), (2, "/d"), (3, "/e")] {
+        let [came] = arrivals.of(path, start)[..] else {
+            panic!("{kind} {path}: not released once")
+        };
+        let came = came + Duration::from_millis(2);
+        let slot = Duration::from_secs(slot);
+        assert!(came >= slot && came < slot + Duration::from_millis(900), "{kind} {path} {came:?}");
+    }
+}
+
+#[test]
+fn a_place_that_is_left_goes_to_the_next_in_line() {
+    on_every_store(|stage| {
+        thread::scope(|scope| {
+            let long = "Content-Length: 5000000\r\n";
+            for (kind, more, body) in [
+                ("nothing more", "", 0),
+                ("expects", EXPECTING, 0),
+                ("began its body", "Content-Length: 500\r\n", 100),
+                ("much of a body", long, 100_000),
+                ("whole body", "Content-Length: 5\r\n", 5),
+            ] {
+                scope.spawn(move || leave(stage, kind, more, body));
+            }
+        });
+    });
+}
+
+#[test]
+fn what_is_cut_off_at_the_end_gives_its_slots_back() {
+    let stage = Stage::Redis(RedisServer::start());
+    let arrivals = Arrivals::default();
+    let upstream = arrivals.upstream();
+    let limit = "algorithm: leaky_bucket, quota: 1, window: 10s, max_wait: 25s, key: []";
+    let yaml = limited(&upstream, limit, "", "drain_timeout: 200ms");
+    let fleet = stage.start(&yaml, &Clock::system());
+    let [stopping, staying] = &fleet.gateways[..] else { panic!("two gateways") };
+    assert_eq!(fleet.get("/a", "").status, 200);
+    let mut held: Vec<_> =
+        ["/b", "/c"].iter().map(|path| stand_in_line(stopping, "", path, "")).collect();
+    assert_eq!(Client::connect(staying.address()).get("/d", "").status, 429);
+    stopping.server.stop();
+    assert!(held.iter_mut().all(|client| client.try_reply().is_none()));
+    eventually("there is room again", || {
+        let mut client = Client::connect(staying.address());
+        client.socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
+        client.send("GET /e HTTP/1.1\r\nHost: a\r\n\r\n");
+        client.try_reply().is_none()
+    });
+    assert_eq!(upstream.count(), 1);
+}
