@@ -94,7 +94,9 @@ impl Life {
             }
             Event::Refund(ago, cost) => {
                 let at = self.admitted.len().checked_sub(ago + 1);
-                let charged_at = at.map_or(self.now, |at| self.admitted[at].0);
+                // A leaky bucket's charge is known by its slot; nothing else waits for one.
+                let slot = |(time, _, wait): (Millis, u32, Millis)| time + wait;
+                let charged_at = at.map_or(self.now, |at| slot(self.admitted[at]));
                 let change = Change::Refund { charged_at, cost };
                 self.state.settle(&self.quota, self.now, change)
             }

@@ -81,6 +81,6 @@ fn a_place_that_is_given_back_is_taken_by_the_next() {
     for _ in 0..3 {
         admit(&mut state, &quota, NOW, 1);
     }
-    assert_eq!(refund(&mut state, &quota, NOW + 10, NOW, 1).remaining, 1);
+    assert_eq!(refund(&mut state, &quota, NOW + 10, NOW + 500, 1).remaining, 1);
     assert_eq!(admit(&mut state, &quota, NOW + 10, 1).wait, 490);
 }
