@@ -8,7 +8,7 @@ use crate::{
     gateway::Gateway,
     redis::RedisServer,
     stage::{Stage, on_every_store},
-    wait::eventually,
+    wait::{eventually, pause, timed},
 };
 
 /// One a second.
@@ -98,4 +98,53 @@ fn what_is_cut_off_at_the_end_gives_its_slots_back() {
         client.try_reply().is_none()
     });
     assert_eq!(upstream.count(), 1);
+}
+
+#[test]
+fn a_slot_before_anothers_is_not_given_out_twice() {
+    let stage = Stage::Redis(RedisServer::start());
+    let arrivals = Arrivals::default();
+    let upstream = arrivals.upstream();
+    let fleet = stage.start(&limited(&upstream, LIMIT, "", ""), &Clock::system());
+    let [one, other] = &fleet.gateways[..] else { panic!("two gateways") };
+    let start = clock::instant();
+    assert_eq!(Client::connect(one.address()).get("/a", "X-Who: me\r\n").status, 200);
+    let gone = stand_in_line(one, "me", "/b", "");
+    let mut next = stand_in_line(other, "me", "/c", "");
+    drop(gone);
+    one.wait_for("tidegate_limit_waiting ", 0);
+    let mut last = stand_in_line(one, "me", "/d", "");
+    assert_eq!((next.reply().status, last.reply().status), (200, 200));
+    for (slot, path) in [(2, "/c"), (3, "/d")] {
+        let [came] = arrivals.of(path, start)[..] else { panic!("{path}: not released once") };
+        assert!(came + Duration::from_millis(2) >= Duration::from_secs(slot), "{path} {came:?}");
+    }
+}
+
+#[test]
+fn whose_time_is_over_before_the_slot_gets_a_503_and_gives_it_back() {
+    let redis = RedisServer::start();
+    let url = redis.url();
+    let store = format!(
+        "store: {{redis: {{shards: [{{primary: \"{url}\"}}], connect_timeout: 5s, response_timeout: 5s}}}}"
+    );
+    let arrivals = Arrivals::default();
+    let upstream = arrivals.upstream();
+    let limit = "algorithm: leaky_bucket, quota: 1, window: 1s, key: []";
+    let gateway = Gateway::start(&limited(&upstream, limit, ", request_timeout: 1200ms", &store));
+    // Both are decided only when Redis goes on: then little is left of their time.
+    let mut clients = [Client::connect(gateway.address()), Client::connect(gateway.address())];
+    redis.suspend();
+    for client in &mut clients {
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    pause(Duration::from_millis(700));
+    redis.resume();
+    let mut statuses = clients.each_mut().map(|client| client.reply().status);
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 503]);
+    // It gets the slot that was not used: the one after it would be too late for it.
+    let (reply, took) = timed(|| Client::connect(gateway.address()).get("/next", ""));
+    assert_eq!(reply.status, 200);
+    assert!(took < Duration::from_secs(1), "{took:?}");
 }
