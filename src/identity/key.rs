@@ -45,7 +45,7 @@ pub enum Part {
 
 impl Part {
     /// Tells the parts of a key from one another.
-    fn tag(&self) -> u8 {
+    pub(super) fn tag(&self) -> u8 {
         match self {
             Self::ClientIp => 1,
             Self::Token => 2,
@@ -158,7 +158,7 @@ impl KeyHash {
     /// Adds one part; says whether it was empty.
     fn part(&mut self, part: &Part, subject: &Subject<'_>) -> Result<bool, Ambiguous> {
         Ok(match part {
-            Part::ClientIp => self.address(1, subject),
+            Part::ClientIp => self.address(part.tag(), subject),
             Part::Token => {
                 let token = token(subject.token_sources, subject.headers)?.unwrap_or_default();
                 self.token(token)
@@ -167,14 +167,19 @@ impl KeyHash {
         })
     }
 
-    fn bytes(&mut self, tag: u8, bytes: &[u8]) -> bool {
+    pub(super) fn bytes(&mut self, tag: u8, bytes: &[u8]) -> bool {
         self.0.write_u64(u64::from(tag) << 56 | bytes.len() as u64);
         self.0.write(bytes);
         bytes.is_empty()
     }
 
     pub(super) fn address(&mut self, tag: u8, subject: &Subject<'_>) -> bool {
-        match counted(subject.client, subject.ipv6_prefix) {
+        self.ip(tag, subject.client, subject.ipv6_prefix)
+    }
+
+    /// Adds a client's address, IPv6 by a prefix of so many bits.
+    pub(super) fn ip(&mut self, tag: u8, client: IpAddr, prefix: u8) -> bool {
+        match counted(client, prefix) {
             IpAddr::V4(v4) => self.bytes(tag, &v4.octets()),
             IpAddr::V6(v6) => self.bytes(tag, &v6.octets()),
         }

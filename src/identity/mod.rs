@@ -3,10 +3,12 @@
 
 mod caller;
 pub mod client;
+mod given;
 pub mod key;
 pub mod token;
 
 pub use caller::Caller;
 pub use client::TrustedProxies;
+pub use given::{Given, Unfit};
 pub use key::{Ambiguous, KeyPlan, Part, Secret, Subject};
 pub use token::{TokenSource, token};
