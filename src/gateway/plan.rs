@@ -1,5 +1,7 @@
 //! What a request asks for: its route, the keys that its limits count by, and the target to forward.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::{
@@ -10,9 +12,9 @@ use super::{
 };
 use crate::{
     error::GatewayError,
-    identity::{Secret, Subject},
+    identity::{Ambiguous, Secret, Subject},
     route::{Lookup, normalize::normalize},
-    snapshot::{Ask, Route, RouteLimit},
+    snapshot::{Action, Ask, Policy, Route, RouteLimit},
 };
 
 impl Gateway {
@@ -50,13 +52,18 @@ impl Gateway {
             ipv6_prefix: snapshot.identity.ipv6_prefix,
         };
         let asks = self.ask(route, &subject);
+        let looks = match &route.action {
+            Action::Upstream(_) => Ok(Vec::new()),
+            Action::Status(limits) => self.look(limits, &subject),
+        };
         let caller = self.caller(route, &subject);
         let forwarded = target::forwarded(parts, &path, route.strip_prefix.as_deref());
         visit.account.line = line;
         visit.account.counters = rules.routes[index].counters.clone();
         visit.route = Some(index);
         visit.caller = caller?;
-        Ok(Plan { route: index, asks: asks?, target: forwarded? })
+        let looks = looks.map_err(GatewayError::Ambiguous)?;
+        Ok(Plan { route: index, asks: asks?, looks, target: forwarded? })
     }
 
     /// What the request asks of each limit of `route`.
@@ -66,7 +73,14 @@ impl Gateway {
         subject: &Subject<'_>,
     ) -> Result<SmallVec<[Ask; 4]>, GatewayError> {
         let (k0, k1) = self.shared.stores.seed();
-        let ask = |used: &RouteLimit| used.policy.ask(&used.key, subject, Secret(k0, k1));
+        let ask = |used: &RouteLimit| used.policy.ask(subject, Secret(k0, k1));
         route.limits.iter().map(ask).collect::<Result<_, _>>().map_err(GatewayError::Uncountable)
+    }
+
+    /// What the request would ask of these limits.
+    #[cold]
+    fn look(&self, limits: &[Arc<Policy>], subject: &Subject<'_>) -> Result<Vec<Ask>, Ambiguous> {
+        let (k0, k1) = self.shared.stores.seed();
+        limits.iter().map(|policy| policy.look(subject, Secret(k0, k1))).collect()
     }
 }

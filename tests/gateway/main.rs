@@ -57,3 +57,5 @@ mod wobble;
 mod policies;
 // Those already in stay in.
 mod throttle;
+// Callers ask how they stand, and the operator asks and resets.
+mod status;
