@@ -25,7 +25,7 @@ pub use self::policy::{Ask, Cost, Policy, Tier, Uncountable, Whose};
 use crate::{
     config::{self, Fault, Faults, Loaded, Unread},
     framing::{Deadlines, HeadBounds},
-    identity::{KeyPlan, TokenSource, TrustedProxies},
+    identity::{TokenSource, TrustedProxies},
     route::Table,
     throttle::Settings,
     upstream::Upstream,
@@ -103,8 +103,8 @@ impl Snapshot {
 pub struct Route {
     /// Its name; shown in metrics and logs, and a part of keys that name it.
     pub name: Box<str>,
-    /// Where requests go.
-    pub upstream: Arc<Upstream>,
+    /// Who answers.
+    pub action: Action,
     /// What counts them; all must agree.
     pub limits: SmallVec<[RouteLimit; 4]>,
     /// Whether the throttle applies.
@@ -117,13 +117,20 @@ pub struct Route {
     pub max_body: u64,
 }
 
+/// Who answers the requests of a route.
+#[derive(Debug)]
+pub enum Action {
+    /// A server, or an answer that never changes.
+    Upstream(Arc<Upstream>),
+    /// The gateway, by the state in which the caller is with these limits; that charges nothing.
+    Status(Vec<Arc<Policy>>),
+}
+
 /// A limit as one route uses it.
 #[derive(Debug)]
 pub struct RouteLimit {
     /// The limit itself, shared by all routes that name it.
     pub policy: Arc<Policy>,
-    /// What it counts by.
-    pub key: KeyPlan,
     /// Its name as a header's value.
     pub resource: http::HeaderValue,
 }

@@ -70,7 +70,20 @@ const MAY_IMPORT: [(&str, &[&str]); 15] = [
         ],
     ),
     ("worker", &["clock", "framing", "gateway", "identity", "metrics", "snapshot", "upstream"]),
-    ("admin", &["gateway", "limit", "metrics", "reload", "store", "telemetry", "throttle"]),
+    (
+        "admin",
+        &[
+            "gateway",
+            "identity",
+            "limit",
+            "metrics",
+            "reload",
+            "snapshot",
+            "store",
+            "telemetry",
+            "throttle",
+        ],
+    ),
     (
         "server",
         &[

@@ -1,6 +1,7 @@
 //! The operator's door: health, metrics and the control API. It lives on the control thread and asks
 //! nobody for a password, so it belongs on loopback or a private network.
 
+mod limits;
 mod metrics;
 mod throttle;
 mod throttle_metrics;
@@ -38,6 +39,8 @@ pub fn router(shared: Arc<Shared>, reloader: Arc<Reloader>) -> Router {
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics::text))
+        .route("/api/limits", get(limits::list))
+        .route("/api/limits/{name}", get(limits::show).delete(limits::reset))
         .route("/api/reload", post(reload))
         .route("/api/throttle", get(throttle::show).put(throttle::set))
         .with_state(Control { shared, reloader })

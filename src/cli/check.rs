@@ -34,8 +34,10 @@ fn summary(
         let methods = if methods.is_empty() { "any".to_owned() } else { methods.join(",") };
         let limits =
             if route.limits.is_empty() { "no limit".to_owned() } else { route.limits.join(", ") };
-        let (name, path, upstream) = (&route.name, &route.matches.path, &route.upstream);
-        writeln!(out, "  {name}: {methods} {host}{path} -> {upstream} ({limits})")?;
+        let (name, path) = (&route.name, &route.matches.path);
+        let told = route.status.as_ref().map(|told| format!("status of {}", told.join(", ")));
+        let answers = route.upstream.as_ref().or(told.as_ref()).map_or("", String::as_str);
+        writeln!(out, "  {name}: {methods} {host}{path} -> {answers} ({limits})")?;
     }
     if let Some(throttle) = &snapshot.throttle {
         writeln!(out, "  throttle: {}", admission(throttle))?;

@@ -16,8 +16,11 @@ pub struct Route {
     /// Which requests are meant. Of several routes the most specific wins.
     #[serde(rename = "match")]
     pub matches: Match,
-    /// The name of the upstream that answers.
-    pub upstream: String,
+    /// The name of the upstream that answers; this or `status`.
+    pub upstream: Option<String>,
+    /// The names of limits: instead of an upstream, the gateway tells the caller how things stand with
+    /// them, and charges none of them for it.
+    pub status: Option<Vec<String>>,
     /// The names of the limits: all must agree, and a refusal charges none.
     #[serde(default)]
     pub limits: Vec<String>,

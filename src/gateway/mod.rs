@@ -11,6 +11,7 @@ mod line;
 mod plan;
 mod rules;
 mod settle;
+mod status;
 mod visit;
 
 use std::{
@@ -41,12 +42,12 @@ use crate::{
     metrics::{Metrics, RouteCounters, Shard},
     plan::{host, screen},
     respond,
-    snapshot::Route,
+    snapshot::{Action, Route},
     store::{Store, Stores},
     telemetry::AccessLog,
     throttle::{Gate, Throttle},
     upstream::{
-        Kind, UpstreamError,
+        Kind, Upstream, UpstreamError,
         headers::{Forwarding, X_REQUEST_ID},
     },
 };
@@ -166,7 +167,10 @@ impl Gateway {
             visit.verdict = Some(verdict);
             outcome?;
         }
-        self.forward(rules, route, peer, visit).await
+        match &route.action {
+            Action::Upstream(upstream) => self.forward(rules, route, upstream, peer, visit).await,
+            Action::Status(limits) => self.tell(limits, &plan.looks, visit).await,
+        }
     }
 
     /// Refuses what is not served, whatever the route.
@@ -225,20 +229,21 @@ impl Gateway {
         &self,
         rules: &Rules,
         route: &Route,
+        upstream: &Upstream,
         peer: &Peer,
         visit: &mut Visit,
     ) -> Result<Response<respond::Content>, GatewayError> {
-        let servers = match &route.upstream.kind {
+        let servers = match &upstream.kind {
             Kind::Respond(fixed) => return Ok(respond::fixed(fixed).map(respond::Content::Whole)),
             Kind::Servers(servers) => servers,
         };
         let tokens = &rules.snapshot.identity.token;
         let outgoing = visit.outgoing(peer, route, tokens, &servers.targets[0]);
         let (method, map) = (&visit.parts.method, std::mem::take(&mut visit.parts.headers));
-        let balance = &rules.balances[route.upstream.index];
+        let balance = &rules.balances[upstream.index];
         match balance.forward(servers, outgoing, method, map, &peer.wire).await {
             Ok(answer) => Ok(answer.map(respond::Content::Stream)),
-            Err(error) => Err(self.blame(rules, peer, visit, error)),
+            Err(error) => Err(self.blame(rules, upstream, peer, visit, error)),
         }
     }
 
@@ -247,6 +252,7 @@ impl Gateway {
     fn blame(
         &self,
         rules: &Rules,
+        upstream: &Upstream,
         peer: &Peer,
         visit: &Visit,
         error: UpstreamError,
@@ -255,12 +261,13 @@ impl Gateway {
             return fault;
         }
         if let Some(route) = visit.route {
-            let view = &rules.routes[route];
-            view.upstream.of(error.kind()).add(1);
+            if let Some(counters) = &rules.routes[route].upstream {
+                counters.of(error.kind()).add(1);
+            }
             let now = self.clock.get();
             if now.saturating_sub(self.warned_at.get()) >= 1000 {
                 self.warned_at.set(now);
-                let upstream = &rules.snapshot.routes[route].upstream.name;
+                let upstream = &upstream.name;
                 tracing::warn!(%upstream, %error, "the upstream failed");
             }
         }

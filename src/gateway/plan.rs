@@ -8,7 +8,7 @@ use super::{
 use crate::{
     error::GatewayError,
     identity::Secret,
-    plan::{Asked, asks},
+    plan::{Asked, asks, looks},
 };
 
 impl Gateway {
@@ -26,13 +26,19 @@ impl Gateway {
         let line =
             self.draft_line(rules, visit, asked.client, &asked.host, &asked.path, &route.name);
         let (k0, k1) = self.shared.stores.seed();
-        let (asks, caller) = matched
-            .subject(|subject| (asks(route, subject, Secret(k0, k1)), self.caller(route, subject)));
+        let secret = Secret(k0, k1);
+        let (asks, looks, caller) = matched.subject(|subject| {
+            (
+                asks(route, subject, secret),
+                looks(route, subject, secret),
+                self.caller(route, subject),
+            )
+        });
         let forwarded = matched.forwarded(parts);
         visit.account.line = line;
         visit.account.counters = rules.routes[index].counters.clone();
         visit.route = Some(index);
         visit.caller = caller?;
-        Ok(Plan { route: index, asks: asks?, target: forwarded? })
+        Ok(Plan { route: index, asks: asks?, looks: looks?, target: forwarded? })
     }
 }

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use crate::{
     live::Live,
     metrics::{LimitCounters, RouteCounters, Shard, UpstreamCounters},
-    snapshot::Snapshot,
+    snapshot::{Action, Snapshot},
     upstream::{Balance, Kind, Pool, Target},
 };
 
@@ -36,7 +36,8 @@ pub(super) struct RouteView {
     /// The limits' names as header values. Their own copies: a shared one's reference count would be
     /// written by every worker at every answer.
     pub(super) names: SmallVec<[HeaderValue; 4]>,
-    pub(super) upstream: Arc<CachePadded<UpstreamCounters>>,
+    /// Of its upstream, if it has one.
+    pub(super) upstream: Option<Arc<CachePadded<UpstreamCounters>>>,
 }
 
 /// Makes [`Rules`] when the live ones have been replaced, and keeps connections across that.
@@ -99,7 +100,10 @@ impl Rules {
                 .map(|l| shard.limit(&route.name, &l.policy.limit.name))
                 .collect(),
             names: route.limits.iter().map(|l| own(&l.resource)).collect(),
-            upstream: shard.upstream(&route.upstream.name),
+            upstream: match &route.action {
+                Action::Upstream(upstream) => Some(shard.upstream(&upstream.name)),
+                Action::Status(_) => None,
+            },
         });
         let pool_of = |target: &Target| {
             let mut pools = pools.borrow_mut();

@@ -25,6 +25,8 @@ pub(super) struct Plan {
     pub(super) route: usize,
     /// What is asked of each of the route's limits.
     pub(super) asks: SmallVec<[Ask; 4]>,
+    /// What would be asked of each of the limits that the route tells of.
+    pub(super) looks: Vec<Ask>,
     /// The target to forward, where it is not the one that came.
     pub(super) target: Option<http::Uri>,
 }
@@ -108,7 +110,7 @@ fn counts_by(route: &Route, tokens: &[TokenSource], name: &HeaderName) -> bool {
     let mut limits = route.limits.iter();
     limits.any(|used| {
         let whose = used.policy.tiers.iter().map(|tier| &tier.whose);
-        used.key.0.iter().any(is_it)
+        used.policy.key.0.iter().any(is_it)
             || matches!(&used.policy.cost, Cost::Header { name: header, .. } if header == name)
             || whose.into_iter().any(|whose| matches!(whose, Whose::Part(part, _) if is_it(part)))
     }) || tokens.iter().any(|from| matches!(from, TokenSource::Header(header) if header == name))

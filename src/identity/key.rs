@@ -45,7 +45,7 @@ pub enum Part {
 
 impl Part {
     /// Tells the parts of a key from one another.
-    fn tag(&self) -> u8 {
+    pub(super) fn tag(&self) -> u8 {
         match self {
             Self::ClientIp => 1,
             Self::Token => 2,
@@ -192,7 +192,12 @@ pub(super) trait Sink {
     }
 
     fn address(&mut self, tag: u8, subject: &Subject<'_>) -> bool {
-        match counted(subject.client, subject.ipv6_prefix) {
+        self.ip(tag, subject.client, subject.ipv6_prefix)
+    }
+
+    /// Adds a client's address, IPv6 by a prefix of so many bits.
+    fn ip(&mut self, tag: u8, client: IpAddr, prefix: u8) -> bool {
+        match counted(client, prefix) {
             IpAddr::V4(v4) => self.bytes(tag, &v4.octets()),
             IpAddr::V6(v6) => self.bytes(tag, &v6.octets()),
         }

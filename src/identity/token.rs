@@ -46,7 +46,7 @@ pub fn token<'r>(
     Ok(None)
 }
 
-fn split<'r>(name: &HeaderName, value: &'r [u8]) -> Token<'r> {
+pub(super) fn split<'r>(name: &HeaderName, value: &'r [u8]) -> Token<'r> {
     let value = value.trim_ascii();
     if *name != header::AUTHORIZATION {
         return Token { scheme: b"", value };

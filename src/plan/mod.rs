@@ -17,7 +17,7 @@ use crate::{
     identity::{Secret, Subject, TokenSource},
     limit::Charge,
     route::{Lookup, Params, normalize::normalize},
-    snapshot::{Ask, Route, RouteLimit, Snapshot},
+    snapshot::{Action, Ask, Route, RouteLimit, Snapshot},
 };
 
 /// Refuses what is not served, whatever the route, and brings the target into origin form. `expects`:
@@ -137,8 +137,23 @@ pub fn asks(
     subject: &Subject<'_>,
     secret: Secret,
 ) -> Result<SmallVec<[Ask; 4]>, GatewayError> {
-    let asks = route.limits.iter().map(|used| used.policy.ask(&used.key, subject, secret));
+    let asks = route.limits.iter().map(|used| used.policy.ask(subject, secret));
     asks.collect::<Result<_, _>>().map_err(GatewayError::Uncountable)
+}
+
+/// What the request of `subject` would ask of the limits that `route` tells of; none where it does not.
+pub fn looks(
+    route: &Route,
+    subject: &Subject<'_>,
+    secret: Secret,
+) -> Result<Vec<Ask>, GatewayError> {
+    match &route.action {
+        Action::Upstream(_) => Ok(Vec::new()),
+        Action::Status(limits) => {
+            let looks = limits.iter().map(|policy| policy.look(subject, secret));
+            looks.collect::<Result<_, _>>().map_err(GatewayError::Ambiguous)
+        }
+    }
 }
 
 /// What a request of `route` is charged for what it `asks`.

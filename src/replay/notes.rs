@@ -85,5 +85,6 @@ fn missing(replay: &Replay, log: &str, parts: &[&str], lacks: impl Fn(&Part) -> 
 
 fn limits(candidate: &Candidate, lacks: impl Fn(&Part) -> bool) -> impl Iterator<Item = &str> {
     let used = candidate.snapshot.routes.iter().flat_map(|route| &route.limits);
-    used.filter(move |used| used.key.0.iter().any(&lacks)).map(|used| &*used.policy.limit.name)
+    used.filter(move |used| used.policy.key.0.iter().any(&lacks))
+        .map(|used| &*used.policy.limit.name)
 }

@@ -2,6 +2,7 @@
 
 mod number;
 mod problem;
+mod status;
 
 use std::fmt::Write;
 
@@ -9,7 +10,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
 use self::number::{header_value, repeated};
-pub use self::problem::error;
+pub use self::{problem::error, status::status};
 use crate::{
     limit::{Decision, Limit, Millis, Verdict},
     snapshot::{Ask, RateHeaders, Route},
@@ -78,18 +79,22 @@ pub fn rate_headers(
         return;
     };
     if which.x_ratelimit {
-        // Beyond the stored reset-at only where the quota or the cost has changed since.
-        let reset_at = tightest.reset_at.max(tightest.retry_at.unwrap_or(0));
         headers.insert(LIMIT, repeated(tightest.limit));
         headers.insert(REMAINING, header_value(tightest.remaining));
         headers.insert(USED, header_value(tightest.used));
-        headers.insert(RESET, repeated(reset_at.div_ceil(1000)));
+        headers.insert(RESET, repeated(reset(tightest)));
         headers.insert(RESOURCE, names[index].clone());
     }
     if which.draft_11 {
         draft_headers(headers, told, verdict);
     }
     expose(headers, which, cross_origin);
+}
+
+/// The reset that a client is told, in seconds since the epoch.
+fn reset(decision: &Decision) -> u64 {
+    // Beyond the stored reset-at only where the quota or the cost has changed since.
+    decision.reset_at.max(decision.retry_at.unwrap_or(0)).div_ceil(1000)
 }
 
 /// Writes what the throttle says to a caller whom it turned away.

@@ -22,7 +22,7 @@ pub(super) fn snapshot(loaded: &Loaded) -> Result<Snapshot, Faults> {
         None => Ok(Snapshot {
             table,
             routes,
-            limits: limits.into_iter().map(|limit| limit.policy).collect(),
+            limits,
             upstreams,
             identity,
             headers: RateHeaders {

@@ -10,8 +10,10 @@ use smallvec::SmallVec;
 use super::check::Check;
 use super::compile::header;
 use super::policy::{Cost, Policy};
+use super::routes::part;
 use super::tiers;
 use crate::config::{self, Config, KeyPart, Reserve};
+use crate::identity::KeyPlan;
 use crate::limit::{
     Algorithm, Limit, MAX_QUOTA_MILLIS, MAX_RESOLUTION, Millis, OnFailure, Quota, leaky_bucket,
     sliding_log,
@@ -20,20 +22,13 @@ use crate::limit::{
 /// The largest quota of a log that nobody is asked about: 80 KB a key.
 const MODEST_LOG: u32 = 10_000;
 
-/// One limit of the configuration.
-pub(super) struct Compiled {
-    pub(super) policy: Arc<Policy>,
-    /// The same with another quota, counted apart and never enforced.
-    pub(super) candidate: Option<Arc<Policy>>,
-}
-
 /// The limits in the order of their names. A faulty one is noted and has its place all the same.
-pub(super) fn compile(check: &mut Check<'_>, config: &Config) -> Vec<Compiled> {
+pub(super) fn compile(check: &mut Check<'_>, config: &Config) -> Vec<Arc<Policy>> {
     let compiled = config.limits.iter().enumerate().map(|(index, (name, limit))| {
         let path = format!("limits.{name}");
         check.key_name(&path, name);
         unbuilt(check, &path, limit);
-        key(check, &path, &limit.key, !config.client.token.is_empty());
+        let key = key(check, &path, &limit.key, !config.client.token.is_empty());
         let quota = quota(check, &path, limit);
         special(check, &path, limit);
         let counted = Limit {
@@ -50,21 +45,27 @@ pub(super) fn compile(check: &mut Check<'_>, config: &Config) -> Vec<Compiled> {
             enforce: limit.enforce,
             index,
         };
-        policy(check, &path, limit, &counted)
+        policy(check, &path, limit, &counted, &key)
     });
     compiled.collect()
 }
 
 /// What stands beside the counting: costs, tiers, refunds, a candidate.
-fn policy(check: &mut Check<'_>, path: &str, written: &config::Limit, counted: &Limit) -> Compiled {
+fn policy(
+    check: &mut Check<'_>,
+    path: &str,
+    written: &config::Limit,
+    counted: &Limit,
+    key: &KeyPlan,
+) -> Arc<Policy> {
     let cost = cost(check, path, written, &counted.quota);
     let refund: SmallVec<[u16; 4]> = written.refund.iter().map(|status| status.0).collect();
     let fixed = if let Cost::Fixed(cost) = cost { cost } else { 1 };
-    let make = |check: &mut Check<'_>, counted: Limit| {
+    let make = |check: &mut Check<'_>, counted: Limit, candidate| {
         let limit = Limit { cost: fixed, ..counted };
         let tiers = tiers::compile(check, path, written, &limit);
-        let (cost, refund) = (cost.clone(), refund.clone());
-        Arc::new(Policy { limit: Arc::new(limit), cost, tiers, refund })
+        let (key, cost, refund) = (key.clone(), cost.clone(), refund.clone());
+        Arc::new(Policy { limit: Arc::new(limit), key, cost, tiers, refund, candidate })
     };
     let other = written.candidate.and_then(|candidate| {
         let at = format!("{path}.candidate.quota");
@@ -73,8 +74,8 @@ fn policy(check: &mut Check<'_>, path: &str, written: &config::Limit, counted: &
         let name = format!("{}~candidate", counted.name).into();
         Some(Limit { name, quota, enforce: false, ..counted.clone() })
     });
-    let candidate = other.map(|limit| make(check, limit));
-    Compiled { policy: make(check, counted.clone()), candidate }
+    let candidate = other.map(|limit| make(check, limit, None));
+    make(check, counted.clone(), candidate)
 }
 
 /// The quota of `written` with another number, which stands at `at`.
@@ -145,15 +146,18 @@ fn algorithm(algorithm: config::Algorithm) -> &'static str {
     }
 }
 
-fn key(check: &mut Check<'_>, path: &str, parts: &[KeyPart], tokens: bool) {
-    for (index, part) in parts.iter().enumerate() {
+/// What it counts by. A part that no request could have is noted and left out.
+fn key(check: &mut Check<'_>, path: &str, parts: &[KeyPart], tokens: bool) -> KeyPlan {
+    let plan = parts.iter().enumerate().filter_map(|(index, written)| {
         let path = format!("{path}.key[{index}]");
-        let again = parts[..index].contains(part);
-        check.ensure(!again, &path, &format!("`{part}` again"), "each part once");
-        if *part == KeyPart::Token && !tokens {
+        let again = parts[..index].contains(written);
+        check.ensure(!again, &path, &format!("`{written}` again"), "each part once");
+        if *written == KeyPart::Token && !tokens {
             check.fault(&path, "`token`, though `client.token` is empty", "a place to find it in");
         }
-    }
+        part(check, &path, written)
+    });
+    KeyPlan(plan.collect())
 }
 
 /// The quota; where it is faulty, one that does no harm to the checks that follow.

@@ -16,12 +16,16 @@ use crate::{
 pub struct Policy {
     /// What counts.
     pub limit: Arc<Limit>,
+    /// What it counts by.
+    pub key: KeyPlan,
     /// What one request costs.
     pub cost: Cost,
     /// Whose quota is another; the first that matches.
     pub tiers: Vec<Tier>,
     /// Answers with these statuses are not charged.
     pub refund: SmallVec<[u16; 4]>,
+    /// The same with another quota, counted apart and never enforced.
+    pub candidate: Option<Arc<Policy>>,
 }
 
 /// What one request costs, in units of the quota.
@@ -91,17 +95,17 @@ pub enum Uncountable {
 }
 
 impl Policy {
-    /// What the request of `subject` asks of it, counted by `key`.
-    pub fn ask(
-        &self,
-        key: &KeyPlan,
-        subject: &Subject<'_>,
-        secret: Secret,
-    ) -> Result<Ask, Uncountable> {
-        let key = Key(key.key(subject, secret)?);
+    /// What the request of `subject` asks of it.
+    pub fn ask(&self, subject: &Subject<'_>, secret: Secret) -> Result<Ask, Uncountable> {
         let cost = self.cost.asked(subject.headers)?;
+        Ok(Ask { cost, ..self.look(subject, secret)? })
+    }
+
+    /// What a request of `subject` would ask of it, if it said nothing of its cost.
+    pub fn look(&self, subject: &Subject<'_>, secret: Secret) -> Result<Ask, Ambiguous> {
+        let key = Key(self.key.key(subject, secret)?);
         let tier = if self.tiers.is_empty() { None } else { self.tier(subject)? };
-        Ok(Ask { key, cost, tier })
+        Ok(Ask { key, cost: self.limit.cost, tier })
     }
 
     /// The limit that decides an [`Ask`] of a caller in `tier`.

@@ -3,14 +3,12 @@
 use std::sync::Arc;
 
 use http::{HeaderValue, Method};
-use smallvec::SmallVec;
 
 use super::check::Check;
 use super::compile::header;
-use super::limits::Compiled;
-use super::{Route, RouteLimit};
+use super::{Action, Policy, Route, RouteLimit};
 use crate::config::{self, Config, KeyPart};
-use crate::identity::{KeyPlan, Part};
+use crate::identity::Part;
 use crate::route::normalize::normalize;
 use crate::route::{HostPattern, PathPattern, PatternError, Rule, Table};
 use crate::upstream::Upstream;
@@ -20,7 +18,7 @@ pub(super) fn compile(
     check: &mut Check<'_>,
     config: &Config,
     upstreams: &[Arc<Upstream>],
-    limits: &[Compiled],
+    limits: &[Arc<Policy>],
 ) -> (Table, Vec<Route>) {
     check.ensure(!config.routes.is_empty(), "routes", "no route", "at least one");
     let mut routes = Vec::new();
@@ -38,15 +36,18 @@ pub(super) fn compile(
         references(check, &path, route, config);
         times(check, &path, route);
         let rule = rule(check, &path, &route.matches);
-        let used = used_limits(check, &path, route, rule.as_ref(), config, limits);
+        let mut named = |key: &str, names: &[String]| {
+            named_limits(check, &format!("{path}.{key}"), names, rule.as_ref(), config, limits)
+        };
+        let (used, told) = (named("limits", &route.limits), named("status", status(route)));
         waits(check, &path, route, limits);
         let strip_prefix = strip_prefix(check, &path, route);
-        let upstream = upstreams.iter().find(|upstream| *upstream.name == *route.upstream);
+        let action = action(check, &path, route, upstreams, told);
         rules.extend(rule.map(|rule| (index, rule)));
-        routes.extend(upstream.map(|upstream| Route {
+        routes.extend(action.map(|action| Route {
             name: route.name.as_str().into(),
-            upstream: Arc::clone(upstream),
-            limits: used,
+            action,
+            limits: used.iter().flat_map(with_candidate).collect(),
             throttle: route.throttle,
             strip_prefix,
             request_timeout: route.request_timeout.0,
@@ -56,14 +57,52 @@ pub(super) fn compile(
     (table(check, config, rules), routes)
 }
 
+/// The limits that a route tells its callers of.
+fn status(route: &config::Route) -> &[String] {
+    route.status.as_deref().unwrap_or_default()
+}
+
 fn references(check: &mut Check<'_>, path: &str, route: &config::Route, config: &Config) {
-    let upstreams = config.upstreams.keys();
-    check.reference(&format!("{path}.upstream"), "upstream", &route.upstream, upstreams);
-    for (index, name) in route.limits.iter().enumerate() {
-        let path = format!("{path}.limits[{index}]");
-        check.reference(&path, "limit", name, config.limits.keys());
-        let again = route.limits[..index].contains(name);
-        check.ensure(!again, &path, &format!("`{name}` again"), "each limit once");
+    if let Some(upstream) = &route.upstream {
+        let upstreams = config.upstreams.keys();
+        check.reference(&format!("{path}.upstream"), "upstream", upstream, upstreams);
+    }
+    for (key, names) in [("limits", &*route.limits), ("status", status(route))] {
+        for (index, name) in names.iter().enumerate() {
+            let path = format!("{path}.{key}[{index}]");
+            check.reference(&path, "limit", name, config.limits.keys());
+            let again = names[..index].contains(name);
+            check.ensure(!again, &path, &format!("`{name}` again"), "each limit once");
+        }
+    }
+}
+
+/// Who answers; `told` are the limits that `status` names. `None` where there is a fault.
+fn action(
+    check: &mut Check<'_>,
+    path: &str,
+    route: &config::Route,
+    upstreams: &[Arc<Upstream>],
+    told: Vec<Arc<Policy>>,
+) -> Option<Action> {
+    match (&route.upstream, &route.status) {
+        (Some(name), None) => {
+            let upstream = upstreams.iter().find(|upstream| *upstream.name == **name);
+            upstream.map(|upstream| Action::Upstream(Arc::clone(upstream)))
+        }
+        (None, Some(names)) => {
+            let path = format!("{path}.status");
+            check.ensure(!names.is_empty(), &path, "no limit", "at least one");
+            Some(Action::Status(told))
+        }
+        (Some(_), Some(_)) => {
+            check.fault(path, "both `upstream` and `status`", "one of them");
+            None
+        }
+        (None, None) => {
+            check.fault(path, "neither `upstream` nor `status`", "one of them");
+            None
+        }
     }
 }
 
@@ -72,11 +111,11 @@ fn times(check: &mut Check<'_>, path: &str, route: &config::Route) {
 }
 
 /// Notes a limit that may hold a request back for all of its time.
-fn waits(check: &mut Check<'_>, path: &str, route: &config::Route, limits: &[Compiled]) {
+fn waits(check: &mut Check<'_>, path: &str, route: &config::Route, limits: &[Arc<Policy>]) {
     let timeout = route.request_timeout.millis();
     for (index, name) in route.limits.iter().enumerate() {
-        let found = limits.iter().find(|limit| *limit.policy.limit.name == **name);
-        let Some(policy) = found.map(|found| &found.policy) else { continue };
+        let found = limits.iter().find(|policy| *policy.limit.name == **name);
+        let Some(policy) = found else { continue };
         let tiers = policy.tiers.iter().map(|tier| &tier.limit);
         let waits = tiers.chain([&policy.limit]).map(|limit| u64::from(limit.quota.max_wait));
         let longest = waits.max().unwrap_or(0);
@@ -131,20 +170,20 @@ fn pattern(check: &mut Check<'_>, path: &str, error: PatternError) {
     }
 }
 
-/// The limits of a route with their keys. Notes a key part that the route's path does not have.
-fn used_limits(
+/// The limits that the list at `path` names. Notes a key part that the route's path does not have.
+fn named_limits(
     check: &mut Check<'_>,
     path: &str,
-    route: &config::Route,
+    names: &[String],
     rule: Option<&Rule>,
     config: &Config,
-    limits: &[Compiled],
-) -> SmallVec<[RouteLimit; 4]> {
-    let mut used = SmallVec::new();
-    for (index, name) in route.limits.iter().enumerate() {
-        let found = limits.iter().find(|limit| *limit.policy.limit.name == **name);
-        let (Some(limit), Some(written)) = (found, config.limits.get(name)) else { continue };
-        let path = format!("{path}.limits[{index}]");
+    limits: &[Arc<Policy>],
+) -> Vec<Arc<Policy>> {
+    let mut named = Vec::new();
+    for (index, name) in names.iter().enumerate() {
+        let found = limits.iter().find(|policy| *policy.limit.name == **name);
+        let (Some(policy), Some(written)) = (found, config.limits.get(name)) else { continue };
+        let path = format!("{path}[{index}]");
         for part in &written.key {
             let (KeyPart::PathParam(param), Some(rule)) = (part, rule) else { continue };
             if !rule.path.params().contains(param) {
@@ -152,19 +191,20 @@ fn used_limits(
                 check.fault(&path, what, &format!("a limit for a path with `{{{param}}}`"));
             }
         }
-        let parts = written.key.iter().enumerate();
-        let parts = parts.filter_map(|(index, written)| {
-            part(check, &format!("limits.{name}.key[{index}]"), written)
-        });
-        let key = KeyPlan(parts.collect());
-        // A name that does not fit has been noted already.
-        let resource = HeaderValue::from_str(name).unwrap_or(HeaderValue::from_static(""));
-        for policy in [Some(&limit.policy), limit.candidate.as_ref()].into_iter().flatten() {
-            let (policy, key) = (Arc::clone(policy), key.clone());
-            used.push(RouteLimit { policy, key, resource: resource.clone() });
-        }
+        named.push(Arc::clone(policy));
     }
-    used
+    named
+}
+
+/// A limit as a route charges it, and beside it the quota that is only tried.
+fn with_candidate(policy: &Arc<Policy>) -> impl Iterator<Item = RouteLimit> {
+    // A name that does not fit has been noted already.
+    let resource = HeaderValue::from_str(&policy.limit.name);
+    let resource = resource.unwrap_or(HeaderValue::from_static(""));
+    [Some(policy), policy.candidate.as_ref()]
+        .into_iter()
+        .flatten()
+        .map(move |policy| RouteLimit { policy: Arc::clone(policy), resource: resource.clone() })
 }
 
 /// A part of a key; notes a header that no request could have.

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::Snapshot;
+use super::{Action, Snapshot};
 use crate::config;
 use crate::limit::{MAX_QUOTA_MILLIS, leaky_bucket};
 
@@ -42,7 +42,8 @@ fn a_sound_configuration_becomes_rules() {
     assert_eq!(names, ["a", "b"]);
     let limit = &snapshot.routes[0].limits[0].policy.limit;
     assert_eq!((limit.index, limit.quota.limit, limit.quota.sub_window()), (0, 5, 2000));
-    assert_eq!(&*snapshot.routes[1].upstream.name, "hello");
+    let Action::Upstream(upstream) = &snapshot.routes[1].action else { panic!("no upstream") };
+    assert_eq!(&*upstream.name, "hello");
     assert_eq!(snapshot.routes[0].limits[0].resource, "one");
     assert_eq!(snapshot.identity.ipv6_prefix, 64);
     assert_eq!((snapshot.http.head.bytes, snapshot.http.deadlines.idle), (32 << 10, 75_000));
@@ -284,6 +285,39 @@ fn faulty_routes_and_upstreams_are_refused() {
     for (text, expected) in &cases {
         assert_eq!(compile(text).unwrap_err(), [*expected], "{text}");
     }
+}
+
+#[test]
+fn a_route_has_one_who_answers() {
+    let replaced = |from: &str, to: &str| GOOD.replace(from, to);
+    let cases = [
+        (
+            replaced(", upstream: app", ""),
+            "8:5: neither `upstream` nor `status`, expected one of them",
+        ),
+        (
+            replaced("upstream: app", "upstream: app, status: [one]"),
+            "8:5: both `upstream` and `status`, expected one of them",
+        ),
+        (replaced("upstream: app", "status: []"), "8:34: no limit, expected at least one"),
+        (replaced("upstream: app", "status: [on]"), "8:43: unknown limit `on`, expected `one`"),
+        (
+            replaced("upstream: app", "status: [one, one]"),
+            "8:48: `one` again, expected each limit once",
+        ),
+        (
+            replaced("10s}", "10s, key: ['path:id']}")
+                .replace(", limits: [one]", "")
+                .replace("upstream: app", "status: [one]"),
+            "8:43: `one` counts by `path:id`, not in `/a`, expected a limit for a path with `{id}`",
+        ),
+    ];
+    for (text, expected) in &cases {
+        assert_eq!(compile(text).unwrap_err(), [*expected], "{text}");
+    }
+    let told = compile(&replaced("upstream: app", "status: [one]")).unwrap();
+    let Action::Status(limits) = &told.routes[0].action else { panic!("no status") };
+    assert_eq!((&*limits[0].limit.name, limits.len()), ("one", 1));
 }
 
 #[test]

@@ -64,7 +64,7 @@ pub(super) fn compile(check: &mut Check<'_>, config: &Config) -> Option<Settings
 /// Notes routes on which any token becomes known.
 fn unchecked(check: &mut Check<'_>, config: &Config) {
     for (index, route) in config.routes.iter().enumerate() {
-        let upstream = config.upstreams.get(&route.upstream);
+        let upstream = route.upstream.as_ref().and_then(|name| config.upstreams.get(name));
         if route.throttle && upstream.is_some_and(|upstream| upstream.respond.is_some()) {
             let what = "the gateway itself answers, and checks no token: any becomes known here";
             let path = format!("routes[{index}].upstream");

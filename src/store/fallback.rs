@@ -17,6 +17,24 @@ pub(super) fn decide(
     for charge in charges {
         counts.fell_back(charge.limit.on_failure);
     }
+    by_policy(charges, now, |local| memory.charge_share(local, now, gateways))
+}
+
+/// What a request would meet without the shared store, charging nothing.
+pub(super) fn look(
+    charges: &[Charge<'_>],
+    now: Millis,
+    memory: &Memory,
+    gateways: u32,
+) -> Result<Verdict, StoreError> {
+    by_policy(charges, now, |local| memory.look_share(local, now, gateways))
+}
+
+fn by_policy(
+    charges: &[Charge<'_>],
+    now: Millis,
+    count: impl FnOnce(&[Charge<'_>]) -> Verdict,
+) -> Result<Verdict, StoreError> {
     let closes = |limit: &Limit| limit.enforce && limit.on_failure == OnFailure::Closed;
     let closed = charges.iter().find(|charge| closes(charge.limit));
     if let Some(charge) = closed {
@@ -24,7 +42,7 @@ pub(super) fn decide(
     }
     let is_local = |charge: &&Charge<'_>| charge.limit.on_failure == OnFailure::Local;
     let local: SmallVec<[Charge<'_>; 4]> = charges.iter().filter(is_local).copied().collect();
-    let counted = memory.charge_share(&local, now, gateways);
+    let counted = count(&local);
     let mut decisions = counted.decisions.into_iter();
     let decided = charges.iter().map(|charge| match charge.limit.on_failure {
         OnFailure::Local => decisions.next().unwrap_or_else(|| uncounted(charge.limit, now)),

@@ -94,11 +94,26 @@ impl Memory {
         verdict
     }
 
-    /// What these limits say of these callers at `now`, charging nothing.
+    /// What each of these charges would meet by itself at `now`; charges nothing.
     pub fn look(&self, charges: &[Charge<'_>], now: Millis) -> Verdict {
-        let looks: SmallVec<[Charge<'_>; 4]> =
-            charges.iter().map(|&charge| Charge { cost: 0, ..charge }).collect();
-        self.charge(&looks, now)
+        self.look_share(charges, now, 1)
+    }
+
+    /// The same for one of `gateways` that share each quota, as in [`Self::charge_share`].
+    pub fn look_share(&self, charges: &[Charge<'_>], now: Millis, gateways: u32) -> Verdict {
+        let mut verdict = nothing(now);
+        for ask in charges.iter().map(|charge| ask(charge, gateways)) {
+            let decision = self.lock(self.shard_of(ask.id)).decide(&ask, now, ask.cost);
+            verdict.admitted &= decision.admitted || !ask.enforce;
+            verdict.decisions.push(decision);
+        }
+        verdict
+    }
+
+    /// Forgets what `limit` remembers of a caller.
+    pub fn reset(&self, limit: &Limit, key: Key) {
+        let id = record(limit, key);
+        self.lock(self.shard_of(id)).forget(id);
     }
 
     /// Corrects what a request was charged, in order, and tells what holds after each correction: the

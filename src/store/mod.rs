@@ -26,7 +26,7 @@ pub use self::{
 };
 use crate::{
     clock::Clock,
-    limit::{Charge, Millis, OnFailure, Settlement, Verdict},
+    limit::{Charge, Key, Limit, Millis, OnFailure, Settlement, Verdict},
 };
 
 /// How often the control task expires records and reports to Redis.
@@ -164,6 +164,27 @@ impl Stores {
         }
     }
 
+    /// What each of these charges would meet by itself, charging nothing: for the operator, who asks
+    /// seldom. Needs no door, and opens a connection of its own.
+    pub async fn look(&self, charges: &[Charge<'_>]) -> Result<Verdict, Failure> {
+        match &self.redis {
+            Some(shared) => shared.look(charges, self.clock.manual_now().unwrap_or(0)).await,
+            None => Ok(self.memory.look(charges, self.clock.now())),
+        }
+    }
+
+    /// Forgets what these limits remember of a caller, in this process and in Redis. Like
+    /// [`Self::look`], for the operator.
+    pub async fn reset(&self, limits: &[&Limit], key: Key) -> Result<(), Failure> {
+        for limit in limits {
+            self.memory.reset(limit, key);
+        }
+        match &self.redis {
+            Some(shared) => shared.reset(limits, key).await,
+            None => Ok(()),
+        }
+    }
+
     /// Opens connections to the shared store for what is exchanged there besides counters: bulk
     /// traffic that must not share a connection with decisions. `None` without Redis.
     pub fn connector(&self) -> Option<Connector> {
@@ -251,15 +272,23 @@ impl Store {
         settled.inspect_err(|&failure| self.counts.failed(failure)).ok()
     }
 
-    /// What these limits say of these callers now, charging nothing; `None` if the shared store gives
-    /// no answer. A record that has expired is a caller never seen.
-    pub async fn look(&self, charges: &[Charge<'_>], now: Millis) -> Option<Verdict> {
+    /// What each of these charges would meet by itself now; charges nothing. A record that has expired is
+    /// a caller never seen. Without an answer of Redis it tells what would be decided without one.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Unavailable`] as [`Self::charge`].
+    pub async fn look(&self, charges: &[Charge<'_>], now: Millis) -> Result<Verdict, StoreError> {
+        let memory = &self.stores.memory;
         let Some(worker) = self.redis.as_ref().filter(|_| !charges.is_empty()) else {
-            return Some(self.stores.memory.look(charges, now));
+            return Ok(memory.look(charges, now));
         };
-        let looks: SmallVec<[Charge<'_>; 4]> =
-            charges.iter().map(|&charge| Charge { cost: 0, ..charge }).collect();
-        let looked = worker.charge(&looks).await;
-        looked.inspect_err(|&failure| self.counts.failed(failure)).ok()
+        match worker.look(charges).await {
+            Ok(verdict) => Ok(verdict),
+            Err(failure) => {
+                self.counts.failed(failure);
+                fallback::look(charges, now, memory, self.stores.presence.gateways())
+            }
+        }
     }
 }

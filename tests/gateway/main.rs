@@ -65,3 +65,5 @@ mod explain;
 mod replay;
 // Logs as they are found: foreign, compressed, damaged, hostile.
 mod logs;
+// Callers ask how they stand, and the operator asks and resets.
+mod status;

@@ -11,7 +11,7 @@ use crate::identity::{Caller, KeyValues, Secret};
 use crate::limit::{Millis, Verdict};
 use crate::plan::{self, Asked, Matched};
 use crate::respond::{self, Told};
-use crate::snapshot::{Route, Snapshot};
+use crate::snapshot::{Action, Route, Snapshot};
 use crate::store::memory::Memory;
 use crate::upstream::Kind;
 
@@ -126,7 +126,7 @@ impl Story {
         let route = matched.route;
         self.throttle = route.throttle && snapshot.throttle.is_some();
         let (caller, asks, values) = matched.subject(|subject| {
-            let values = route.limits.iter().map(|used| used.key.values(subject));
+            let values = route.limits.iter().map(|used| used.policy.key.values(subject));
             let values = values.collect::<Result<Vec<KeyValues>, _>>();
             (Caller::of(subject, SECRET), plan::asks(route, subject, SECRET), values)
         });
@@ -150,8 +150,15 @@ impl Story {
                 return Err(GatewayError::Refused(Box::new(verdict)));
             }
         }
-        self.upstream = Some(route.upstream.name.to_string());
-        match &route.upstream.kind {
+        let upstream = match &route.action {
+            Action::Upstream(upstream) => upstream,
+            Action::Status(_) => {
+                self.status = Some(200);
+                return Ok(());
+            }
+        };
+        self.upstream = Some(upstream.name.to_string());
+        match &upstream.kind {
             Kind::Respond(fixed) => self.status = Some(fixed.status.as_u16()),
             Kind::Servers(servers) => {
                 let sent = forwarded.as_ref().unwrap_or(&parts.uri);

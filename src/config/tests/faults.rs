@@ -123,9 +123,8 @@ fn faults_outside_limits_are_shown_too() {
             "10:33: `get`, expected a method in capitals such as GET".to_owned(),
         ),
         (
-            GOOD.replace("    upstream: hello\n", ""),
-            "9:5: missing key `upstream`, expected a line `upstream: ...` in this section"
-                .to_owned(),
+            GOOD.replace("    match: {path: /x}\n", ""),
+            "9:5: missing key `match`, expected a line `match: ...` in this section".to_owned(),
         ),
         (
             GOOD.replace("    quota: 5\n", ""),
@@ -159,7 +158,8 @@ routes:
                 query:NAME";
     let top = "listen, workers, admin, drain_timeout, access_log, http, client, headers, store, \
                upstreams, limits, throttle, routes";
-    let route = "name, match, upstream, limits, throttle, strip_prefix, request_timeout, max_body";
+    let route =
+        "name, match, upstream, status, limits, throttle, strip_prefix, request_timeout, max_body";
     let line = |key: &str| format!("expected a line `{key}: ...` in this section");
     let expected = [
         format!("1:1: unknown key `upstream`, expected `upstreams` (the keys here: {top})"),

@@ -79,6 +79,13 @@ impl Shard {
         self.write(ask, now, |state| state.settle(&ask.quota, now, change))
     }
 
+    /// Removes a record, if it is there.
+    pub(super) fn forget(&mut self, id: u128) {
+        if let Some(slot) = self.table.place(id) {
+            self.table.remove(slot);
+        }
+    }
+
     fn write(
         &mut self,
         ask: &Ask,

@@ -70,6 +70,12 @@ impl Table {
         (!entry.is_empty()).then_some(entry)
     }
 
+    /// The slot that holds the record of this name.
+    pub(super) fn place(&self, id: u128) -> Option<usize> {
+        let slot = (!self.slots.is_empty()).then(|| self.search(id))?;
+        self.at(slot).map(|_| slot)
+    }
+
     /// Adds a record whose name is not in the table.
     pub(super) fn insert(&mut self, entry: Entry) {
         if self.len == self.capacity() {

@@ -6,6 +6,8 @@ mod script;
 
 use std::{sync::Arc, time::Duration};
 
+use redis::aio::MultiplexedConnection;
+
 pub use self::link::Connector;
 pub(super) use self::presence::{Presence, Reporter};
 use self::{
@@ -14,7 +16,7 @@ use self::{
 };
 use crate::{
     clock::Clock,
-    limit::{Charge, Limit, Millis, Settlement, Verdict},
+    limit::{Charge, Key, Limit, Millis, Settlement, Verdict},
 };
 
 /// Which Redis, and how long it may take.
@@ -125,6 +127,31 @@ impl Shared {
         (self.fleet.workers(), self.fleet.lost())
     }
 
+    /// What these limits say, over a connection of its own: for whoever asks seldom, and on no request's
+    /// way. `now` is 0 for the server's clock.
+    pub(super) async fn look(
+        &self,
+        charges: &[Charge<'_>],
+        now: Millis,
+    ) -> Result<Verdict, Failure> {
+        let mut connection = self.connector.connect().await?;
+        let command = |by| self.scripts.look(by, charges, now);
+        let looking = run(&mut connection, command, charges.iter().map(|charge| charge.limit));
+        let limit = self.options.response_timeout;
+        tokio::time::timeout(limit, looking).await.unwrap_or(Err(Failure::Timeout))
+    }
+
+    /// Forgets what these limits remember of a caller, over a connection of its own.
+    pub(super) async fn reset(&self, limits: &[&Limit], key: Key) -> Result<(), Failure> {
+        let mut connection = self.connector.connect().await?;
+        let command = self.scripts.reset(limits, key);
+        let resetting = command.exec_async(&mut connection);
+        match tokio::time::timeout(self.options.response_timeout, resetting).await {
+            Ok(reset) => reset.map_err(|error| Failure::of(&error)),
+            Err(_) => Err(Failure::Timeout),
+        }
+    }
+
     /// The longest that the first report of presence can take.
     pub(super) fn patience(&self) -> Duration {
         self.options.connect_timeout + self.options.response_timeout
@@ -149,6 +176,12 @@ impl Worker {
     /// with an open breaker, not at all.
     pub(super) async fn charge(&self, charges: &[Charge<'_>]) -> Result<Verdict, Failure> {
         let command = |by, now| self.shared.scripts.charge(by, charges, now);
+        self.call(command, charges.iter().map(|charge| charge.limit)).await
+    }
+
+    /// One script call that charges nothing, under the same rules.
+    pub(super) async fn look(&self, charges: &[Charge<'_>]) -> Result<Verdict, Failure> {
+        let command = |by, now| self.shared.scripts.look(by, charges, now);
         self.call(command, charges.iter().map(|charge| charge.limit)).await
     }
 
@@ -186,15 +219,23 @@ impl Worker {
     ) -> Result<Verdict, Failure> {
         let live = asked.insert(self.link.live().await?);
         let now = self.clock.manual_now().unwrap_or(0);
-        let mut answer: Result<Vec<i64>, _> =
-            command(By::Name, now).query_async(&mut live.connection).await;
-        if answer.as_ref().is_err_and(is_unknown_script) {
-            // Redis forgot the script, so it ran nothing: asking again cannot charge twice.
-            answer = command(By::Text, now).query_async(&mut live.connection).await;
-        }
-        let reply = answer.map_err(|error| Failure::of(&error))?;
-        script::verdict(limits, &reply).ok_or(Failure::Reply)
+        run(&mut live.connection, |by| command(by, now), limits).await
     }
+}
+
+/// Runs a script on records of these `limits`.
+async fn run<'l>(
+    connection: &mut MultiplexedConnection,
+    command: impl Fn(By) -> redis::Cmd,
+    limits: impl ExactSizeIterator<Item = &'l Limit>,
+) -> Result<Verdict, Failure> {
+    let mut answer: Result<Vec<i64>, _> = command(By::Name).query_async(connection).await;
+    if answer.as_ref().is_err_and(is_unknown_script) {
+        // Redis forgot the script, so it ran nothing: asking again cannot charge twice.
+        answer = command(By::Text).query_async(connection).await;
+    }
+    let reply = answer.map_err(|error| Failure::of(&error))?;
+    script::verdict(limits, &reply).ok_or(Failure::Reply)
 }
 
 fn is_unknown_script(error: &redis::RedisError) -> bool {

@@ -27,6 +27,9 @@ macro_rules! with_records {
 /// Charges all limits of a request, or none.
 const CHARGE: &str = with_records!("../../../lua/charge.lua");
 
+/// Tells what limits say, and charges nothing.
+const LOOK: &str = with_records!("../../../lua/look.lua");
+
 /// Corrects what requests were charged.
 const SETTLE: &str = with_records!("../../../lua/settle.lua");
 
@@ -39,6 +42,7 @@ const FIELDS: usize = 6;
 /// The scripts that read records, and the names that Redis knows them by.
 pub(super) struct Scripts {
     charge: Box<str>,
+    look: Box<str>,
     settle: Box<str>,
     namespace: Box<str>,
 }
@@ -46,12 +50,17 @@ pub(super) struct Scripts {
 impl Scripts {
     pub(super) fn new(namespace: &str) -> Self {
         let name = |text| redis::Script::new(text).get_hash().into();
-        Self { charge: name(CHARGE), settle: name(SETTLE), namespace: namespace.into() }
+        Self {
+            charge: name(CHARGE),
+            look: name(LOOK),
+            settle: name(SETTLE),
+            namespace: namespace.into(),
+        }
     }
 
     /// The commands that load the scripts and run nothing.
-    pub(super) fn load() -> [Cmd; 2] {
-        [CHARGE, SETTLE].map(|text| {
+    pub(super) fn load() -> [Cmd; 3] {
+        [CHARGE, LOOK, SETTLE].map(|text| {
             let mut command = redis::cmd("SCRIPT");
             command.arg("LOAD").arg(text);
             command
@@ -61,20 +70,40 @@ impl Scripts {
     /// The command that charges; `by` says how it names the script. `now` is 0 for the server's clock.
     pub(super) fn charge(&self, by: By, charges: &[Charge<'_>], now: Millis) -> Cmd {
         let mut command = by.script(&self.charge, CHARGE);
-        command.arg(charges.len());
-        for charge in charges {
-            command.arg(record(&self.namespace, charge.limit, charge.key));
-        }
-        command.arg(now);
-        for charge in charges {
-            ask(&mut command, charge.limit, charge.cost);
-        }
+        self.charges(&mut command, charges, now);
         if charges.len() > 1 {
             for charge in charges {
                 command.arg(u8::from(charge.limit.enforce));
             }
         }
         command
+    }
+
+    /// The command that looks.
+    pub(super) fn look(&self, by: By, charges: &[Charge<'_>], now: Millis) -> Cmd {
+        let mut command = by.script(&self.look, LOOK);
+        self.charges(&mut command, charges, now);
+        command
+    }
+
+    /// The command that forgets what these limits remember of a caller.
+    pub(super) fn reset(&self, limits: &[&Limit], key: Key) -> Cmd {
+        let mut command = redis::cmd("DEL");
+        for limit in limits {
+            command.arg(record(&self.namespace, limit, key));
+        }
+        command
+    }
+
+    fn charges(&self, command: &mut Cmd, charges: &[Charge<'_>], now: Millis) {
+        command.arg(charges.len());
+        for charge in charges {
+            command.arg(record(&self.namespace, charge.limit, charge.key));
+        }
+        command.arg(now);
+        for charge in charges {
+            ask(command, charge.limit, charge.cost);
+        }
     }
 
     /// The command that corrects.

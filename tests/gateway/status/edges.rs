@@ -1,0 +1,111 @@
+use std::fs;
+
+use tidegate::clock::Clock;
+
+use super::{NOW, admin, telling, told};
+use crate::{client::get, gateway::Gateway, redis::RedisServer, wait::eventually};
+
+#[test]
+fn no_token_is_told_or_logged() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("access.log");
+    let yaml = telling("quota: 3, window: 1h, key: [token]");
+    let gateway = Gateway::start(&format!("access_log: {}\n{yaml}", file.display()));
+    let mut texts = Vec::new();
+    for path in ["/x", "/rate_limit?tok-77e1"] {
+        let reply = get(gateway.address(), path, "Authorization: Bearer tok-77e1\r\n");
+        texts.push(reply.head.clone() + &reply.text());
+    }
+    for (method, target) in [
+        ("GET", ""),
+        ("GET", "/calls?key=Bearer%20tok-77e1"),
+        ("GET", "/calls?key=tok-77e1&key=tok-77e1"),
+        ("GET", "/calls?tok-77e1=tok-77e1"),
+        ("GET", "/calls?hash=tok-77e1"),
+        ("GET", "/calls?key=&client_ip=tok-77e1"),
+        ("GET", "/calls?key=a&tier=tok-77e1"),
+        ("GET", "/tok-77e1"),
+        ("DELETE", "/calls?key=Bearer%20tok-77e1"),
+        ("DELETE", "/calls?key=tok-77e1&key=tok-77e1"),
+    ] {
+        let reply = admin(&gateway, method, target, "");
+        texts.push(reply.head.clone() + &reply.text());
+    }
+    drop(gateway);
+    texts.push(fs::read_to_string(&file).expect("a log"));
+    for text in texts {
+        assert!(!text.contains("tok-77e1"), "{text}");
+    }
+}
+
+#[test]
+fn without_redis_each_limit_tells_what_its_policy_would_do() {
+    let mut redis = RedisServer::start();
+    let gateway = Gateway::start(&format!(
+        "store: {{redis: {{shards: [{{primary: \"{}\"}}], connect_timeout: 300ms, \
+         response_timeout: 150ms}}}}
+upstreams: {{hello: {{respond: {{body: hello}}}}}}
+limits:
+  calls: {{quota: 5, window: 24h, resolution: 1, key: [], on_failure: local}}
+  open: {{quota: 5, window: 24h, resolution: 1, key: [], on_failure: open}}
+  closed: {{quota: 5, window: 24h, resolution: 1, key: [], on_failure: closed}}
+routes:
+  - {{name: all, match: {{path: /x}}, upstream: hello, limits: [calls, open]}}
+  - {{name: told, match: {{path: /told}}, status: [calls, open]}}
+  - {{name: closed, match: {{path: /closed}}, status: [calls, closed]}}
+",
+        redis.url()
+    ));
+    assert_eq!(get(gateway.address(), "/closed", "").status, 200);
+    redis.kill();
+    eventually("every worker has noticed", || {
+        get(gateway.address(), "/told", "");
+        get(gateway.admin(), "/readyz", "").json()["store"]["workers_without"] == 2
+    });
+    assert_eq!(told(&get(gateway.address(), "/told", ""))[..3], [5, 5, 0]);
+    assert_eq!(get(gateway.address(), "/x", "").number("x-ratelimit-used"), 1);
+    let reply = get(gateway.address(), "/told", "");
+    assert_eq!(told(&reply)[..3], [5, 4, 1], "what this gateway has counted");
+    assert!(reply.json()["resources"]["open"].is_null(), "nothing is known");
+    let closed = get(gateway.address(), "/closed", "");
+    assert_eq!((closed.status, closed.number("retry-after")), (503, 1));
+    assert!(closed.text().contains("store-unavailable"));
+    for method in ["GET", "DELETE"] {
+        let reply = admin(&gateway, method, "/calls", "");
+        assert_eq!(reply.status, 503, "{method}");
+        assert!(reply.json()["detail"].as_str().is_some_and(|text| text.contains("Redis")));
+    }
+    assert_eq!(told(&get(gateway.address(), "/told", ""))[2], 0, "here, it was reset all the same");
+    let ready = get(gateway.admin(), "/readyz", "").json();
+    assert_eq!(ready["store"]["workers_without"], 2, "the operator's connections are no worker's");
+    redis.restart();
+    eventually("the operator is answered again", || {
+        admin(&gateway, "GET", "/calls", "").status == 200
+    });
+}
+
+#[test]
+fn asking_makes_nobody_active() {
+    let yaml = telling("quota: 9, window: 1h")
+        .replace("upstreams:", "throttle: {max_active: 1, capacity: 1000}\nupstreams:");
+    let gateway = Gateway::start_at(&yaml, Clock::manual(NOW));
+    let as_one = "Authorization: one\r\n";
+    assert_eq!(get(gateway.address(), "/rate_limit", as_one).status, 200);
+    let remembered = || gateway.metric("tidegate_throttle_remembered_total");
+    assert_eq!(remembered(), 0);
+    assert_eq!(get(gateway.address(), "/x", as_one).status, 200);
+    assert_eq!(remembered(), 1);
+}
+
+#[test]
+fn a_reload_changes_what_is_told() {
+    let yaml = telling("quota: 9, window: 1h, key: []");
+    let gateway = Gateway::start_at(&yaml, Clock::manual(NOW));
+    get(gateway.address(), "/x", "");
+    assert_eq!(told(&get(gateway.address(), "/rate_limit", ""))[..3], [9, 8, 1]);
+    gateway.reload(&yaml.replace("quota: 9", "quota: 5")).expect("no fault");
+    assert_eq!(told(&get(gateway.address(), "/rate_limit", ""))[..3], [5, 4, 1]);
+    assert_eq!(admin(&gateway, "GET", "/calls", "").json()["limit"], 5);
+    gateway.reload(&yaml.replace("status: [calls]", "upstream: hello")).expect("no fault");
+    assert_eq!(get(gateway.address(), "/rate_limit", "").text(), "hello");
+}
