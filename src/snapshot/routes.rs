@@ -77,6 +77,18 @@ fn references(check: &mut Check<'_>, path: &str, route: &config::Route, config: 
     }
 }
 
+/// Notes limits that count this route apart: its callers learn nothing of the others from them.
+fn told_of_itself(check: &mut Check<'_>, path: &str, told: &[Arc<Policy>]) {
+    for policy in told {
+        let own = policy.key.0.iter().find(|part| matches!(part, Part::Route | Part::Path));
+        if let Some(part) = own {
+            let name = &policy.limit.name;
+            let what = format!("`{name}` counts by `{part}`: told is what this route has used");
+            check.note(path, what, "a limit that counts it together with others");
+        }
+    }
+}
+
 /// Who answers; `told` are the limits that `status` names. `None` where there is a fault.
 fn action(
     check: &mut Check<'_>,
@@ -93,6 +105,7 @@ fn action(
         (None, Some(names)) => {
             let path = format!("{path}.status");
             check.ensure(!names.is_empty(), &path, "no limit", "at least one");
+            told_of_itself(check, &path, &told);
             Some(Action::Status(told))
         }
         (Some(_), Some(_)) => {

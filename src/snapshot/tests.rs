@@ -318,6 +318,12 @@ fn a_route_has_one_who_answers() {
     let told = compile(&replaced("upstream: app", "status: [one]")).unwrap();
     let Action::Status(limits) = &told.routes[0].action else { panic!("no status") };
     assert_eq!((&*limits[0].limit.name, limits.len()), ("one", 1));
+    assert!(told.notes.is_empty());
+    let own =
+        replaced("10s}", "10s, key: [host, route]}").replace("upstream: app", "status: [one]");
+    let notes = compile(&own).unwrap().notes;
+    let [note] = &notes[..] else { panic!("{notes:?}") };
+    assert!(note.to_string().contains("`one` counts by `route`"), "{note}");
 }
 
 #[test]

@@ -3,6 +3,8 @@ mod edges;
 /// What the operator reads and resets.
 mod operator;
 
+use std::net::SocketAddr;
+
 use serde_json::Value;
 use tidegate::clock::Clock;
 
@@ -55,7 +57,11 @@ fn headers(reply: &Reply) -> [u64; 4] {
 
 /// Asks the admin of one gateway. `target` is what follows `/api/limits`.
 fn admin(gateway: &Gateway, method: &str, target: &str, headers: &str) -> Reply {
-    let mut client = Client::connect(gateway.admin());
+    admin_at(gateway.admin(), method, target, headers)
+}
+
+fn admin_at(address: SocketAddr, method: &str, target: &str, headers: &str) -> Reply {
+    let mut client = Client::connect(address);
     client.send(format!("{method} /api/limits{target} HTTP/1.1\r\nHost: a\r\n{headers}\r\n"));
     client.reply()
 }

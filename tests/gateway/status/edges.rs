@@ -1,38 +1,54 @@
 use std::fs;
 
+use rustix::process::Signal;
 use tidegate::clock::Clock;
 
-use super::{NOW, admin, telling, told};
-use crate::{client::get, gateway::Gateway, redis::RedisServer, wait::eventually};
+use super::{NOW, admin, admin_at, telling, told};
+use crate::{
+    client::get, gateway::Gateway, process::Process, redis::RedisServer, wait::eventually,
+};
 
 #[test]
 fn no_token_is_told_or_logged() {
+    let redis = RedisServer::start();
     let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("access.log");
     let yaml = telling("quota: 3, window: 1h, key: [token]");
-    let gateway = Gateway::start(&format!("access_log: {}\n{yaml}", file.display()));
+    let yaml = format!(
+        "listen: [{{address: \"127.0.0.1:0\"}}]
+admin: {{address: \"127.0.0.1:0\"}}
+workers: 1
+store: {{redis: {{shards: [{{primary: \"{}\"}}], response_timeout: 5s}}}}
+{yaml}",
+        redis.url()
+    );
+    fs::write(folder.path().join("t.yaml"), yaml).expect("a file");
+    let mut process = Process::start(folder.path(), &["--config", "t.yaml", "--log", "trace"]);
     let mut texts = Vec::new();
     for path in ["/x", "/rate_limit?tok-77e1"] {
-        let reply = get(gateway.address(), path, "Authorization: Bearer tok-77e1\r\n");
+        let reply = get(process.address, path, "Authorization: Bearer tok-77e1\r\n");
+        assert_eq!(reply.status, 200);
         texts.push(reply.head.clone() + &reply.text());
     }
-    for (method, target) in [
-        ("GET", ""),
-        ("GET", "/calls?key=Bearer%20tok-77e1"),
-        ("GET", "/calls?key=tok-77e1&key=tok-77e1"),
-        ("GET", "/calls?tok-77e1=tok-77e1"),
-        ("GET", "/calls?hash=tok-77e1"),
-        ("GET", "/calls?key=&client_ip=tok-77e1"),
-        ("GET", "/calls?key=a&tier=tok-77e1"),
-        ("GET", "/tok-77e1"),
-        ("DELETE", "/calls?key=Bearer%20tok-77e1"),
-        ("DELETE", "/calls?key=tok-77e1&key=tok-77e1"),
+    for (method, target, status) in [
+        ("GET", "", 200),
+        ("GET", "/calls?key=Bearer%20tok-77e1", 200),
+        ("GET", "/calls?key=tok-77e1&key=tok-77e1", 400),
+        ("GET", "/calls?tok-77e1=tok-77e1", 400),
+        ("GET", "/calls?hash=tok-77e1", 400),
+        ("GET", "/calls?key=&client_ip=tok-77e1", 400),
+        ("GET", "/calls?key=a&tier=tok-77e1", 400),
+        ("GET", "/tok-77e1", 404),
+        ("DELETE", "/calls?key=Bearer%20tok-77e1", 204),
+        ("DELETE", "/calls?key=tok-77e1&key=tok-77e1", 400),
     ] {
-        let reply = admin(&gateway, method, target, "");
+        let reply = admin_at(process.admin, method, target, "");
+        assert_eq!(reply.status, status, "{method} {target}");
         texts.push(reply.head.clone() + &reply.text());
     }
-    drop(gateway);
-    texts.push(fs::read_to_string(&file).expect("a log"));
+    process.signal(Signal::TERM);
+    assert!(process.ended().success());
+    assert!(process.has_said("a caller's count was reset").is_some());
+    texts.push(process.said());
     for text in texts {
         assert!(!text.contains("tok-77e1"), "{text}");
     }
