@@ -4,7 +4,7 @@ use std::{
     pin::pin,
     rc::Rc,
     sync::Arc,
-    task::{Context, Poll, Waker},
+    task::{Context, Waker},
     time::Duration,
 };
 
@@ -107,7 +107,7 @@ impl Gateway {
         });
         // In memory it is done at once; Redis is told while the answer is on its way.
         let mut context = Context::from_waker(Waker::noop());
-        if let Poll::Pending = pin!(&mut paying).poll(&mut context) {
+        if pin!(&mut paying).poll(&mut context).is_pending() {
             tokio::task::spawn_local(self.paying.track_future(paying));
         }
     }
