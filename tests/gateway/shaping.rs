@@ -150,7 +150,7 @@ fn no_second_holds_more_than_ten(limit: &str) {
                 let mut client = Client::connect(address);
                 while start.elapsed() < Duration::from_secs(4) {
                     assert!(matches!(client.get("/", "").status, 200 | 429));
-                    crate::wait::pause(Duration::from_millis(2));
+                    crate::wait::pause(Duration::from_millis(5));
                 }
             })
         })

@@ -53,7 +53,7 @@ fn a_body_that_began_may_go_on_after_its_turn() {
 
 #[test]
 fn a_long_body_is_not_taken_in_before_its_turn() {
-    const LENGTH: usize = 48 << 20;
+    const LENGTH: usize = 32 << 20;
     let upstream = Upstream::raw_with(|socket| {
         let (mut sum, mut buffer) = (0, vec![0; 1 << 20]);
         let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
