@@ -21,8 +21,8 @@ use crate::{
 };
 
 /// Counters that have ended are looked for once a virtual second at the most, and once in so many
-/// requests: in a quiet log the look would cost more than the requests.
-const REQUESTS_PER_TICK: u32 = 1_024;
+/// requests: a look at a part of the table would else cost more than the requests.
+const REQUESTS_PER_TICK: u32 = 1 << 16;
 
 /// One configuration under replay.
 pub struct Candidate {
@@ -49,6 +49,9 @@ pub struct Candidate {
     ticked: (Millis, u32),
 }
 
+/// The keys of one request's limits, under one configuration after the other.
+pub(super) type Keys = SmallVec<[Key; 4]>;
+
 /// One request of a log, as far as it is the same for every configuration.
 pub(super) struct Request<'r> {
     pub(super) line: &'r Line<'r>,
@@ -60,11 +63,14 @@ pub(super) struct Request<'r> {
     pub(super) sources: &'r [TokenSource],
 }
 
-/// What a request asks for; found out in the log's order, while its line is at hand.
+/// What a request asks for; found out in the log's order, while its line is at hand. Its keys are kept
+/// apart, with those under the other configuration.
+#[derive(Clone, Copy)]
 pub(super) enum Outcome {
     Unasked,
     Unserved(u16),
-    Route { index: u32, keys: SmallVec<[Key; 4]> },
+    /// A route, and how many keys its limits have.
+    Route(u32, u32),
 }
 
 /// What became of a request. Routes and limits are told by their place in the snapshot.
@@ -133,28 +139,34 @@ impl Candidate {
         self.memory.evictions()
     }
 
-    pub(super) fn plan(&self, request: &Request<'_>) -> Outcome {
+    /// Finds out what a request asks for, and adds the keys of its limits to `keys`.
+    pub(super) fn plan(&self, request: &Request<'_>, keys: &mut Keys) -> Outcome {
         if request.line.unasked {
             return Outcome::Unasked;
         }
         let planned = match request.method {
-            Some(method) => self.plan_target(request, method),
+            Some(method) => self.plan_target(request, method, keys),
             // As the gateway says of a request line that is none.
             None => Err(GatewayError::Target),
         };
         planned.unwrap_or_else(|error| Outcome::Unserved(error.status().as_u16()))
     }
 
-    fn plan_target(&self, request: &Request<'_>, method: &Method) -> Result<Outcome, GatewayError> {
+    fn plan_target(
+        &self,
+        request: &Request<'_>,
+        method: &Method,
+        keys: &mut Keys,
+    ) -> Result<Outcome, GatewayError> {
         let target = &*request.line.target;
         // What passes is plain ASCII.
         let text = std::str::from_utf8(target).ok().filter(|_| is_target(target));
         let text = text.ok_or(GatewayError::Target)?;
         if !text.starts_with('/') {
-            return self.plan_absolute(request, method, text);
+            return self.plan_absolute(request, method, text, keys);
         }
         plan::screen_method(method)?;
-        self.plan_path(request, method, request.host, text)
+        self.plan_path(request, method, [request.host, text], keys)
     }
 
     /// A target such as `http://host/path`, brought into origin form as the gateway does.
@@ -164,21 +176,22 @@ impl Candidate {
         request: &Request<'_>,
         method: &Method,
         target: &str,
+        keys: &mut Keys,
     ) -> Result<Outcome, GatewayError> {
         let sent = HttpRequest::builder().method(method).uri(target);
         let sent = sent.header(header::HOST, request.host).body(());
         let (mut parts, ()) = sent.map_err(|_| GatewayError::Target)?.into_parts();
         plan::screen(&mut parts, false)?;
         let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
-        self.plan_path(request, method, &plan::host(&parts), target)
+        self.plan_path(request, method, [&plan::host(&parts), target], keys)
     }
 
     fn plan_path(
         &self,
         request: &Request<'_>,
         method: &Method,
-        host: &str,
-        target: &str,
+        [host, target]: [&str; 2],
+        keys: &mut Keys,
     ) -> Result<Outcome, GatewayError> {
         let query = memchr::memchr(b'?', target.as_bytes());
         let (path, query) = match query {
@@ -196,19 +209,25 @@ impl Candidate {
             token_sources: request.sources,
         };
         let matched = asked.find(&self.snapshot)?;
-        let keys = matched.subject(|subject| plan::keys(matched.route, subject, self.secret))?;
-        Ok(Outcome::Route { index: matched.index as u32, keys })
+        let own = matched.subject(|subject| plan::keys(matched.route, subject, self.secret))?;
+        keys.extend_from_slice(&own);
+        Ok(Outcome::Route(matched.index as u32, own.len() as u32))
     }
 
-    /// Charges a request at the virtual time `at`, which never runs back.
-    pub(super) fn decide(&mut self, outcome: &Outcome, at: Moment) -> Fate {
+    /// Charges a request at the virtual time `at`, which never runs back; its keys stand first in
+    /// `keys`, and are taken from there.
+    pub(super) fn decide(&mut self, outcome: Outcome, keys: &mut &[Key], at: Moment) -> Fate {
         let (index, keys) = match outcome {
             Outcome::Unasked => return Fate::Unasked,
             Outcome::Unserved(status) => {
-                *self.unserved.entry(*status).or_default() += 1;
-                return Fate::Unserved(*status);
+                *self.unserved.entry(status).or_default() += 1;
+                return Fate::Unserved(status);
             }
-            Outcome::Route { index, keys } => (*index as usize, keys),
+            Outcome::Route(index, count) => {
+                let (own, rest) = keys.split_at(count as usize);
+                *keys = rest;
+                (index as usize, own)
+            }
         };
         if keys.is_empty() {
             self.unlimited += 1;

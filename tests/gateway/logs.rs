@@ -6,7 +6,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tidegate::{
     cli::{self, Exit},
-    replay::{Format, Lines, MAX_LINE, Piece},
+    config,
+    identity::Secret,
+    replay::{Candidate, Decided, Format, Lines, MAX_LINE, Piece, Replay},
+    snapshot::Snapshot,
     telemetry::AccessLine,
 };
 
@@ -99,7 +102,7 @@ fn one_bad_line_costs_one_line() {
     let faults = [
         (4, "EOF while parsing a string, expected a JSON object with time"),
         (5, "a line of more than 64 KiB"),
-        (6, "expected value, expected a JSON object"),
+        (6, "`\\0\u{fffd}\u{fffd} binary \\u{1f}` is not UTF-8, expected a JSON object"),
         (7, "`2026-13-02T03:04:01.000Z`, expected a time such as"),
         (8, "`192.0.2.256`, expected an IP address"),
     ];
@@ -339,6 +342,40 @@ proptest! {
     fn no_line_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let _ = Format::of(&bytes);
         let _ = (Format::Json.parse(&bytes), Format::Combined.parse(&bytes));
+    }
+
+    /// Whatever a log consists of, each of its lines is counted once.
+    #[test]
+    fn every_line_is_counted(
+        pieces in prop::collection::vec(
+            prop_oneof![
+                prop::collection::vec(any::<u8>(), 0..30),
+                (0_u32..60, "[ab]?", "/[abc]?/?[0-9%.]{0,3}").prop_map(|(s, t, p)| json(s, &t, &p).into()),
+                (0_u32..60, "[ab-]", "[/a-c?=*]{1,6}").prop_map(|(s, t, p)| combined(s, &t, &p).into()),
+                Just(json(1, "t", "/a").replace("none", "unasked").into_bytes()),
+                Just(b"\r\n".to_vec()),
+            ],
+            0..40,
+        ),
+    ) {
+        let log = pieces.concat();
+        let loaded = config::parse("rules", RULES).unwrap();
+        let rules = || Snapshot::compile(&loaded).unwrap();
+        let candidate = || Candidate::new("rules", rules(), 10, Secret(1, 2));
+        let mut replay = Replay::new([candidate(), candidate()].into_iter().collect(), "c.test");
+        let mut told = 0;
+        replay.read("log", &*log, None, Some(&mut |_: &Decided<'_>| told += 1));
+        replay.finish(Some(&mut |_: &Decided<'_>| told += 1));
+        let lines = log.split_inclusive(|byte| *byte == b'\n').count() as u64;
+        prop_assert_eq!(replay.files[0].lines, lines);
+        prop_assert_eq!(lines, replay.requests() + replay.malformed + replay.empty);
+        prop_assert_eq!(told, replay.requests());
+        for rules in &replay.candidates {
+            let unserved: u64 = rules.unserved.values().sum();
+            let decided = rules.admitted + rules.refused + rules.unlimited + unserved;
+            prop_assert_eq!(decided + replay.unasked, told);
+            prop_assert!(rules.changed.iter().all(|changed| *changed == 0));
+        }
     }
 
     /// A line with some bytes of it replaced or cut off comes closer than noise does.
