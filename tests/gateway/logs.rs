@@ -1,4 +1,4 @@
-use std::{fs, io::Write, net::IpAddr, time::Duration};
+use std::{fs, io::Write, net::IpAddr, process::Stdio, time::Duration};
 
 use flate2::{Compression, write::GzEncoder};
 use proptest::prelude::*;
@@ -12,6 +12,8 @@ use tidegate::{
     snapshot::Snapshot,
     telemetry::AccessLine,
 };
+
+use crate::process::tidegate;
 
 const RULES: &str = "client: {trusted_proxies: [10.0.0.0/8]}
 upstreams: {hello: {respond: {}}}
@@ -219,6 +221,19 @@ fn a_foreign_log_is_replayed_as_far_as_it_tells() {
     let callers = report["results"][0]["callers"].as_array().expect("callers");
     assert_eq!((&callers[0]["caller"], &callers[0]["refused"]), (&"192.0.2.1".into(), &1.into()));
     assert_eq!(callers[1]["caller"], "user:alice");
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let folder = Folder::new();
+    let lines: String = (0..20_000).map(|number| json(number % 60, "t", "/a")).collect();
+    folder.write("log", format!("{lines}garbage\n").as_bytes());
+    let arguments = ["replay", "-c", "rules.yaml", "--decisions", "log"];
+    let mut command = tidegate(folder.0.path(), &arguments);
+    let mut child =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    drop((child.stdout.take(), child.stderr.take()));
+    assert_eq!(child.wait().expect("our own child").code(), Some(0));
 }
 
 #[test]
