@@ -82,7 +82,7 @@ fn request(dice: &mut Dice) -> (bool, String) {
         0 => {}
         1 => write!(headers, "X-Forwarded-For: 2001:db8::{:x}\r\n", dice.roll(4)).expect("memory"),
         last => {
-            write!(headers, "X-Forwarded-For: 6.6.6.6, 192.0.2.{}\r\n", last % 6).expect("memory")
+            write!(headers, "X-Forwarded-For: 6.6.6.6, 192.0.2.{}\r\n", last % 6).expect("memory");
         }
     }
     match dice.roll(40) {
