@@ -11,6 +11,10 @@ use tidegate::{
     telemetry::AccessLine,
 };
 
+/// As the binary has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Lines in a log; few where nothing is measured and each benchmark only runs once.
 static LINES: LazyLock<u64> =
     LazyLock::new(|| if std::env::args().any(|arg| arg == "--bench") { 1_000_000 } else { 1_000 });

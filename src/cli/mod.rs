@@ -142,10 +142,9 @@ fn rules(path: &Path) -> Result<(Config, Snapshot), Exit> {
     loaded.map_err(|faults| complain(&faults))
 }
 
-/// Tells a person what is wrong with what they gave.
-#[expect(clippy::print_stderr, reason = "complaints are shown to a person, as they are")]
+/// Tells a person what is wrong with what they gave, if they are still there.
 fn complain(fault: &dyn Display) -> Exit {
-    eprintln!("{fault}");
+    let _ = writeln!(io::stderr(), "{fault}");
     Exit::BadInput
 }
 

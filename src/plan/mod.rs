@@ -22,6 +22,7 @@ use crate::{
 
 /// Refuses what is not served, whatever the route, and brings the target into origin form. `expects`:
 /// there is an `Expect` header.
+#[inline]
 pub fn screen(parts: &mut Parts, expects: bool) -> Result<(), GatewayError> {
     screen_method(&parts.method)?;
     if expects {
@@ -34,6 +35,7 @@ pub fn screen(parts: &mut Parts, expects: bool) -> Result<(), GatewayError> {
 }
 
 /// Refuses the methods that are not served, whatever the route.
+#[inline]
 pub fn screen_method(method: &Method) -> Result<(), GatewayError> {
     if matches!(*method, Method::CONNECT | Method::TRACE) {
         return Err(GatewayError::MethodRefused(method.clone()));
@@ -74,6 +76,7 @@ pub struct Matched<'a> {
 
 impl<'r> Asked<'r> {
     /// Reads a request of `peer` that [`screen`] has passed.
+    #[inline]
     pub fn read(
         snapshot: &'r Snapshot,
         peer: IpAddr,
@@ -92,6 +95,7 @@ impl<'r> Asked<'r> {
     }
 
     /// Finds the route.
+    #[inline]
     pub fn find<'a>(&'a self, snapshot: &'a Snapshot) -> Result<Matched<'a>, GatewayError> {
         match snapshot.table.find(&self.host, &self.path, self.method) {
             Lookup::Found(found) => Ok(Matched {
@@ -109,6 +113,7 @@ impl<'r> Asked<'r> {
 
 impl Matched<'_> {
     /// Gives `ask` what keys are read from.
+    #[inline]
     pub fn subject<T>(&self, ask: impl FnOnce(&Subject<'_>) -> T) -> T {
         let asked = self.asked;
         ask(&Subject {
@@ -126,12 +131,14 @@ impl Matched<'_> {
     }
 
     /// The target that is forwarded, where it is not the one that came in `parts`.
+    #[inline]
     pub fn forwarded(&self, parts: &Parts) -> Result<Option<http::Uri>, GatewayError> {
         target::forwarded(parts, &self.asked.path, self.route.strip_prefix.as_deref())
     }
 }
 
 /// What the request of `subject` asks of each limit of `route`.
+#[inline]
 pub fn asks(
     route: &Route,
     subject: &Subject<'_>,
@@ -157,6 +164,7 @@ pub fn looks(
 }
 
 /// What a request of `route` is charged for what it `asks`.
+#[inline]
 pub fn charges<'a>(route: &'a Route, asks: &[Ask]) -> SmallVec<[Charge<'a>; 4]> {
     let limits = route.limits.iter().zip(asks);
     let charge = |(used, ask): (&'a RouteLimit, &Ask)| Charge {

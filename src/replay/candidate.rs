@@ -13,16 +13,16 @@ use crate::{
     error::GatewayError,
     framing::head::is_target,
     identity::{Secret, TokenSource},
-    limit::Millis,
+    limit::{Change, Charge, Millis, Settlement, Verdict},
     plan::{self, Asked},
     route::normalize::normalize,
-    snapshot::{Ask, Snapshot},
+    snapshot::{Ask, Route, Snapshot},
     store::memory::Memory,
 };
 
 /// Counters that have ended are looked for once a virtual second at the most, and once in so many
-/// requests: in a quiet log the look would cost more than the requests.
-const REQUESTS_PER_TICK: u32 = 1_024;
+/// requests: a look at a part of the table would else cost more than the requests.
+const REQUESTS_PER_TICK: u32 = 1 << 16;
 
 /// One configuration under replay.
 pub struct Candidate {
@@ -49,6 +49,9 @@ pub struct Candidate {
     ticked: (Millis, u32),
 }
 
+/// What one request asks of its limits, under one configuration after the other.
+pub(super) type Asks = SmallVec<[Ask; 4]>;
+
 /// One request of a log, as far as it is the same for every configuration.
 pub(super) struct Request<'r> {
     pub(super) line: &'r Line<'r>,
@@ -60,11 +63,14 @@ pub(super) struct Request<'r> {
     pub(super) sources: &'r [TokenSource],
 }
 
-/// What a request asks for; found out in the log's order, while its line is at hand.
+/// What a request asks for; found out in the log's order, while its line is at hand. What it asks is kept
+/// apart, with those under the other configuration.
+#[derive(Clone, Copy)]
 pub(super) enum Outcome {
     Unasked,
     Unserved(u16),
-    Route { index: u32, asks: SmallVec<[Ask; 4]> },
+    /// A route, how many limits it asks, and the status of the answer that was logged.
+    Route(u32, u32, u16),
 }
 
 /// What became of a request. Routes and limits are told by their place in the snapshot.
@@ -133,28 +139,34 @@ impl Candidate {
         self.memory.evictions()
     }
 
-    pub(super) fn plan(&self, request: &Request<'_>) -> Outcome {
+    /// Finds out what a request asks for, and adds the keys of its limits to `keys`.
+    pub(super) fn plan(&self, request: &Request<'_>, asks: &mut Asks) -> Outcome {
         if request.line.unasked {
             return Outcome::Unasked;
         }
         let planned = match request.method {
-            Some(method) => self.plan_target(request, method),
+            Some(method) => self.plan_target(request, method, asks),
             // As the gateway says of a request line that is none.
             None => Err(GatewayError::Target),
         };
         planned.unwrap_or_else(|error| Outcome::Unserved(error.status().as_u16()))
     }
 
-    fn plan_target(&self, request: &Request<'_>, method: &Method) -> Result<Outcome, GatewayError> {
+    fn plan_target(
+        &self,
+        request: &Request<'_>,
+        method: &Method,
+        asks: &mut Asks,
+    ) -> Result<Outcome, GatewayError> {
         let target = &*request.line.target;
         // What passes is plain ASCII.
         let text = std::str::from_utf8(target).ok().filter(|_| is_target(target));
         let text = text.ok_or(GatewayError::Target)?;
         if !text.starts_with('/') {
-            return self.plan_absolute(request, method, text);
+            return self.plan_absolute(request, method, text, asks);
         }
         plan::screen_method(method)?;
-        self.plan_path(request, method, request.host, text)
+        self.plan_path(request, method, [request.host, text], asks)
     }
 
     /// A target such as `http://host/path`, brought into origin form as the gateway does.
@@ -164,21 +176,22 @@ impl Candidate {
         request: &Request<'_>,
         method: &Method,
         target: &str,
+        asks: &mut Asks,
     ) -> Result<Outcome, GatewayError> {
         let sent = HttpRequest::builder().method(method).uri(target);
         let sent = sent.header(header::HOST, request.host).body(());
         let (mut parts, ()) = sent.map_err(|_| GatewayError::Target)?.into_parts();
         plan::screen(&mut parts, false)?;
         let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
-        self.plan_path(request, method, &plan::host(&parts), target)
+        self.plan_path(request, method, [&plan::host(&parts), target], asks)
     }
 
     fn plan_path(
         &self,
         request: &Request<'_>,
         method: &Method,
-        host: &str,
-        target: &str,
+        [host, target]: [&str; 2],
+        asks: &mut Asks,
     ) -> Result<Outcome, GatewayError> {
         let query = memchr::memchr(b'?', target.as_bytes());
         let (path, query) = match query {
@@ -196,19 +209,25 @@ impl Candidate {
             token_sources: request.sources,
         };
         let matched = asked.find(&self.snapshot)?;
-        let asks = matched.subject(|subject| plan::asks(matched.route, subject, self.secret))?;
-        Ok(Outcome::Route { index: matched.index as u32, asks })
+        let own = matched.subject(|subject| plan::asks(matched.route, subject, self.secret))?;
+        asks.extend_from_slice(&own);
+        Ok(Outcome::Route(matched.index as u32, own.len() as u32, request.line.status))
     }
 
-    /// Charges a request at the virtual time `at`, which never runs back.
-    pub(super) fn decide(&mut self, outcome: &Outcome, at: Moment) -> Fate {
-        let (index, asks) = match outcome {
+    /// Charges a request at the virtual time `at`, which never runs back; what it asks stands first in
+    /// `asks`, and is taken from there.
+    pub(super) fn decide(&mut self, outcome: Outcome, asks: &mut &[Ask], at: Moment) -> Fate {
+        let (index, asks, status) = match outcome {
             Outcome::Unasked => return Fate::Unasked,
             Outcome::Unserved(status) => {
-                *self.unserved.entry(*status).or_default() += 1;
-                return Fate::Unserved(*status);
+                *self.unserved.entry(status).or_default() += 1;
+                return Fate::Unserved(status);
             }
-            Outcome::Route { index, asks } => (*index as usize, asks),
+            Outcome::Route(index, count, status) => {
+                let (own, rest) = asks.split_at(count as usize);
+                *asks = rest;
+                (index as usize, own, status)
+            }
         };
         if asks.is_empty() {
             self.unlimited += 1;
@@ -221,13 +240,19 @@ impl Candidate {
         let mut refusing = SmallVec::new();
         for (charge, decision) in charges.iter().zip(&verdict.decisions) {
             let limit = charge.limit.index;
-            self.limits[limit].add(decision.admitted, at);
+            // A candidate's place is that of the limit that it is tried for.
+            if *charge.limit.name == *self.snapshot.limits[limit].limit.name {
+                self.limits[limit].add(decision.admitted, at);
+            }
             if !decision.admitted && charge.limit.enforce {
                 refusing.push(limit as u32);
             }
         }
-        self.routes[index].add(verdict.admitted, at);
-        if verdict.admitted {
+        let admitted = verdict.admitted;
+        self.routes[index].add(admitted, at);
+        if admitted {
+            let owed = refunds(&self.snapshot.routes[index], &charges, &verdict, status);
+            self.memory.settle(&owed, at.time, 1);
             self.admitted += 1;
             Fate::Admitted { route: index }
         } else {
@@ -245,4 +270,22 @@ impl Candidate {
             self.memory.tick(now);
         }
     }
+}
+
+/// What an answer of this status gives back of the charges that its request was admitted by.
+fn refunds<'c>(
+    route: &Route,
+    charges: &[Charge<'c>],
+    verdict: &Verdict,
+    status: u16,
+) -> SmallVec<[Settlement<'c>; 2]> {
+    let charged = route.limits.iter().zip(charges).zip(&verdict.decisions);
+    let given = charged
+        .filter(|((used, _), decision)| decision.admitted && used.policy.refund.contains(&status));
+    given
+        .map(|((_, &Charge { limit, key, cost }), decision)| {
+            let charged_at = verdict.now + decision.wait;
+            Settlement { limit, key, change: Change::Refund { charged_at, cost } }
+        })
+        .collect()
 }

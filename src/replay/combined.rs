@@ -23,10 +23,11 @@ pub(super) fn parse(line: &[u8]) -> Result<Line<'_>, LineFault> {
     let user = user.filter(|user| !user.is_empty()).ok_or(LineFault::Missing("user"))?;
     let (request, rest) = quoted(rest).ok_or(LineFault::Missing("request in quotes"))?;
     let status = rest.strip_prefix(b" ").and_then(|rest| rest.split(|byte| *byte == b' ').next());
-    let is_status = |text: &[u8]| text == b"-" || (text.len() == 3 && digits(text).is_some());
-    if !status.is_some_and(is_status) {
-        return Err(LineFault::Missing("status"));
-    }
+    let number = |text: &[u8]| match text {
+        b"-" => Some(0),
+        _ => digits(text).filter(|_| text.len() == 3).map(|status| status as u16),
+    };
+    let status = status.and_then(number).ok_or(LineFault::Missing("status"))?;
     let (method, target) = split_request(request);
     Ok(Line {
         time,
@@ -35,6 +36,7 @@ pub(super) fn parse(line: &[u8]) -> Result<Line<'_>, LineFault> {
         method,
         host: Cow::Borrowed(""),
         target,
+        status,
         unasked: false,
     })
 }

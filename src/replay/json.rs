@@ -22,13 +22,18 @@ struct Written<'l> {
     host: Cow<'l, str>,
     #[serde(borrow)]
     path: Cow<'l, str>,
+    #[serde(default)]
+    status: u16,
     #[serde(borrow, default)]
     limit: Cow<'l, str>,
 }
 
 /// Reads one line.
 pub(super) fn parse(line: &[u8]) -> Result<Line<'_>, LineFault> {
-    let written: Written<'_> = serde_json::from_slice(line).map_err(|error| {
+    // Once for the line, not once for each of its texts.
+    let text = std::str::from_utf8(line);
+    let text = text.map_err(|_| LineFault::Json(format!("`{}` is not UTF-8", shown(line))))?;
+    let written: Written<'_> = serde_json::from_str(text).map_err(|error| {
         // There is only one line: its number says nothing.
         let text = error.to_string();
         LineFault::Json(shown(text.split(" at line ").next().unwrap_or_default().as_bytes()))
@@ -44,6 +49,7 @@ pub(super) fn parse(line: &[u8]) -> Result<Line<'_>, LineFault> {
             Cow::Borrowed(path) => Cow::Borrowed(path.as_bytes()),
             Cow::Owned(path) => Cow::Owned(path.into_bytes()),
         },
+        status: written.status,
         unasked: written.limit == "unasked",
     })
 }

@@ -35,6 +35,8 @@ pub struct Line<'l> {
     pub host: Cow<'l, str>,
     /// The target: a path, and a query where the log has it.
     pub target: Cow<'l, [u8]>,
+    /// The status that it was answered with; 0 where the log has none.
+    pub status: u16,
     /// Whether the gateway that wrote it ended the request before any limit was asked, for a reason
     /// that the line does not have.
     pub unasked: bool,

@@ -17,18 +17,19 @@ mod window;
 use std::io::{self, Read};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use smallvec::SmallVec;
 
+use self::{
+    candidate::{Asks, Outcome, Request},
+    tally::Callers,
+    window::Window,
+};
 pub use self::{
     candidate::{Candidate, Fate},
     input::{Lines, Piece, open},
     line::{Format, Line, LineFault, MAX_LINE},
     tally::{Caller, CallerCounts, Counts, Moment, Place},
-};
-use self::{
-    candidate::{Outcome, Request},
-    tally::Callers,
-    window::Window,
 };
 use crate::{
     identity::{TokenSource, client::counted},
@@ -112,6 +113,7 @@ struct Waiting {
     place: Place,
     caller: Caller,
     outcomes: SmallVec<[Outcome; 2]>,
+    asks: Asks,
 }
 
 impl Replay {
@@ -218,8 +220,9 @@ impl Replay {
             headers: &self.headers,
             sources: &self.sources,
         };
-        let plans = self.candidates.iter().map(|candidate| candidate.plan(&request));
-        let waiting = Waiting { place, caller, outcomes: plans.collect() };
+        let mut asks = Asks::new();
+        let plans = self.candidates.iter().map(|candidate| candidate.plan(&request, &mut asks));
+        let waiting = Waiting { place, caller, outcomes: plans.collect(), asks };
         self.unasked += u64::from(line.unasked);
         if let Some((time, waiting)) = self.waiting.push(line.time, waiting) {
             self.decide(time, waiting, observer);
@@ -228,18 +231,18 @@ impl Replay {
 
     /// Puts the line's token where keys look for it.
     fn set_token(&mut self, token: &str) {
-        if self.headers.get(TOKEN).is_some_and(|held| held.as_bytes() == token.as_bytes()) {
+        if token.is_empty() {
+            self.headers.clear();
             return;
         }
-        // A user's name may hold what no header does; the bytes of the name, spelled out, are a name too.
-        let value = HeaderValue::from_str(token).or_else(|_| {
-            let spelled =
-                token.bytes().fold(String::new(), |all, byte| all + &format!("%{byte:02x}"));
-            HeaderValue::from_str(&spelled)
+        // A user's name may hold what no header does; the name with its bytes spelled out is a name too.
+        let value = HeaderValue::from_str(token).unwrap_or_else(|_| {
+            let spelled = utf8_percent_encode(token, NON_ALPHANUMERIC).to_string();
+            HeaderValue::from_str(&spelled).unwrap_or(HeaderValue::from_static(""))
         });
-        match value {
-            Ok(value) if !token.is_empty() => drop(self.headers.insert(TOKEN, value)),
-            _ => drop(self.headers.remove(TOKEN)),
+        match self.headers.get_mut(TOKEN) {
+            Some(held) => *held = value,
+            None => drop(self.headers.insert(TOKEN, value)),
         }
     }
 
@@ -251,7 +254,8 @@ impl Replay {
     }
 
     fn decide(&mut self, time: Millis, waiting: Waiting, observer: &mut Option<Observer<'_>>) {
-        let Waiting { place, caller, outcomes } = waiting;
+        let Waiting { place, caller, outcomes, asks } = waiting;
+        let mut asks = &asks[..];
         self.late += u64::from(time < self.now);
         self.now = self.now.max(time);
         let at = Moment { time: self.now, place };
@@ -259,8 +263,8 @@ impl Replay {
         let counts = self.callers.of(caller);
         counts.requests += 1;
         let mut fates: SmallVec<[Fate; 2]> = SmallVec::new();
-        for (which, (candidate, outcome)) in self.candidates.iter_mut().zip(&outcomes).enumerate() {
-            let fate = candidate.decide(outcome, at);
+        for (which, (candidate, outcome)) in self.candidates.iter_mut().zip(outcomes).enumerate() {
+            let fate = candidate.decide(outcome, &mut asks, at);
             counts.refused[which] += u64::from(fate.is_refused());
             for limit in fate.refusing() {
                 counts.refused_by(which, *limit);

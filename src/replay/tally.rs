@@ -75,9 +75,9 @@ pub enum Caller {
     /// The address, IPv6 by prefix: there was no token.
     Address(IpAddr),
     /// The logged hash of a token.
-    Token(SmallVec<[u8; 24]>),
+    Token(SmallVec<[u8; 16]>),
     /// The name of a user, where the log has no tokens.
-    User(SmallVec<[u8; 24]>),
+    User(SmallVec<[u8; 16]>),
 }
 
 /// What became of one caller's requests under each of up to two configurations.

@@ -1,4 +1,4 @@
-use std::{fs, io::Write, net::IpAddr, time::Duration};
+use std::{fs, io::Write, net::IpAddr, process::Stdio, time::Duration};
 
 use flate2::{Compression, write::GzEncoder};
 use proptest::prelude::*;
@@ -6,9 +6,14 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tidegate::{
     cli::{self, Exit},
-    replay::{Format, Lines, MAX_LINE, Piece},
+    config,
+    identity::Secret,
+    replay::{Candidate, Decided, Format, Lines, MAX_LINE, Piece, Replay},
+    snapshot::Snapshot,
     telemetry::AccessLine,
 };
+
+use crate::process::tidegate;
 
 const RULES: &str = "client: {trusted_proxies: [10.0.0.0/8]}
 upstreams: {hello: {respond: {}}}
@@ -99,7 +104,7 @@ fn one_bad_line_costs_one_line() {
     let faults = [
         (4, "EOF while parsing a string, expected a JSON object with time"),
         (5, "a line of more than 64 KiB"),
-        (6, "expected value, expected a JSON object"),
+        (6, "`\\0\u{fffd}\u{fffd} binary \\u{1f}` is not UTF-8, expected a JSON object"),
         (7, "`2026-13-02T03:04:01.000Z`, expected a time such as"),
         (8, "`192.0.2.256`, expected an IP address"),
     ];
@@ -216,6 +221,19 @@ fn a_foreign_log_is_replayed_as_far_as_it_tells() {
     let callers = report["results"][0]["callers"].as_array().expect("callers");
     assert_eq!((&callers[0]["caller"], &callers[0]["refused"]), (&"192.0.2.1".into(), &1.into()));
     assert_eq!(callers[1]["caller"], "user:alice");
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let folder = Folder::new();
+    let lines: String = (0..20_000).map(|number| json(number % 60, "t", "/a")).collect();
+    folder.write("log", format!("{lines}garbage\n").as_bytes());
+    let arguments = ["replay", "-c", "rules.yaml", "--decisions", "log"];
+    let mut command = tidegate(folder.0.path(), &arguments);
+    let mut child =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    drop((child.stdout.take(), child.stderr.take()));
+    assert_eq!(child.wait().expect("our own child").code(), Some(0));
 }
 
 #[test]
@@ -339,6 +357,40 @@ proptest! {
     fn no_line_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let _ = Format::of(&bytes);
         let _ = (Format::Json.parse(&bytes), Format::Combined.parse(&bytes));
+    }
+
+    /// Whatever a log consists of, each of its lines is counted once.
+    #[test]
+    fn every_line_is_counted(
+        pieces in prop::collection::vec(
+            prop_oneof![
+                prop::collection::vec(any::<u8>(), 0..30),
+                (0_u32..60, "[ab]?", "/[abc]?/?[0-9%.]{0,3}").prop_map(|(s, t, p)| json(s, &t, &p).into()),
+                (0_u32..60, "[ab-]", "[/a-c?=*]{1,6}").prop_map(|(s, t, p)| combined(s, &t, &p).into()),
+                Just(json(1, "t", "/a").replace("none", "unasked").into_bytes()),
+                Just(b"\r\n".to_vec()),
+            ],
+            0..40,
+        ),
+    ) {
+        let log = pieces.concat();
+        let loaded = config::parse("rules", RULES).unwrap();
+        let rules = || Snapshot::compile(&loaded).unwrap();
+        let candidate = || Candidate::new("rules", rules(), 10, Secret(1, 2));
+        let mut replay = Replay::new([candidate(), candidate()].into_iter().collect(), "c.test");
+        let mut told = 0;
+        replay.read("log", &*log, None, Some(&mut |_: &Decided<'_>| told += 1));
+        replay.finish(Some(&mut |_: &Decided<'_>| told += 1));
+        let lines = log.split_inclusive(|byte| *byte == b'\n').count() as u64;
+        prop_assert_eq!(replay.files[0].lines, lines);
+        prop_assert_eq!(lines, replay.requests() + replay.malformed + replay.empty);
+        prop_assert_eq!(told, replay.requests());
+        for rules in &replay.candidates {
+            let unserved: u64 = rules.unserved.values().sum();
+            let decided = rules.admitted + rules.refused + rules.unlimited + unserved;
+            prop_assert_eq!(decided + replay.unasked, told);
+            prop_assert!(rules.changed.iter().all(|changed| *changed == 0));
+        }
     }
 
     /// A line with some bytes of it replaced or cut off comes closer than noise does.

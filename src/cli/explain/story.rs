@@ -244,8 +244,9 @@ impl Story {
             let reason = self.reason.as_deref().unwrap_or("the gateway answers by itself");
             writeln!(out, "answer     {status}: {reason}")?;
         }
-        for (name, value) in &self.headers {
-            writeln!(out, "           {name}: {value}")?;
+        for (place, (name, value)) in self.headers.iter().enumerate() {
+            let label = if place == 0 { "headers" } else { "" };
+            writeln!(out, "{label:11}{name}: {value}")?;
         }
         if let (Some(upstream), Some(target)) = (&self.upstream, &self.forwarded) {
             let targets = self.targets.join(", ");

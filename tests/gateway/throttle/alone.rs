@@ -8,8 +8,8 @@ const SETTINGS: &str = "max_active: 20, resume_below: 18, capacity: 1000";
 #[test]
 fn those_who_are_in_stay_in_and_newcomers_wait() {
     let crowd = Crowd::start(1, None, SETTINGS);
-    crowd.fill("user", 21);
-    crowd.ask_all(tokens("user", 21), 200);
+    crowd.fill("user", 25);
+    crowd.ask_all(tokens("user", 25), 200);
     let before = crowd.upstream.count();
     let refused = crowd.ask(0, "newcomer", "/a");
     check_refusal(&refused, 20, crowd.clock.now());
@@ -109,7 +109,7 @@ fn a_token_that_was_turned_away_is_not_let_in_by_what_was_known() {
 #[test]
 fn the_refused_return_one_by_one_and_each_is_told_the_same_again() {
     let crowd = Crowd::start(1, None, SETTINGS);
-    crowd.fill("user", 21);
+    crowd.fill("user", 25);
     let mut resets: Vec<u64> = Vec::new();
     for token in tokens("newcomer", 200) {
         let first = crowd.ask(0, &token, "/a").number("X-RateLimit-Reset");
@@ -127,7 +127,7 @@ fn the_refused_return_one_by_one_and_each_is_told_the_same_again() {
 fn the_house_opens_again_when_enough_have_left() {
     let crowd =
         Crowd::start(1, None, "max_active: 20, resume_below: 18, memory: 2m, capacity: 1000");
-    crowd.fill("user", 21);
+    crowd.fill("user", 25);
     let told = crowd.ask(0, "newcomer", "/a").number("X-RateLimit-Reset");
     let mut opened = None;
     for _ in 0..400 {
@@ -145,7 +145,7 @@ fn the_house_opens_again_when_enough_have_left() {
 #[test]
 fn known_tokens_still_have_their_limits() {
     let crowd = Crowd::start(1, None, SETTINGS);
-    crowd.fill("user", 21);
+    crowd.fill("user", 25);
     let reply = crowd.ask(0, "user-3", "/a");
     assert_eq!(reply.header("X-RateLimit-Resource"), Some("each"));
     assert_eq!(reply.number("X-RateLimit-Used"), 2);
@@ -184,7 +184,7 @@ fn who_is_answered_for_an_hour_is_active_all_that_time() {
 #[test]
 fn one_refused_token_is_not_held_against_its_user_for_long() {
     let crowd = Crowd::start(1, None, SETTINGS);
-    crowd.fill("user", 21);
+    crowd.fill("user", 25);
     assert_eq!(crowd.ask(0, "user-1", "/bad-").status, 401);
     assert_eq!(crowd.ask(0, "user-1", "/a").status, 429, "it may have been revoked");
     crowd.pass(2 * MINUTE);

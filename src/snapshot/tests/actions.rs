@@ -1,0 +1,40 @@
+use super::*;
+
+#[test]
+fn a_route_has_one_who_answers() {
+    let replaced = |from: &str, to: &str| GOOD.replace(from, to);
+    let cases = [
+        (
+            replaced(", upstream: app", ""),
+            "8:5: neither `upstream` nor `status`, expected one of them",
+        ),
+        (
+            replaced("upstream: app", "upstream: app, status: [one]"),
+            "8:5: both `upstream` and `status`, expected one of them",
+        ),
+        (replaced("upstream: app", "status: []"), "8:34: no limit, expected at least one"),
+        (replaced("upstream: app", "status: [on]"), "8:43: unknown limit `on`, expected `one`"),
+        (
+            replaced("upstream: app", "status: [one, one]"),
+            "8:48: `one` again, expected each limit once",
+        ),
+        (
+            replaced("10s}", "10s, key: ['path:id']}")
+                .replace(", limits: [one]", "")
+                .replace("upstream: app", "status: [one]"),
+            "8:43: `one` counts by `path:id`, not in `/a`, expected a limit for a path with `{id}`",
+        ),
+    ];
+    for (text, expected) in &cases {
+        assert_eq!(compile(text).unwrap_err(), [*expected], "{text}");
+    }
+    let told = compile(&replaced("upstream: app", "status: [one]")).unwrap();
+    let Action::Status(limits) = &told.routes[0].action else { panic!("no status") };
+    assert_eq!((&*limits[0].limit.name, limits.len()), ("one", 1));
+    assert!(told.notes.is_empty());
+    let own =
+        replaced("10s}", "10s, key: [host, route]}").replace("upstream: app", "status: [one]");
+    let notes = compile(&own).unwrap().notes;
+    let [note] = &notes[..] else { panic!("{notes:?}") };
+    assert!(note.to_string().contains("`one` counts by `route`"), "{note}");
+}
