@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Candidate, Format, Replay};
 use crate::identity::Part;
+use crate::snapshot::{Cost, Policy};
 
 /// One sentence each.
 pub(super) fn notes(replay: &Replay) -> Vec<String> {
@@ -35,6 +36,7 @@ pub(super) fn notes(replay: &Replay) -> Vec<String> {
                 candidate.name
             ));
         }
+        notes.extend(costs(candidate));
         if candidate.evictions() > 0 {
             notes.push(format!(
                 "{}: counters dropped because there were more than store.memory.max_keys: {}; too little \
@@ -66,6 +68,27 @@ pub(super) fn notes(replay: &Replay) -> Vec<String> {
         );
     }
     notes
+}
+
+/// What of the limits' rules a log cannot follow.
+fn costs(candidate: &Candidate) -> Vec<String> {
+    let (name, limits) = (&candidate.name, &candidate.snapshot.limits);
+    let named = |which: fn(&Policy) -> bool| {
+        let found = limits.iter().filter(|policy| which(policy));
+        let names: Vec<&str> = found.map(|policy| &*policy.limit.name).collect();
+        (!names.is_empty()).then(|| names.join(", "))
+    };
+    let told = named(|policy| !matches!(policy.cost, Cost::Fixed(_)));
+    let given = named(|policy| !policy.refund.is_empty());
+    let told = told.map(|limits| {
+        format!("{name}: the log does not have what requests cost; they cost 1 here: {limits}")
+    });
+    let given = given.map(|limits| {
+        format!(
+            "{name}: what is refunded is given back at once, not when the answer ends: {limits}"
+        )
+    });
+    told.into_iter().chain(given).collect()
 }
 
 /// Which parts of keys a log does not have, and which limits count by them.

@@ -63,6 +63,7 @@ mod throttle;
 mod explain;
 // A recorded log decided again.
 mod replay;
+mod replay_rules;
 // Logs as they are found: foreign, compressed, damaged, hostile.
 mod logs;
 // Callers ask how they stand, and the operator asks and resets.

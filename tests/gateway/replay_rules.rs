@@ -1,0 +1,69 @@
+//! Each algorithm, refunds, tiers and limits that only watch, live and replayed.
+
+use std::{fs, io::Write};
+
+use tidegate::clock::Clock;
+
+use crate::{client::Client, gateway::Gateway, replay::run, upstream::Upstream};
+
+const START: u64 = 1_700_000_000_000;
+
+const LIMITS: &str = "limits:
+  window: {quota: 5, window: 10s, key: [client_ip], refund: [304], candidate: {quota: 2}}
+  strict: {quota: 5, window: 10s, key: [client_ip], strict: true}
+  log: {algorithm: sliding_log, quota: 5, window: 10s, key: [client_ip], refund: [304]}
+  fixed: {algorithm: fixed_window, quota: 5, window: 10s, key: [client_ip], refund: [304]}
+  bucket: {algorithm: token_bucket, quota: 5, window: 10s, key: [client_ip], refund: [304]}
+  watching: {quota: 1, window: 10s, key: [client_ip], enforce: false}
+  tiered: {quota: 3, window: 10s, key: [client_ip], tiers: [
+    {match: {part: client_ip, values: [192.0.2.1]}, quota: 8}]}
+";
+
+const NAMES: [&str; 7] = ["window", "strict", "log", "fixed", "bucket", "watching", "tiered"];
+
+#[test]
+fn every_rule_decides_alike_live_and_replayed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("a path").to_owned();
+    let (log, config) = (path("access.log"), path("tidegate.yaml"));
+    let upstream = Upstream::with(|request, socket| {
+        let fresh = String::from_utf8_lossy(request).contains("/same");
+        let status = if fresh { "304 Not Modified" } else { "200 OK" };
+        let length = if fresh { "" } else { "Content-Length: 0\r\n" };
+        write!(socket, "HTTP/1.1 {status}\r\n{length}\r\n").is_ok()
+    });
+    let route = |name: &&str| {
+        format!(
+            "  - {{name: {name}, match: {{path: '/{name}/{{*rest}}'}}, upstream: app, limits: [{name}]}}\n"
+        )
+    };
+    let yaml = format!(
+        "access_log: {log}\nworkers: 1\nclient: {{trusted_proxies: [127.0.0.1/32]}}
+upstreams: {{app: {{targets: [{}]}}}}\n{LIMITS}routes:\n{}",
+        upstream.target(),
+        NAMES.iter().map(route).collect::<String>(),
+    );
+    fs::write(&config, &yaml).expect("a file");
+    let clock = Clock::manual(START);
+    let gateway = Gateway::start_at(&yaml, clock.clone());
+    let mut client = Client::connect(gateway.address());
+    let mut refused = 0;
+    for turn in 0..2_100_u64 {
+        clock.set(START + turn * 97);
+        let (name, who) = (NAMES[turn as usize % 7], turn / 7 % 3 + 1);
+        let what = if turn % 4 == 0 { "same" } else { "other" };
+        let headers = format!("X-Forwarded-For: 192.0.2.{who}\r\n");
+        refused += u64::from(client.get(&format!("/{name}/{what}"), &headers).status == 429);
+    }
+    drop(gateway);
+    assert!((100..2_000).contains(&refused), "{refused}");
+
+    let replayed = run(&["replay", "--config", &config, "--decisions", &log]);
+    let logged = fs::read_to_string(&log).expect("a log");
+    assert_eq!(replayed.lines().count(), 2_100);
+    for (line, told) in logged.lines().zip(replayed.lines()) {
+        let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        let told: Vec<&str> = told.split('\t').collect();
+        assert_eq!((&line["route"], &line["limit"]), (&told[2].into(), &told[3].into()), "{line}");
+    }
+}
