@@ -1,8 +1,8 @@
 //! The throttle's exchange through a real Redis: how soon a token that one gateway has seen is known to
 //! the others, and what the exchange costs, whatever the traffic.
 //!
-//! `cargo bench --bench throttle_sync`; `-- --quick` takes less time and fewer samples. Needs
-//! `redis-server`. It prints tables; it is no test.
+//! `cargo bench --bench throttle_sync`; `-- --quick` takes less time and fewer samples, `-- --traffic`
+//! leaves the first table empty. Needs `redis-server`. It prints tables; it is no test.
 #![allow(missing_docs, reason = "a benchmark is no library")]
 #![allow(clippy::print_stdout, reason = "its output is a table")]
 
@@ -20,12 +20,13 @@ fn main() {
     if std::env::args().any(|argument| argument == "--list" || argument == "--test") {
         return;
     }
+    let only_traffic = std::env::args().any(|argument| argument == "--traffic");
     let quick = std::env::args().any(|argument| argument == "--quick");
     let seconds = |long, short| Duration::from_secs(if quick { short } else { long });
     println!("## From first seen at one gateway to known at another\n");
     println!("| gateways | samples | p50 | p99 | longest | commits a second, all | conflicts |");
     println!("|---:|---:|---:|---:|---:|---:|---:|");
-    for gateways in [2, 5, 20] {
+    for gateways in [2, 5, 20].into_iter().filter(|_| !only_traffic) {
         println!("{}", latency::measure(gateways, seconds(60, 15)));
     }
     println!("\n## What the exchange costs a gateway, by traffic\n");

@@ -52,9 +52,11 @@ fn one(time: Duration, answers: u64) -> [f64; 3] {
     while began.elapsed() < time {
         let due = (began.elapsed().as_secs_f64() * answers as f64) as u64;
         for answer in given..due {
-            // Users come in one after the other, a thousand by the minute's end.
+            // Users come in one after the other, a thousand by the minute's end; whoever came last asks
+            // first, so that both traffics learn of it at the same time.
             let active = USERS * (clock.now() % 60_000) / 60_000 + 1;
-            let hash = (answer % active + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let user = if answer == given { active } else { answer % active + 1 };
+            let hash = user.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             for gate in &gates {
                 gate.remember(hash, 200, &gateways.settings);
             }
