@@ -156,9 +156,7 @@ fn what_this_version_cannot_do_is_refused() {
     let redis = |keys: &str| top(&format!("store: {{redis: {{{keys}}}}}"));
     let listen = |key: &str| GOOD.replace(":80}", &format!(":80, {key}}}"));
     let shard = "`shards` with one primary";
-    let built = "sliding_window, sliding_log, fixed_window, token_bucket or leaky_bucket";
     let cases = [
-        (limit("algorithm: concurrency"), "`concurrency`", built),
         (limit("reserve: auto"), "`reserve`", "off"),
         (limit("reserve: 5"), "`reserve`", "off"),
         (upstream("balance: hash"), "`hash`", "round_robin"),
