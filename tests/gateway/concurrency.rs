@@ -123,7 +123,9 @@ fn as_many_as_there_are_slots_are_in_flight() {
         eventually("three", || fleet.get_in_order("/now", "").number("x-ratelimit-used") == 1);
         let more = fly(&fleet, &upstream, &["/d", "/e", "/f"]);
         assert!(all_refuse(&fleet));
-        ["/d", "/e", "/f"].iter().for_each(|path| doors.open(path));
+        for path in ["/d", "/e", "/f"] {
+            doors.open(path);
+        }
         drop(more);
     });
 }
@@ -210,6 +212,37 @@ fn a_long_request_keeps_its_slot_and_gives_it_back() {
         });
         assert!(took < Duration::from_secs(1), "given back, not run out: {took:?}");
     });
+}
+
+#[test]
+fn who_goes_away_while_redis_is_asked_holds_no_slot() {
+    let redis = RedisServer::start();
+    let doors = Doors::default();
+    let upstream = doors.upstream();
+    let store = format!(
+        "store: {{redis: {{shards: [{{primary: \"{}\"}}], connect_timeout: 5s, response_timeout: 5s}}}}",
+        redis.url()
+    );
+    let gateway = Gateway::start(&limited(&upstream, "quota: 2, window: 300s", &store));
+    let asked = || {
+        let mut client = Client::connect(gateway.address());
+        assert_eq!(client.get("/now", "").status, 200);
+        client
+    };
+    let mut clients: Vec<_> = (0..2).map(|_| asked()).collect();
+    redis.suspend();
+    for client in &mut clients {
+        client.send("GET /never HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    pause(Duration::from_millis(200));
+    drop(clients);
+    gateway.wait_for("tidegate_connections ", 0);
+    redis.resume();
+    eventually("both are free", || {
+        let reply = Client::connect(gateway.address()).get("/now", "");
+        reply.status == 200 && reply.number("x-ratelimit-used") == 1
+    });
+    assert!(upstream.texts().iter().all(|text| !text.contains("/never")));
 }
 
 #[test]

@@ -41,7 +41,7 @@ proptest! {
         let quota = Quota { limit: slots, ..quota() };
         let (mut state, mut now) = (State::default(), NOW);
         // What a gateway knows, and what nobody knows any more: (taken at, slots).
-        let (mut held, mut lost): (Vec<(Millis, u32)>, Vec<(Millis, u32)>) = Default::default();
+        let (mut held, mut lost) = (Vec::<(Millis, u32)>::new(), Vec::<(Millis, u32)>::new());
         for (later, step) in steps {
             now += later;
             let lasts = |(at, _): &(Millis, u32)| at + quota.window > now;
