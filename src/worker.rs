@@ -112,10 +112,12 @@ pub fn run(
         if timeout(worker.stop.within, worker.drain()).await.is_err() {
             let left = worker.connections.len();
             tracing::warn!(left, "connections were cut off: drain_timeout has passed");
-            worker.cut_held();
+            // So that what they hold is given back.
+            worker.each_wire(|wire| wire.expire(Phase::Busy));
         }
         // What is given back to Redis goes over this worker's connection.
         let _ = timeout(LINGER, worker.gateway.settled()).await;
+        worker.gateway.end();
         sweeping.abort();
         Ok(())
     })
@@ -160,15 +162,6 @@ impl Worker {
         self.closing.set(true);
         self.each_wire(|wire| wire.wake());
         self.connections.wait().await;
-    }
-
-    /// Ends the requests that still wait for their turn, so that their slots are given back.
-    fn cut_held(&self) {
-        self.each_wire(|wire| {
-            if wire.is_held_back() {
-                wire.expire(Phase::Busy);
-            }
-        });
     }
 
     fn each_wire(&self, tell: impl FnMut(Rc<Wire>)) {
@@ -309,6 +302,7 @@ impl Worker {
                 }
                 true
             });
+            self.gateway.renew();
             if count % POOL_SWEEP == 0 {
                 self.gateway.sweep();
             }

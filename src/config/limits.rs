@@ -102,7 +102,7 @@ pub enum Algorithm {
     TokenBucket,
     /// A constant rate: what comes faster is delayed.
     LeakyBucket,
-    /// Requests in flight.
+    /// Requests in flight: each holds a slot until it ends, on a lease of the window that is renewed.
     Concurrency,
 }
 

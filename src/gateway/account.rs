@@ -14,7 +14,7 @@ use bytes::Bytes;
 use crossbeam_utils::CachePadded;
 use http_body::{Body, Frame, SizeHint};
 
-use super::admission::Stay;
+use super::{admission::Stay, slots::Lent};
 use crate::{
     clock,
     framing::Wire,
@@ -39,6 +39,8 @@ pub(super) struct Account {
     pub(super) line: Option<Box<LineDraft>>,
     /// Keeps the caller known to the throttle; held for its drop.
     pub(super) stay: Option<Stay>,
+    /// Slots that it holds while it is in flight; held for their drop.
+    pub(super) lent: Option<Lent>,
     /// Whether the answer may end with the connection, so that a cut could pass for its end.
     pub(super) until_close: bool,
     bytes: u64,
@@ -71,6 +73,7 @@ impl Account {
             wire,
             line: None,
             stay: None,
+            lent: None,
             until_close: false,
             bytes: 0,
             complete: false,

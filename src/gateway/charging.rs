@@ -1,7 +1,7 @@
 //! Limits as a request meets them: charged before it is forwarded, corrected when it is answered.
 
 use std::{
-    pin::pin,
+    cell::Cell,
     rc::Rc,
     sync::Arc,
     task::{Context, Waker},
@@ -11,13 +11,16 @@ use std::{
 use http::Response;
 use smallvec::SmallVec;
 use tokio::time::sleep;
+use tokio_util::task::TaskTracker;
 
-use super::{Gateway, rules::Rules, visit::Visit};
+use super::{Gateway, rules::Rules, slots::Wanted, visit::Visit};
 use crate::{
+    clock::Clock,
     error::GatewayError,
-    limit::{Change, Decision, Key, Limit, Settlement, Verdict},
+    limit::{Algorithm, Change, Decision, Key, Limit, Millis, Settlement, Verdict},
     plan::charges,
-    snapshot::{Ask, RouteLimit},
+    snapshot::{Ask, Route, RouteLimit},
+    store::{Store, StoreError},
 };
 
 /// How often it is looked whether requests are still held when a worker ends.
@@ -39,8 +42,7 @@ impl Gateway {
         visit: &mut Visit,
     ) -> Result<Verdict, GatewayError> {
         let limits = &rules.snapshot.routes[route].limits;
-        let charges = charges(&rules.snapshot.routes[route], &visit.asks);
-        let decided = self.store.charge(&charges, self.shared.clock.now()).await;
+        let decided = self.decide(&rules.snapshot.routes[route], visit).await;
         let verdict = decided.map_err(|_| {
             visit.account.limit = "unknown";
             GatewayError::StoreUnavailable
@@ -56,6 +58,22 @@ impl Gateway {
         }
         visit.account.limit = if verdict.admitted { "admitted" } else { "refused" };
         if verdict.admitted { Ok(verdict) } else { Err(GatewayError::Refused(Box::new(verdict))) }
+    }
+
+    async fn decide(&self, route: &Route, visit: &mut Visit) -> Result<Verdict, StoreError> {
+        let charges = charges(route, &visit.asks);
+        if !charges.iter().any(|charge| charge.limit.algorithm == Algorithm::Concurrency) {
+            return self.store.charge(&charges, self.shared.clock.now()).await;
+        }
+        let limits = route.limits.iter().zip(&visit.asks);
+        let wanted = limits.map(|(used, ask)| {
+            let limit = Arc::clone(used.policy.limit(ask.tier));
+            Wanted { limit, key: ask.key, cost: ask.cost }
+        });
+        // Boxed, so that requests that hold no slot do not carry its state.
+        let (verdict, lent) = Box::pin(self.slots.take(wanted.collect())).await?;
+        visit.account.lent = lent;
+        Ok(verdict)
     }
 
     /// Corrects what was charged by what the answer says, in the store and in what the client is told.
@@ -88,15 +106,50 @@ impl Gateway {
             correct(&mut verdict.decisions[*at], owed.change);
         }
         let owed = owed.into_iter().map(|(_, owed)| owed);
-        self.repay(owed.collect(), verdict.fallback);
+        self.payer.repay(owed.collect(), verdict.fallback);
+    }
+
+    /// Returns when no request is held, none holds a slot, and no correction is under way. To be called
+    /// when nothing more comes.
+    pub async fn settled(&self) {
+        while self.held() > 0 || !self.slots.are_free() {
+            sleep(A_MOMENT).await;
+        }
+        self.payer.paying.close();
+        self.payer.paying.wait().await;
+    }
+
+    /// Tells the store nothing more: the worker's runtime ends.
+    pub fn end(&self) {
+        self.payer.over.set(true);
+    }
+}
+
+/// What the store is told beside requests, and after them.
+pub(super) struct Payer {
+    pub(super) store: Rc<Store>,
+    clock: Clock,
+    /// What is under way.
+    paying: TaskTracker,
+    over: Cell<bool>,
+}
+
+impl Payer {
+    pub(super) fn new(store: Rc<Store>, clock: Clock) -> Self {
+        Self { store, clock, paying: TaskTracker::new(), over: Cell::new(false) }
+    }
+
+    /// The gateway's time.
+    pub(super) fn now(&self) -> Millis {
+        self.clock.now()
     }
 
     /// Tells the store of corrections. Nobody waits for it.
     #[cold]
     pub(super) fn repay(&self, owed: SmallVec<[Owed; 2]>, fallback: bool) {
         let store = Rc::clone(&self.store);
-        let now = self.shared.clock.now();
-        let mut paying = Box::pin(async move {
+        let now = self.now();
+        self.see_to(async move {
             let settlements: SmallVec<[Settlement<'_>; 2]> = owed
                 .iter()
                 .map(|Owed { limit, key, change }| Settlement { limit, key: *key, change: *change })
@@ -105,21 +158,16 @@ impl Gateway {
             // repeated.
             let _ = store.settle(&settlements, fallback, now).await;
         });
-        // In memory it is done at once; Redis is told while the answer is on its way.
-        let mut context = Context::from_waker(Waker::noop());
-        if pin!(&mut paying).poll(&mut context).is_pending() {
-            tokio::task::spawn_local(self.paying.track_future(paying));
-        }
     }
 
-    /// Returns when no request is held and no correction is under way. To be called when nothing more
-    /// comes.
-    pub async fn settled(&self) {
-        while self.held() > 0 {
-            sleep(A_MOMENT).await;
+    /// Does what need not be waited for, but must not be given up with a request.
+    pub(super) fn see_to(&self, work: impl Future<Output = ()> + 'static) {
+        // In memory it is done at once; Redis is told while the answer is on its way.
+        let mut work = Box::pin(work);
+        let mut context = Context::from_waker(Waker::noop());
+        if work.as_mut().poll(&mut context).is_pending() && !self.over.get() {
+            tokio::task::spawn_local(self.paying.track_future(work));
         }
-        self.paying.close();
-        self.paying.wait().await;
     }
 }
 

@@ -207,6 +207,6 @@ impl Drop for Held<'_> {
             let change = Change::Refund { charged_at, cost: place.cost };
             Some(Owed { limit: Arc::clone(place.limit), key: place.key, change })
         });
-        self.gateway.repay(freed.collect(), self.fallback);
+        self.gateway.payer.repay(freed.collect(), self.fallback);
     }
 }

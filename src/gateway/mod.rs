@@ -11,6 +11,7 @@ mod line;
 mod plan;
 mod rules;
 mod settle;
+mod slots;
 mod status;
 mod visit;
 
@@ -24,12 +25,13 @@ use std::{
 use crossbeam_utils::CachePadded;
 use http::{HeaderValue, Method, Request, Response, Version, header};
 use hyper::body::Incoming;
-use tokio_util::task::TaskTracker;
 
 pub use self::{account::AnswerBody, line::Lines};
 use self::{
     account::{Account, LineDraft},
+    charging::Payer,
     rules::{Rules, RulesCache},
+    slots::Slots,
     visit::Visit,
 };
 use crate::{
@@ -95,8 +97,10 @@ pub struct Gateway {
     /// The worker's coarse clock, in ms.
     clock: Rc<Cell<u64>>,
     warned_at: Cell<u64>,
-    /// Corrections of charges that are under way.
-    paying: TaskTracker,
+    /// Tells the store of corrections.
+    payer: Rc<Payer>,
+    /// What requests hold while they are in flight.
+    slots: Rc<Slots>,
 }
 
 impl Gateway {
@@ -104,14 +108,17 @@ impl Gateway {
     /// time, in ms.
     pub fn new(shared: Arc<Shared>, clock: Rc<Cell<u64>>) -> Self {
         let shard = shared.metrics.shard();
+        let store = Rc::new(shared.stores.worker());
+        let payer = Rc::new(Payer::new(Rc::clone(&store), shared.clock.clone()));
         Self {
-            store: Rc::new(shared.stores.worker()),
+            store,
             gate: shared.throttle.as_ref().map(|throttle| Rc::new(throttle.gate())),
             cache: RulesCache::new(&shared.live, &shard, clock.clone()),
             ids: visit::RequestIds::new(),
             unrouted: shard.route(""),
             warned_at: Cell::new(0),
-            paying: TaskTracker::new(),
+            slots: Rc::new(Slots::new(Rc::clone(&payer), clock.clone())),
+            payer,
             shard,
             shared,
             clock,
@@ -126,6 +133,11 @@ impl Gateway {
     /// Closes what has been idle too long.
     pub fn sweep(&self) {
         self.cache.sweep();
+    }
+
+    /// Takes anew what requests in flight hold on leases. To be called every 100 ms or so.
+    pub fn renew(&self) {
+        self.slots.renew();
     }
 
     /// Answers one request. Every end is an answer; none is an error.

@@ -3,6 +3,7 @@
 //! Nothing here reads a clock, does I/O or waits. Each algorithm is one file with a Lua twin of the
 //! same name in `lua/`; a differential test drives random sequences through both.
 
+pub mod concurrency;
 mod counts;
 pub mod fixed_window;
 mod horizon;
@@ -82,16 +83,19 @@ pub enum Algorithm {
     TokenBucket,
     /// A constant rate, kept by delaying: [`leaky_bucket`].
     LeakyBucket,
+    /// Slots that requests hold while they are in flight: [`concurrency`].
+    Concurrency,
 }
 
 impl Algorithm {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::SlidingWindow,
         Self::SlidingLog,
         Self::FixedWindow,
         Self::TokenBucket,
         Self::LeakyBucket,
+        Self::Concurrency,
     ];
 
     /// The name it goes by in `lua/`, where its twin registers itself.
@@ -102,6 +106,7 @@ impl Algorithm {
             Self::FixedWindow => "fixed_window",
             Self::TokenBucket => "token_bucket",
             Self::LeakyBucket => "leaky_bucket",
+            Self::Concurrency => "concurrency",
         }
     }
 }

@@ -4,8 +4,8 @@
 //! A new algorithm is one variant here and one arm in each function.
 
 use super::{
-    Algorithm, Change, Decision, Horizon, Millis, Quota, fixed_window, leaky_bucket, sliding_log,
-    sliding_window, token_bucket,
+    Algorithm, Change, Decision, Horizon, Millis, Quota, concurrency, fixed_window, leaky_bucket,
+    sliding_log, sliding_window, token_bucket,
 };
 
 /// What is remembered of one caller under one limit.
@@ -21,6 +21,8 @@ pub enum State {
     TokenBucket(Horizon),
     /// See [`leaky_bucket`].
     LeakyBucket(Horizon),
+    /// See [`concurrency::State`].
+    Concurrency(concurrency::State),
 }
 
 impl State {
@@ -32,6 +34,7 @@ impl State {
             Algorithm::FixedWindow => Self::FixedWindow(fixed_window::State::default()),
             Algorithm::TokenBucket => Self::TokenBucket(Horizon::default()),
             Algorithm::LeakyBucket => Self::LeakyBucket(Horizon::default()),
+            Algorithm::Concurrency => Self::Concurrency(concurrency::State::default()),
         }
     }
 
@@ -43,6 +46,7 @@ impl State {
             Self::FixedWindow(state) => fixed_window::decide(state, quota, now, cost),
             Self::TokenBucket(state) => token_bucket::decide(state, quota, now, cost),
             Self::LeakyBucket(state) => leaky_bucket::decide(state, quota, now, cost),
+            Self::Concurrency(state) => concurrency::decide(state, quota, now, cost),
         }
     }
 
@@ -55,6 +59,7 @@ impl State {
             Self::FixedWindow(state) => fixed_window::charge(state, quota, now, cost),
             Self::TokenBucket(state) => token_bucket::charge(state, quota, now, cost),
             Self::LeakyBucket(state) => leaky_bucket::charge(state, quota, now, cost),
+            Self::Concurrency(state) => concurrency::charge(state, quota, now, cost),
         }
     }
 
@@ -66,6 +71,7 @@ impl State {
             Self::FixedWindow(state) => fixed_window::admit(state, quota, now, cost),
             Self::TokenBucket(state) => token_bucket::admit(state, quota, now, cost),
             Self::LeakyBucket(state) => leaky_bucket::admit(state, quota, now, cost),
+            Self::Concurrency(state) => concurrency::admit(state, quota, now, cost),
         }
     }
 
@@ -86,6 +92,7 @@ impl State {
             Self::FixedWindow(state) => fixed_window::refund(state, quota, now, charged_at, cost),
             Self::TokenBucket(state) => token_bucket::refund(state, quota, now, charged_at, cost),
             Self::LeakyBucket(state) => leaky_bucket::refund(state, quota, now, charged_at, cost),
+            Self::Concurrency(state) => concurrency::refund(state, quota, now, charged_at, cost),
         }
     }
 
@@ -106,6 +113,7 @@ impl State {
             Self::FixedWindow(state) => fixed_window::expires_at(state),
             Self::TokenBucket(state) => token_bucket::expires_at(state),
             Self::LeakyBucket(state) => leaky_bucket::expires_at(state),
+            Self::Concurrency(state) => concurrency::expires_at(state),
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     error::GatewayError,
     framing::head::is_target,
     identity::{Secret, TokenSource},
-    limit::{Change, Charge, Millis, Settlement, Verdict},
+    limit::{Algorithm, Change, Charge, Millis, Settlement, Verdict},
     plan::{self, Asked},
     route::normalize::normalize,
     snapshot::{Ask, Route, Snapshot},
@@ -280,8 +280,11 @@ fn refunds<'c>(
     status: u16,
 ) -> SmallVec<[Settlement<'c>; 2]> {
     let charged = route.limits.iter().zip(charges).zip(&verdict.decisions);
-    let given = charged
-        .filter(|((used, _), decision)| decision.admitted && used.policy.refund.contains(&status));
+    let given = charged.filter(|((used, charge), decision)| {
+        // A log does not tell what was in flight at once: as if each had ended before the next.
+        let ended = charge.limit.algorithm == Algorithm::Concurrency;
+        decision.admitted && (ended || used.policy.refund.contains(&status))
+    });
     given
         .map(|((_, &Charge { limit, key, cost }), decision)| {
             let charged_at = verdict.now + decision.wait;

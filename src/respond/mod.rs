@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use self::number::{header_value, repeated};
 pub use self::{problem::error, status::status};
 use crate::{
-    limit::{Decision, Limit, Millis, Verdict},
+    limit::{Algorithm, Decision, Limit, Millis, Verdict},
     snapshot::{Ask, RateHeaders, Route},
     throttle::{POLICY, Turned},
     upstream::{AnswerStream, Respond},
@@ -177,9 +177,12 @@ fn refusing<'v>(
 
 /// The whole seconds that a refused client is asked to wait; `None` where no wait would help.
 pub fn retry_after(route: &Route, verdict: &Verdict) -> Option<u64> {
-    let refusing = refusing(route, verdict).map(|(_, decision)| decision);
-    refusing
-        .map(|decision| decision.retry_at)
+    refusing(route, verdict)
+        .map(|(limit, decision)| match limit.algorithm {
+            // A guess, the shortest: nobody knows when a request ends, and its lease tells nothing of it.
+            Algorithm::Concurrency => decision.retry_at.map(|_| verdict.now),
+            _ => decision.retry_at,
+        })
         .try_fold(0, |latest: Millis, retry_at| Some(latest.max(retry_at?)))
         .map(|retry_at| retry_at.saturating_sub(verdict.now).div_ceil(1000).max(1))
 }

@@ -15,12 +15,15 @@ use super::tiers;
 use crate::config::{self, Config, KeyPart, Reserve};
 use crate::identity::KeyPlan;
 use crate::limit::{
-    Algorithm, Limit, MAX_QUOTA_MILLIS, MAX_RESOLUTION, Millis, OnFailure, Quota, leaky_bucket,
-    sliding_log,
+    Algorithm, Limit, MAX_QUOTA_MILLIS, MAX_RESOLUTION, Millis, OnFailure, Quota, concurrency,
+    leaky_bucket, sliding_log,
 };
 
 /// The largest quota of a log that nobody is asked about: 80 KB a key.
 const MODEST_LOG: u32 = 10_000;
+
+/// The shortest lease of a slot, in ms: it is renewed each third of it, to the tenth of a second.
+const SHORTEST_LEASE: Millis = 1_000;
 
 /// The limits in the order of their names. A faulty one is noted and has its place all the same.
 pub(super) fn compile(check: &mut Check<'_>, config: &Config) -> Vec<Arc<Policy>> {
@@ -96,11 +99,6 @@ pub(super) fn other_quota(
 
 /// Notes what is known and cannot be done yet.
 fn unbuilt(check: &mut Check<'_>, path: &str, limit: &config::Limit) {
-    if limit.algorithm == config::Algorithm::Concurrency {
-        let what = format!("`{}`", algorithm(limit.algorithm));
-        let built = "sliding_window, sliding_log, fixed_window, token_bucket or leaky_bucket";
-        check.unbuilt(&format!("{path}.algorithm"), &what, built);
-    }
     if limit.reserve != Reserve::Off {
         check.unbuilt(&format!("{path}.reserve"), "`reserve`", "off");
     }
@@ -120,18 +118,33 @@ fn special(check: &mut Check<'_>, path: &str, limit: &config::Limit) {
         let fits = !given || limit.algorithm == owner;
         check.ensure(fits, &format!("{path}.{key}"), &what, "no such key");
     }
+    if limit.algorithm == config::Algorithm::Concurrency {
+        in_flight(check, path, limit);
+    }
 }
 
-/// What counts by it; for what this version cannot do, something.
+/// Notes what makes no sense of requests in flight, which give back what they took when they end.
+fn in_flight(check: &mut Check<'_>, path: &str, limit: &config::Limit) {
+    let at = format!("{path}.refund");
+    let what = "`refund`, though every request gives its slots back";
+    check.ensure(limit.refund.is_empty(), &at, what, "no such key");
+    let told = matches!(limit.cost, config::Cost::Response(_));
+    let what = "a cost from the answer, though slots are held before it";
+    check.ensure(!told, &format!("{path}.cost"), what, "a number or `header:NAME`");
+    let renewable = limit.window.millis() >= SHORTEST_LEASE || limit.window.millis() == 0;
+    let what = format!("`{}`, too short to be renewed in time", limit.window);
+    check.ensure(renewable, &format!("{path}.window"), &what, "at least 1s");
+}
+
+/// What counts by it.
 fn counted_by(algorithm: config::Algorithm) -> Algorithm {
     match algorithm {
         config::Algorithm::SlidingLog => Algorithm::SlidingLog,
         config::Algorithm::FixedWindow => Algorithm::FixedWindow,
         config::Algorithm::TokenBucket => Algorithm::TokenBucket,
         config::Algorithm::LeakyBucket => Algorithm::LeakyBucket,
-        config::Algorithm::SlidingWindow | config::Algorithm::Concurrency => {
-            Algorithm::SlidingWindow
-        }
+        config::Algorithm::SlidingWindow => Algorithm::SlidingWindow,
+        config::Algorithm::Concurrency => Algorithm::Concurrency,
     }
 }
 
@@ -214,19 +227,26 @@ fn max_wait(check: &mut Check<'_>, path: &str, limit: &config::Limit) {
 fn bounds(check: &mut Check<'_>, path: &str, at: &str, by: config::Algorithm, quota: &Quota) {
     // What a unit of the quota is multiplied by.
     let (millis, shorter): (Millis, _) = match by {
-        config::Algorithm::SlidingWindow | config::Algorithm::Concurrency => {
+        config::Algorithm::SlidingWindow => {
             (quota.sub_window(), "shorter sub-windows (a higher resolution)")
         }
         config::Algorithm::TokenBucket => (quota.window, "a shorter window"),
         config::Algorithm::LeakyBucket => {
             (quota.window.max(quota.max_wait.into()), "a shorter window and max_wait")
         }
-        config::Algorithm::SlidingLog | config::Algorithm::FixedWindow => (1, ""),
+        config::Algorithm::SlidingLog
+        | config::Algorithm::FixedWindow
+        | config::Algorithm::Concurrency => (1, ""),
     };
     let most = MAX_QUOTA_MILLIS / millis;
     if u64::from(quota.limit) > most {
         let what = format!("`{}`, too much to count exactly", quota.limit);
         check.fault(at, what, &format!("at most {most}, or {shorter}"));
+    }
+    if by == config::Algorithm::Concurrency {
+        let most = concurrency::MAX_SLOTS;
+        let what = format!("`{}` slots", quota.limit);
+        check.ensure(quota.limit <= most, at, &what, &format!("at most {most}"));
     }
     if by == config::Algorithm::SlidingLog {
         let fits = quota.window <= sliding_log::MAX_WINDOW;

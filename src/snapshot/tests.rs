@@ -135,6 +135,10 @@ fn a_faulty_limit_is_refused() {
         ("one: {algorithm: sliding_log, quota: 5, window: 10s, strict: true}", "6:64: `strict`, which only `sliding_window` has, expected no such key".to_owned()),
         ("one: {quota: 5, window: 10s, max_wait: 1s}", "6:42: `max_wait`, which only `leaky_bucket` has, expected no such key".to_owned()),
         ("one: {quota: 5, window: 10s, max_queue: 7}", "6:43: `max_queue`, which only `leaky_bucket` has, expected no such key".to_owned()),
+        ("one: {algorithm: concurrency, quota: 10001, window: 10s}", "6:40: `10001` slots, expected at most 10000".to_owned()),
+        ("one: {algorithm: concurrency, quota: 5, window: 900ms}", "6:51: `900ms`, too short to be renewed in time, expected at least 1s".to_owned()),
+        ("one: {algorithm: concurrency, quota: 5, window: 10s, refund: [304]}", "6:56: `refund`, though every request gives its slots back, expected no such key".to_owned()),
+        ("one: {algorithm: concurrency, quota: 5, window: 10s, cost: \"response:x-cost\"}", "6:62: a cost from the answer, though slots are held before it, expected a number or `header:NAME`".to_owned()),
         ("one: {quota: 5, window: 10s, cost: 6}", "6:38: `6`, expected at most the quota, 5: no request would pass".to_owned()),
         ("one: {algorithm: leaky_bucket, quota: 5, window: 10s, max_wait: 1m}", "8:58: `one` may hold a request for 60000ms, as long as it may last (request_timeout 1m), expected a shorter max_wait, or a longer request_timeout".to_owned()),
         ("one: {quota: 5, window: 10s, key: [host, host]}", "6:44: `host` again, expected each part once".to_owned()),
@@ -156,9 +160,7 @@ fn what_this_version_cannot_do_is_refused() {
     let redis = |keys: &str| top(&format!("store: {{redis: {{{keys}}}}}"));
     let listen = |key: &str| GOOD.replace(":80}", &format!(":80, {key}}}"));
     let shard = "`shards` with one primary";
-    let built = "sliding_window, sliding_log, fixed_window, token_bucket or leaky_bucket";
     let cases = [
-        (limit("algorithm: concurrency"), "`concurrency`", built),
         (limit("reserve: auto"), "`reserve`", "off"),
         (limit("reserve: 5"), "`reserve`", "off"),
         (upstream("balance: hash"), "`hash`", "round_robin"),

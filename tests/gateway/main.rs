@@ -55,6 +55,8 @@ mod reload;
 mod wobble;
 // Costs, refunds, tiers, and limits that only watch.
 mod policies;
+// Requests in flight hold slots.
+mod concurrency;
 // Leaky buckets hold back what comes too fast.
 mod shaping;
 // Those already in stay in.

@@ -25,6 +25,7 @@ fn every_limit() -> Vec<Limit> {
         ("fixed", Algorithm::FixedWindow, ten),
         ("token", Algorithm::TokenBucket, ten),
         ("leaky", Algorithm::LeakyBucket, leaky),
+        ("flying", Algorithm::Concurrency, ten),
     ];
     let compile = |(name, algorithm, quota)| Limit { algorithm, quota, ..limit(name, 1) };
     shapes.map(compile).into()

@@ -240,24 +240,25 @@ fn the_largest_quotas_are_exact_in_lua() {
     });
 }
 
-/// What happens next to a long log: (ms later, which kind, how much).
+/// What happens next to a long record: (ms later, which kind, how much).
 fn crowd() -> impl Strategy<Value = Vec<(u64, u8, u32)>> {
     let later = prop_oneof![30 => 0_u64..3, 1 => 0_u64..1_500, 1 => 2_900_u64..3_100];
     prop::collection::vec((later, 0_u8..20, 1_u32..4), 1_500..2_500)
 }
 
 #[test]
-fn a_log_of_many_blocks_is_alike() {
+fn long_records_are_alike() {
     let redis = RedisServer::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let clock = Clock::manual(NOW);
     let store = runtime.block_on(async { patient(&redis, clock.clone()).worker() });
     let caller = std::cell::Cell::new(0_u128);
-    let config = ProptestConfig { cases: 4, max_shrink_iters: 200, ..ProptestConfig::default() };
-    proptest!(config, |(steps in crowd(), quota in 200_u32..4_000)| {
+    let config = ProptestConfig { cases: 8, max_shrink_iters: 200, ..ProptestConfig::default() };
+    let long = prop::sample::select(vec![Algorithm::SlidingLog, Algorithm::Concurrency]);
+    proptest!(config, |(steps in crowd(), quota in 200_u32..4_000, algorithm in long)| {
         caller.set(caller.get() + 1);
         let quota = Quota::new(quota, 3_000, 1);
-        let limits = [Limit { algorithm: Algorithm::SlidingLog, quota, ..limit("log", 1) }];
+        let limits = [Limit { algorithm, quota, ..limit(algorithm.tag(), 1) }];
         let mut both = Both {
             runtime: &runtime,
             clock: &clock,

@@ -12,6 +12,7 @@ const CHARGE: &str = concat!(
     include_str!("../../lua/fixed_window.lua"),
     include_str!("../../lua/token_bucket.lua"),
     include_str!("../../lua/leaky_bucket.lua"),
+    include_str!("../../lua/concurrency.lua"),
     include_str!("../../lua/record.lua"),
     include_str!("../../lua/charge.lua"),
 );

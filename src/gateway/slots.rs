@@ -1,0 +1,234 @@
+//! Slots that requests hold while they are in flight, by limits on concurrency.
+//!
+//! Each is held on a lease, which is taken anew while the request lasts and given back when it is over,
+//! whatever ends it: [`Lent`] lives in the request's account. What a worker holds is in one list, so that
+//! the worker's sweep finds the leases that are due, and a lease that is being taken anew when its request
+//! ends is given back once it is known which it is.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    rc::Rc,
+    sync::Arc,
+};
+
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+
+use super::charging::{Owed, Payer};
+use crate::{
+    limit::{Algorithm, Change, Charge, Key, Limit, Millis, Settlement, Verdict},
+    store::StoreError,
+};
+
+/// Leases that one call takes anew.
+const BATCH: usize = 16;
+
+/// A lease is taken anew when so much of it is over: one in so many.
+const PART: Millis = 3;
+
+/// One charge that outlives its request's future.
+pub(super) struct Wanted {
+    pub(super) limit: Arc<Limit>,
+    pub(super) key: Key,
+    pub(super) cost: u32,
+}
+
+/// The slots of one request; given back when it is dropped.
+pub(super) struct Lent {
+    slots: Rc<Slots>,
+    leases: SmallVec<[u64; 2]>,
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.slots.give_back(&self.leases);
+    }
+}
+
+/// One lease.
+struct Lease {
+    limit: Arc<Limit>,
+    key: Key,
+    cost: u32,
+    /// When it was taken last (ms, by the clock that decided).
+    charged_at: Millis,
+    /// Whether it was taken in this process because Redis was lost.
+    fallback: bool,
+    /// When it is to be taken anew (ms, by the worker's coarse clock).
+    due: u64,
+    /// Whether it is being taken anew.
+    busy: bool,
+    /// Whether its request is over; only while it is busy.
+    over: bool,
+}
+
+/// All slots that a worker's requests hold.
+pub(super) struct Slots {
+    payer: Rc<Payer>,
+    /// The worker's coarse clock, in ms.
+    clock: Rc<Cell<u64>>,
+    next: Cell<u64>,
+    /// No lease is due before (ms, by the coarse clock).
+    due: Cell<u64>,
+    leases: RefCell<BTreeMap<u64, Lease>>,
+}
+
+impl Slots {
+    pub(super) fn new(payer: Rc<Payer>, clock: Rc<Cell<u64>>) -> Self {
+        let due = Cell::new(u64::MAX);
+        Self { payer, clock, next: Cell::new(0), due, leases: RefCell::default() }
+    }
+
+    /// Whether no request holds a slot.
+    pub(super) fn are_free(&self) -> bool {
+        self.leases.borrow().is_empty()
+    }
+
+    /// Charges all or none. The slots that this takes are given back also when nobody waits for the
+    /// verdict any more.
+    pub(super) async fn take(
+        self: &Rc<Self>,
+        wanted: Vec<Wanted>,
+    ) -> Result<(Verdict, Option<Lent>), StoreError> {
+        let (tell, told) = oneshot::channel();
+        let slots = Rc::clone(self);
+        self.payer.see_to(async move {
+            let charges = wanted.iter();
+            let charges: SmallVec<[Charge<'_>; 4]> = charges
+                .map(|Wanted { limit, key, cost }| Charge { limit, key: *key, cost: *cost })
+                .collect();
+            let decided = slots.payer.store.charge(&charges, slots.payer.now()).await;
+            drop(charges);
+            let lent = decided.map(|verdict| {
+                let lent = slots.lend(&wanted, &verdict);
+                (verdict, lent)
+            });
+            // Sent to nobody, it is dropped here.
+            drop(tell.send(lent));
+        });
+        // Only a worker that ends drops the task.
+        told.await.unwrap_or(Err(StoreError::Unavailable { limit: 0 }))
+    }
+
+    /// Notes what was taken.
+    fn lend(self: &Rc<Self>, wanted: &[Wanted], verdict: &Verdict) -> Option<Lent> {
+        let decided = wanted.iter().zip(&verdict.decisions).filter(|(wanted, decision)| {
+            let holds = wanted.limit.algorithm == Algorithm::Concurrency && wanted.cost > 0;
+            holds && verdict.admitted && decision.admitted && decision.counted
+        });
+        let mut all = self.leases.borrow_mut();
+        let mut leases = SmallVec::new();
+        for (Wanted { limit, key, cost }, _) in decided {
+            let id = self.next.replace(self.next.get() + 1);
+            let due = self.due_of(limit);
+            let (limit, charged_at, fallback) = (Arc::clone(limit), verdict.now, verdict.fallback);
+            let (key, cost) = (*key, *cost);
+            let lease =
+                Lease { limit, key, cost, charged_at, fallback, due, busy: false, over: false };
+            all.insert(id, lease);
+            leases.push(id);
+        }
+        (!leases.is_empty()).then(|| Lent { slots: Rc::clone(self), leases })
+    }
+
+    /// When a lease that is taken now is due; the list is looked at then.
+    fn due_of(&self, limit: &Limit) -> u64 {
+        let due = self.clock.get() + limit.quota.window / PART;
+        self.due.set(self.due.get().min(due));
+        due
+    }
+
+    /// Gives back the slots of one request, but for those that are being taken anew.
+    fn give_back(&self, leases: &[u64]) {
+        let mut all = self.leases.borrow_mut();
+        let (mut owed, mut fallback) = (SmallVec::new(), false);
+        for id in leases {
+            if let Some(lease) = all.get_mut(id).filter(|lease| lease.busy) {
+                lease.over = true;
+            } else if let Some(lease) = all.remove(id) {
+                // One verdict lent them all.
+                fallback = lease.fallback;
+                owed.push(lease.into_owed());
+            }
+        }
+        drop(all);
+        if !owed.is_empty() {
+            self.payer.repay(owed, fallback);
+        }
+    }
+
+    /// Takes anew the leases that are due. To be called often: see [`PART`].
+    pub(super) fn renew(self: &Rc<Self>) {
+        let now = self.clock.get();
+        if now < self.due.get() {
+            return;
+        }
+        self.due.set(u64::MAX);
+        let mut due: [Vec<u64>; 2] = Default::default();
+        for (&id, lease) in self.leases.borrow_mut().iter_mut() {
+            if lease.due <= now {
+                lease.due = now + lease.limit.quota.window / PART;
+                if !lease.busy {
+                    lease.busy = true;
+                    due[usize::from(lease.fallback)].push(id);
+                }
+            }
+            self.due.set(self.due.get().min(lease.due));
+        }
+        for (fallback, due) in [false, true].into_iter().zip(due) {
+            for leases in due.chunks(BATCH) {
+                let (slots, leases) = (Rc::clone(self), leases.to_vec());
+                self.payer.see_to(async move { slots.take_anew(&leases, fallback).await });
+            }
+        }
+    }
+
+    /// Takes these leases anew, then gives back those that they follow: so nobody else gets the slots in
+    /// between. A lease that has ended meanwhile is taken all the same: its request is in flight.
+    async fn take_anew(&self, leases: &[u64], fallback: bool) {
+        let held: SmallVec<[Owed; BATCH]> = {
+            let all = self.leases.borrow();
+            leases.iter().filter_map(|id| all.get(id)).map(Lease::owed).collect()
+        };
+        let settlements: Vec<Settlement<'_>> = held
+            .iter()
+            .flat_map(|Owed { limit, key, change }| {
+                let (Change::Refund { cost, .. } | Change::Overdraw { cost }) = *change;
+                let both = [Change::Overdraw { cost }, *change];
+                both.map(|change| Settlement { limit, key: *key, change })
+            })
+            .collect();
+        let settled = self.payer.store.settle(&settlements, fallback, self.payer.now()).await;
+        let mut over = SmallVec::new();
+        let mut all = self.leases.borrow_mut();
+        for id in leases {
+            let Some(lease) = all.get_mut(id) else { continue };
+            lease.busy = false;
+            // Where no answer came the lease may be either: the one that is not given back ends by
+            // itself.
+            if let Some(verdict) = &settled {
+                lease.charged_at = verdict.now;
+            }
+            if lease.over {
+                over.extend(all.remove(id).map(Lease::into_owed));
+            }
+        }
+        drop(all);
+        if !over.is_empty() {
+            self.payer.repay(over, fallback);
+        }
+    }
+}
+
+impl Lease {
+    /// What gives it back.
+    fn owed(&self) -> Owed {
+        let change = Change::Refund { charged_at: self.charged_at, cost: self.cost };
+        Owed { limit: Arc::clone(&self.limit), key: self.key, change }
+    }
+
+    fn into_owed(self) -> Owed {
+        self.owed()
+    }
+}

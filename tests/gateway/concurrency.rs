@@ -1,0 +1,272 @@
+//! Requests in flight hold slots, and give them back however they end.
+
+use std::{
+    collections::BTreeSet,
+    io::Write,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use tidegate::clock::{self, Clock};
+
+use crate::{
+    client::Client,
+    gateway::Gateway,
+    redis::RedisServer,
+    stage::{Fleet, Stage, on_every_store},
+    upstream::Upstream,
+    wait::{eventually, pause, timed},
+};
+
+const NOW: u64 = 1_700_000_000_000;
+
+/// Which paths are answered; others wait until they are.
+#[derive(Clone, Default)]
+struct Doors(Arc<Mutex<BTreeSet<String>>>);
+
+impl Doors {
+    fn open(&self, path: &str) {
+        self.0.lock().expect("no test panics with it").insert(path.to_owned());
+    }
+
+    fn is_open(&self, path: &str) -> bool {
+        self.0.lock().expect("no test panics with it").contains(path)
+    }
+
+    /// An upstream whose answers end when their path is opened: `/half...` begin before. `/now` is
+    /// answered at once.
+    fn upstream(&self) -> Upstream {
+        let doors = self.clone();
+        doors.open("/now");
+        doors.open("/refused");
+        Upstream::with(move |request, socket| {
+            let text = String::from_utf8_lossy(request);
+            let path = text.split(' ').nth(1).unwrap_or_default();
+            let head: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no";
+            let (first, last) =
+                head.split_at(if path.starts_with("/half") { head.len() } else { 0 });
+            let _ = socket.write_all(first);
+            let start: Instant = clock::instant();
+            while !doors.is_open(path) && start.elapsed() < Duration::from_secs(20) {
+                pause(Duration::from_millis(5));
+            }
+            socket.write_all(&[last, b"k"].concat()).is_ok()
+        })
+    }
+}
+
+fn limited(upstream: &Upstream, limit: &str, more: &str) -> String {
+    format!(
+        "{more}
+upstreams: {{app: {{targets: [\"{}\"], retries: 0}}, gone: {{targets: ['http://127.0.0.1:1'], retries: 0}}}}
+limits:
+  flying: {{algorithm: concurrency, {limit}, key: []}}
+  hourly: {{quota: 100, window: 1h, key: []}}
+  none: {{quota: 1, cost: 1, window: 1h, key: []}}
+routes:
+  - {{name: gone, match: {{path: /gone}}, upstream: gone, limits: [flying]}}
+  - {{name: refused, match: {{path: /refused}}, upstream: app, limits: [none, flying]}}
+  - {{name: all, match: {{path: '/{{*rest}}'}}, upstream: app, limits: [flying, hourly]}}
+",
+        upstream.target()
+    )
+}
+
+/// Sends requests for these paths, one to each gateway in turn, and waits until the upstream has them.
+fn fly(fleet: &Fleet, upstream: &Upstream, paths: &[&str]) -> Vec<Client> {
+    let before = upstream.count();
+    let each = paths.iter().zip(fleet.gateways.iter().cycle()).map(|(path, gateway)| {
+        let mut client = Client::connect(gateway.address());
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        client
+    });
+    let clients = each.collect();
+    eventually("all are in flight", || upstream.count() == before + paths.len());
+    clients
+}
+
+fn status(gateway: &Gateway) -> u16 {
+    Client::connect(gateway.address()).get("/now", "").status
+}
+
+fn all_refuse(fleet: &Fleet) -> bool {
+    fleet.gateways.iter().all(|gateway| status(gateway) == 429)
+}
+
+#[test]
+fn as_many_as_there_are_slots_are_in_flight() {
+    on_every_store(|stage| {
+        let doors = Doors::default();
+        let upstream = doors.upstream();
+        let yaml = limited(&upstream, "quota: 3, window: 60s", "");
+        let fleet = stage.start(&yaml, &Clock::manual(NOW));
+        let mut flying = fly(&fleet, &upstream, &["/a", "/half", "/c"]);
+        for gateway in &fleet.gateways {
+            let refused = Client::connect(gateway.address()).get("/now", "");
+            assert_eq!((refused.status, refused.number("retry-after")), (429, 1));
+            assert_eq!(refused.header("x-ratelimit-resource"), Some("flying"));
+            assert_eq!(refused.number("x-ratelimit-limit"), 3);
+            assert_eq!(refused.number("x-ratelimit-used"), 3);
+        }
+        assert_eq!(upstream.count(), 3);
+        for (at, path) in [(1, "/half"), (0, "/a")] {
+            doors.open(path);
+            assert_eq!(flying[at].reply().status, 200);
+            eventually("one more may come", || status(&fleet.gateways[0]) == 200);
+        }
+        // What was refused was charged nowhere else.
+        let told = fleet.get("/now", "");
+        assert_eq!((told.status, told.header("x-ratelimit-resource")), (200, Some("flying")));
+        doors.open("/c");
+        assert_eq!(flying[2].reply().status, 200);
+        // All are free again, and not one more than that.
+        eventually("three", || fleet.get_in_order("/now", "").number("x-ratelimit-used") == 1);
+        let more = fly(&fleet, &upstream, &["/d", "/e", "/f"]);
+        assert!(all_refuse(&fleet));
+        for path in ["/d", "/e", "/f"] {
+            doors.open(path);
+        }
+        drop(more);
+    });
+}
+
+#[test]
+fn whoever_is_gone_holds_no_slot() {
+    on_every_store(|stage| {
+        let doors = Doors::default();
+        let upstream = doors.upstream();
+        let yaml = limited(&upstream, "quota: 2, window: 60s", "");
+        let fleet = stage.start(&yaml, &Clock::manual(NOW));
+        for paths in [["/a", "/b"], ["/half-a", "/half-b"]] {
+            let flying = fly(&fleet, &upstream, &paths);
+            assert!(all_refuse(&fleet));
+            drop(flying);
+            eventually("both are free", || {
+                let reply = fleet.get_in_order("/now", "");
+                reply.status == 200 && reply.number("x-ratelimit-used") == 1
+            });
+        }
+        // Neither does a request that fails, or that another limit refuses.
+        for path in ["/gone", "/refused"] {
+            for _ in 0..5 {
+                eventually("it is not the slots", || {
+                    let reply = fleet.get_in_order(path, "");
+                    reply.header("x-ratelimit-resource") != Some("flying") || reply.status == 502
+                });
+            }
+        }
+        eventually("both are free", || {
+            fleet.get_in_order("/now", "").number("x-ratelimit-used") == 1
+        });
+    });
+}
+
+#[test]
+fn slots_that_nobody_renews_come_back_after_the_lease() {
+    on_every_store(|stage| {
+        let doors = Doors::default();
+        let upstream = doors.upstream();
+        let clock = Clock::manual(NOW);
+        let fleet = stage.start(&limited(&upstream, "quota: 2, window: 300s", ""), &clock);
+        // Renewed after 100 s of the machine's own time: not while this test runs.
+        let mut flying = fly(&fleet, &upstream, &["/a", "/b"]);
+        clock.set(NOW + 299_999);
+        assert!(all_refuse(&fleet));
+        clock.set(NOW + 300_000);
+        eventually("both came back", || {
+            let reply = fleet.get_in_order("/now", "");
+            reply.status == 200 && reply.number("x-ratelimit-used") == 1
+        });
+        // Who held them gives back nothing of others.
+        let others = fly(&fleet, &upstream, &["/c", "/d"]);
+        doors.open("/a");
+        doors.open("/b");
+        assert!(flying.iter_mut().all(|client| client.reply().status == 200));
+        pause(Duration::from_millis(50));
+        assert!(all_refuse(&fleet));
+        drop(others);
+    });
+}
+
+#[test]
+fn a_long_request_keeps_its_slot_and_gives_it_back() {
+    on_every_store(|stage| {
+        let doors = Doors::default();
+        let upstream = doors.upstream();
+        let yaml = limited(&upstream, "quota: 2, window: 2s", "");
+        let fleet = stage.start(&yaml, &Clock::system());
+        let mut flying = fly(&fleet, &upstream, &["/a", "/half"]);
+        let start: Instant = clock::instant();
+        while start.elapsed() < Duration::from_secs(5) {
+            assert!(all_refuse(&fleet), "{:?}", start.elapsed());
+            pause(Duration::from_millis(50));
+        }
+        doors.open("/a");
+        doors.open("/half");
+        assert!(flying.iter_mut().all(|client| client.reply().status == 200));
+        let ((), took) = timed(|| {
+            eventually("both are free", || {
+                let reply = fleet.get_in_order("/now", "");
+                reply.status == 200 && reply.number("x-ratelimit-used") == 1
+            });
+        });
+        assert!(took < Duration::from_secs(1), "given back, not run out: {took:?}");
+    });
+}
+
+#[test]
+fn who_goes_away_while_redis_is_asked_holds_no_slot() {
+    let redis = RedisServer::start();
+    let doors = Doors::default();
+    let upstream = doors.upstream();
+    let store = format!(
+        "store: {{redis: {{shards: [{{primary: \"{}\"}}], connect_timeout: 5s, response_timeout: 5s}}}}",
+        redis.url()
+    );
+    let gateway = Gateway::start(&limited(&upstream, "quota: 2, window: 300s", &store));
+    let asked = || {
+        let mut client = Client::connect(gateway.address());
+        assert_eq!(client.get("/now", "").status, 200);
+        client
+    };
+    let mut clients: Vec<_> = (0..2).map(|_| asked()).collect();
+    redis.suspend();
+    for client in &mut clients {
+        client.send("GET /never HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    pause(Duration::from_millis(200));
+    drop(clients);
+    gateway.wait_for("tidegate_connections ", 0);
+    redis.resume();
+    eventually("both are free", || {
+        let reply = Client::connect(gateway.address()).get("/now", "");
+        reply.status == 200 && reply.number("x-ratelimit-used") == 1
+    });
+    assert!(upstream.texts().iter().all(|text| !text.contains("/never")));
+}
+
+#[test]
+fn what_is_cut_off_at_the_end_gives_its_slots_back() {
+    let stage = Stage::Redis(RedisServer::start());
+    let doors = Doors::default();
+    let upstream = doors.upstream();
+    let yaml = limited(&upstream, "quota: 2, window: 300s", "drain_timeout: 200ms");
+    let fleet = stage.start(&yaml, &Clock::system());
+    let [stopping, staying] = &fleet.gateways[..] else { panic!("two gateways") };
+    let mut flying: Vec<_> = ["/a", "/half"]
+        .iter()
+        .map(|path| {
+            let mut client = Client::connect(stopping.address());
+            client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+            client
+        })
+        .collect();
+    eventually("both are in flight", || upstream.count() == 2);
+    assert_eq!(status(staying), 429);
+    stopping.server.stop();
+    assert!(flying.iter_mut().all(|client| client.try_reply().is_none()));
+    eventually("both are free", || {
+        let reply = Client::connect(staying.address()).get("/now", "");
+        reply.status == 200 && reply.number("x-ratelimit-used") == 1
+    });
+}
