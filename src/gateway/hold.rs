@@ -129,15 +129,17 @@ impl<'a> Held<'a> {
         let limits = rules.snapshot.routes[index].limits.iter().zip(&visit.asks);
         for (index, ((used, ask), decision)) in limits.zip(&verdict.decisions).enumerate() {
             let limit = used.policy.limit(ask.tier);
-            let waits = limit.enforce && limit.algorithm == Algorithm::LeakyBucket;
-            if !waits || !decision.counted || ask.cost == 0 {
+            // Slots of requests in flight are given back by whoever holds them.
+            let charged = decision.admitted && decision.counted && ask.cost > 0;
+            if !charged || limit.algorithm == Algorithm::Concurrency {
                 continue;
             }
-            longest = longest.max((decision.wait, index));
             let at = verdict.now + decision.wait;
             let state = State::Taken(at);
             let mut place = Place { index, limit, key: ask.key, cost: ask.cost, state };
-            if decision.wait > 0 {
+            let waits = limit.enforce && limit.algorithm == Algorithm::LeakyBucket;
+            if waits && decision.wait > 0 {
+                longest = longest.max((decision.wait, index));
                 let fallback = verdict.fallback;
                 let size = Size { cost: ask.cost, quota: limit.quota.limit, fallback };
                 let slot = Slot { due: since + Duration::from_millis(decision.wait), at, size };

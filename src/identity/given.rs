@@ -14,7 +14,7 @@ use super::{
 #[derive(Clone, Copy)]
 pub struct Given<'g> {
     /// One value for each part of the key, in its order: a token as it stands in its header, an address
-    /// as such, a host in any case, a path in normal form, the others as they are sent.
+    /// as such, a host in any case, a path in normal form, a query's value decoded, a cookie's without quotes.
     pub values: &'g [&'g str],
     /// The client's address, for a caller of whom all parts are empty.
     pub client_ip: Option<&'g str>,

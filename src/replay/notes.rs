@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Candidate, Format, Replay};
 use crate::identity::Part;
-use crate::snapshot::{Cost, Policy};
+use crate::snapshot::{Cost, Policy, Whose};
 
 /// One sentence each.
 pub(super) fn notes(replay: &Replay) -> Vec<String> {
@@ -80,6 +80,17 @@ fn costs(candidate: &Candidate) -> Vec<String> {
     };
     let told = named(|policy| !matches!(policy.cost, Cost::Fixed(_)));
     let given = named(|policy| !policy.refund.is_empty());
+    let tiers = named(|policy| {
+        let unseen = |part: &Part| {
+            matches!(part, Part::Token | Part::Header(_) | Part::Cookie(_) | Part::Query(_))
+        };
+        policy.tiers.iter().any(|tier| matches!(&tier.whose, Whose::Part(part, _) if unseen(part)))
+    });
+    let tiers = tiers.map(|limits| {
+        format!(
+            "{name}: the log does not tell who is in a tier; all have the limit's quota: {limits}"
+        )
+    });
     let told = told.map(|limits| {
         format!("{name}: the log does not have what requests cost; they cost 1 here: {limits}")
     });
@@ -88,7 +99,7 @@ fn costs(candidate: &Candidate) -> Vec<String> {
             "{name}: what is refunded is given back at once, not when the answer ends: {limits}"
         )
     });
-    told.into_iter().chain(given).collect()
+    tiers.into_iter().chain(told).chain(given).collect()
 }
 
 /// Which parts of keys a log does not have, and which limits count by them.

@@ -70,7 +70,15 @@ pub fn rate_headers(
     cross_origin: bool,
 ) {
     let Some((index, tightest)) = tightest(told, verdict) else {
+        // Nobody feels a limit that only watches.
+        if !told.route.limits.iter().any(|used| used.policy.limit.enforce) {
+            return;
+        }
         // Nothing is known, and an upstream's numbers are no substitute.
+        if which.draft_11 {
+            headers.remove(DRAFT_LIMIT);
+            headers.remove(DRAFT_POLICY);
+        }
         if which.x_ratelimit {
             for name in [LIMIT, REMAINING, USED, RESET, RESOURCE] {
                 headers.remove(name);

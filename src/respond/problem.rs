@@ -53,6 +53,9 @@ pub fn error(
             json.begin("about:blank", title, status.as_u16());
             json.member("detail", &error.detail());
             headers.extend(allow(error).map(|allow| (header::ALLOW, allow)));
+            if let GatewayError::Late = error {
+                headers.insert(header::RETRY_AFTER, header_value(1));
+            }
         }
     }
     headers.insert(header::CONTENT_TYPE, PROBLEM);

@@ -21,7 +21,8 @@ pub(super) fn compile(
         let quota = other_quota(check, path, &format!("{at}.quota"), written, tier.quota);
         let whose = whose(check, &format!("{at}.match"), &tier.matches);
         let quota = quota?;
-        let affords = limit.cost <= quota.limit;
+        let most = Limit { quota, ..limit.clone() }.ceiling();
+        let affords = u64::from(limit.cost) <= most;
         let expected = format!("at least the cost, {}: no request would pass", limit.cost);
         check.ensure(affords, &format!("{at}.quota"), &format!("`{}`", tier.quota), &expected);
         Some(Tier { whose: whose?, limit: Arc::new(Limit { quota, ..limit.clone() }) })

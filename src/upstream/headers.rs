@@ -61,7 +61,7 @@ pub(super) fn write_forwarded(
     target: &Target,
     protected: impl Fn(&HeaderName) -> bool,
 ) {
-    let named = named(headers, protected);
+    let named = named(headers, &protected);
     let (mut proto, mut host) = (false, false);
     for (name, value) in headers {
         let kept = match name.as_str().len() {
@@ -73,6 +73,7 @@ pub(super) fn write_forwarded(
             },
             _ => true,
         };
+        let kept = kept && !is_twin(name, &protected);
         if kept && (named.is_empty() || !named.contains(name)) {
             write_field(out, name.as_str(), value.as_bytes());
         }
@@ -134,6 +135,13 @@ impl Fate {
         );
         if told_here || is_hop_by_hop(name) { Self::Dropped } else { Self::Carried }
     }
+}
+
+/// Whether some upstreams cannot tell `name` from one that is `protected`: CGI and its kin read
+/// `X_Cost` as `X-Cost`, and a client must not count by the one and mean the other.
+fn is_twin(name: &HeaderName, protected: impl Fn(&HeaderName) -> bool) -> bool {
+    let name = name.as_str();
+    name.contains('_') && name.replace('_', "-").parse().is_ok_and(|name| protected(&name))
 }
 
 fn named(headers: &HeaderMap, protected: impl Fn(&HeaderName) -> bool) -> Named {

@@ -125,14 +125,20 @@ impl Story {
     ) -> Result<(), GatewayError> {
         let route = matched.route;
         self.throttle = route.throttle && snapshot.throttle.is_some();
-        let (caller, asks, values) = matched.subject(|subject| {
+        let (caller, asks, looks, values) = matched.subject(|subject| {
             let values = route.limits.iter().map(|used| used.policy.key.values(subject));
             let values = values.collect::<Result<Vec<KeyValues>, _>>();
-            (Caller::of(subject, SECRET), plan::asks(route, subject, SECRET), values)
+            (
+                Caller::of(subject, SECRET),
+                plan::asks(route, subject, SECRET),
+                plan::looks(route, subject, SECRET),
+                values,
+            )
         });
         if self.throttle {
             caller.map_err(GatewayError::Ambiguous)?;
         }
+        looks?;
         let (asks, values) = (asks?, values.map_err(GatewayError::Ambiguous)?);
         let forwarded = matched.forwarded(parts)?;
         if body > route.max_body {

@@ -2,7 +2,7 @@ use std::{thread, time::Duration};
 
 use tidegate::clock::{self, Clock};
 
-use super::{Arrivals, limited};
+use super::{Arrivals, get, limited};
 use crate::{
     client::Client,
     gateway::Gateway,
@@ -153,4 +153,27 @@ fn whose_time_is_over_before_the_slot_gets_a_503_and_gives_it_back() {
         });
     });
     assert!(took < Duration::from_secs(1), "{took:?}");
+}
+
+#[test]
+fn who_leaves_before_its_turn_has_used_nothing_of_any_limit() {
+    let upstream = crate::upstream::Upstream::hello();
+    let gateway = Gateway::start(&format!(
+        "upstreams: {{app: {{targets: [\"{}\"]}}}}
+limits:
+  daily: {{algorithm: fixed_window, quota: 100, window: 24h, key: []}}
+  smooth: {{algorithm: leaky_bucket, quota: 1, window: 2s, key: []}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: app, limits: [daily, smooth]}}]
+",
+        upstream.target()
+    ));
+    assert_eq!(get(gateway.address(), "/a", "").status, 200);
+    let mut held = Client::connect(gateway.address());
+    held.send("GET /b HTTP/1.1\r\nHost: a\r\n\r\n");
+    gateway.wait_for("tidegate_limit_waiting ", 1);
+    let used = || get(gateway.admin(), "/api/limits/daily", "").json()["used"].as_u64();
+    assert_eq!(used(), Some(2));
+    drop(held);
+    crate::wait::eventually("it is given back", || used() == Some(1));
+    assert_eq!(upstream.count(), 1);
 }
