@@ -14,13 +14,15 @@ use std::{
 use tokio::sync::Notify;
 
 /// Where the time comes from. Cheap to clone; all clones of a manual clock move together.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Clock {
+    made: Instant,
     manual: Option<Arc<Manual>>,
 }
 
 #[derive(Debug)]
 struct Manual {
+    start: u64,
     at: AtomicU64,
     moved: Notify,
 }
@@ -28,12 +30,13 @@ struct Manual {
 impl Clock {
     /// The system's clock.
     pub fn system() -> Self {
-        Self { manual: None }
+        Self { made: instant(), manual: None }
     }
 
     /// A clock that stands at `start` (ms since the epoch) until it is moved with [`Self::set`].
     pub fn manual(start: u64) -> Self {
-        Self { manual: Some(Arc::new(Manual { at: AtomicU64::new(start), moved: Notify::new() })) }
+        let manual = Manual { start, at: AtomicU64::new(start), moved: Notify::new() };
+        Self { made: instant(), manual: Some(Arc::new(manual)) }
     }
 
     /// Now, in ms since the Unix epoch.
@@ -41,6 +44,15 @@ impl Clock {
         match &self.manual {
             Some(manual) => manual.at.load(Ordering::Acquire),
             None => system_millis(),
+        }
+    }
+
+    /// The ms since this clock was made, by a clock that nobody sets: for deadlines that several threads
+    /// keep. A manual clock's are those that it was moved by.
+    pub fn ticks(&self) -> u64 {
+        match &self.manual {
+            Some(manual) => manual.at.load(Ordering::Acquire).saturating_sub(manual.start),
+            None => instant().saturating_duration_since(self.made).as_millis() as u64,
         }
     }
 

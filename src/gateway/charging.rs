@@ -31,6 +31,15 @@ pub(super) struct Owed {
     pub(super) limit: Arc<Limit>,
     pub(super) key: Key,
     pub(super) change: Change,
+    /// Whether the charge was made in this process because Redis was lost.
+    pub(super) fallback: bool,
+}
+
+impl Owed {
+    /// The same as the store takes it.
+    pub(super) fn settlement(&self) -> Settlement<'_> {
+        Settlement { limit: &self.limit, key: self.key, change: self.change }
+    }
 }
 
 impl Gateway {
@@ -89,9 +98,11 @@ impl Gateway {
             limits.iter().zip(&*asks).zip(&verdict.decisions).enumerate()
         {
             if decision.admitted && decision.counted {
-                let change = correction(used, ask, answer, verdict.now + decision.wait);
+                let origin = verdict.origin(at);
+                let change = correction(used, ask, answer, origin.now + decision.wait);
                 let limit = used.policy.limit(ask.tier);
-                let owe = |change| Owed { limit: Arc::clone(limit), key: ask.key, change };
+                let (limit, key, fallback) = (Arc::clone(limit), ask.key, origin.fallback);
+                let owe = |change| Owed { limit, key, change, fallback };
                 owed.extend(change.map(|change| (at, owe(change))));
             }
         }
@@ -106,7 +117,7 @@ impl Gateway {
             correct(&mut verdict.decisions[*at], owed.change);
         }
         let owed = owed.into_iter().map(|(_, owed)| owed);
-        self.payer.repay(owed.collect(), verdict.fallback);
+        self.payer.repay(owed.collect());
     }
 
     /// Returns when no request is held, none holds a slot, and no correction is under way. To be called
@@ -146,17 +157,18 @@ impl Payer {
 
     /// Tells the store of corrections. Nobody waits for it.
     #[cold]
-    pub(super) fn repay(&self, owed: SmallVec<[Owed; 2]>, fallback: bool) {
+    pub(super) fn repay(&self, owed: SmallVec<[Owed; 2]>) {
         let store = Rc::clone(&self.store);
         let now = self.now();
         self.see_to(async move {
-            let settlements: SmallVec<[Settlement<'_>; 2]> = owed
-                .iter()
-                .map(|Owed { limit, key, change }| Settlement { limit, key: *key, change: *change })
-                .collect();
-            // One that does not arrive is counted by the store; it may have been made, and is not
-            // repeated.
-            let _ = store.settle(&settlements, fallback, now).await;
+            for fallback in [false, true] {
+                let there = owed.iter().filter(|owed| owed.fallback == fallback);
+                let settlements: SmallVec<[Settlement<'_>; 2]> =
+                    there.map(Owed::settlement).collect();
+                // One that does not arrive is counted by the store; it may have been made, and is not
+                // repeated.
+                let _ = store.settle(&settlements, fallback, now).await;
+            }
         });
     }
 

@@ -39,7 +39,6 @@ struct Held<'a> {
     called: Arc<Notify>,
     places: SmallVec<[Place<'a>; 2]>,
     since: Instant,
-    fallback: bool,
     released: bool,
 }
 
@@ -50,6 +49,8 @@ struct Place<'a> {
     limit: &'a Arc<Limit>,
     key: Key,
     cost: u32,
+    /// Whether it was charged in this process because Redis was lost.
+    fallback: bool,
     state: State,
 }
 
@@ -88,7 +89,7 @@ impl Gateway {
         drop(held);
         for (index, slot) in slots {
             if let Some(slot) = slot {
-                verdict.decisions[index].wait = slot.saturating_sub(verdict.now);
+                verdict.decisions[index].wait = slot.saturating_sub(verdict.origin(index).now);
             }
             if !in_time {
                 // It has been given back: nothing that the answer says changes it again.
@@ -134,13 +135,14 @@ impl<'a> Held<'a> {
             if !charged || limit.algorithm == Algorithm::Concurrency {
                 continue;
             }
-            let at = verdict.now + decision.wait;
+            let origin = verdict.origin(index);
+            let at = origin.now + decision.wait;
             let state = State::Taken(at);
-            let mut place = Place { index, limit, key: ask.key, cost: ask.cost, state };
+            let (key, cost, fallback) = (ask.key, ask.cost, origin.fallback);
+            let mut place = Place { index, limit, key, cost, fallback, state };
             let waits = limit.enforce && limit.algorithm == Algorithm::LeakyBucket;
             if waits && decision.wait > 0 {
                 longest = longest.max((decision.wait, index));
-                let fallback = verdict.fallback;
                 let size = Size { cost: ask.cost, quota: limit.quota.limit, fallback };
                 let slot = Slot { due: since + Duration::from_millis(decision.wait), at, size };
                 let lines = &gateway.shared.lines;
@@ -152,8 +154,7 @@ impl<'a> Held<'a> {
         counters.delayed.add(1);
         gateway.shard.waiting.add(1);
         peer.wire.hold_back();
-        let fallback = verdict.fallback;
-        Self { gateway, peer, visit, counters, called, places, since, fallback, released: false }
+        Self { gateway, peer, visit, counters, called, places, since, released: false }
     }
 
     /// Waits until every slot has come; false if the request's own time is over before.
@@ -207,8 +208,9 @@ impl Drop for Held<'_> {
                 State::Taken(at) => at,
             };
             let change = Change::Refund { charged_at, cost: place.cost };
-            Some(Owed { limit: Arc::clone(place.limit), key: place.key, change })
+            let (limit, key, fallback) = (Arc::clone(place.limit), place.key, place.fallback);
+            Some(Owed { limit, key, change, fallback })
         });
-        self.gateway.payer.repay(freed.collect(), self.fallback);
+        self.gateway.payer.repay(freed.collect());
     }
 }

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 use super::charging::{Owed, Payer};
 use crate::{
-    limit::{Algorithm, Change, Charge, Key, Limit, Millis, Settlement, Verdict},
+    limit::{Algorithm, Change, Charge, Key, Limit, Millis, Origin, Settlement, Verdict},
     store::StoreError,
 };
 
@@ -113,17 +113,18 @@ impl Slots {
 
     /// Notes what was taken.
     fn lend(self: &Rc<Self>, wanted: &[Wanted], verdict: &Verdict) -> Option<Lent> {
-        let decided = wanted.iter().zip(&verdict.decisions).filter(|(wanted, decision)| {
+        let decided = wanted.iter().zip(&verdict.decisions).enumerate();
+        let decided = decided.filter(|(_, (wanted, decision))| {
             let holds = wanted.limit.algorithm == Algorithm::Concurrency && wanted.cost > 0;
             holds && verdict.admitted && decision.admitted && decision.counted
         });
         let mut all = self.leases.borrow_mut();
         let mut leases = SmallVec::new();
-        for (Wanted { limit, key, cost }, _) in decided {
+        for (at, (Wanted { limit, key, cost }, _)) in decided {
             let id = self.next.replace(self.next.get() + 1);
             let due = self.due_of(limit);
-            let (limit, charged_at, fallback) = (Arc::clone(limit), verdict.now, verdict.fallback);
-            let (key, cost) = (*key, *cost);
+            let Origin { now: charged_at, fallback } = verdict.origin(at);
+            let (limit, key, cost) = (Arc::clone(limit), *key, *cost);
             let lease =
                 Lease { limit, key, cost, charged_at, fallback, due, busy: false, over: false };
             all.insert(id, lease);
@@ -142,19 +143,17 @@ impl Slots {
     /// Gives back the slots of one request, but for those that are being taken anew.
     fn give_back(&self, leases: &[u64]) {
         let mut all = self.leases.borrow_mut();
-        let (mut owed, mut fallback) = (SmallVec::new(), false);
+        let mut owed = SmallVec::new();
         for id in leases {
             if let Some(lease) = all.get_mut(id).filter(|lease| lease.busy) {
                 lease.over = true;
             } else if let Some(lease) = all.remove(id) {
-                // One verdict lent them all.
-                fallback = lease.fallback;
                 owed.push(lease.into_owed());
             }
         }
         drop(all);
         if !owed.is_empty() {
-            self.payer.repay(owed, fallback);
+            self.payer.repay(owed);
         }
     }
 
@@ -193,22 +192,22 @@ impl Slots {
         };
         let settlements: Vec<Settlement<'_>> = held
             .iter()
-            .flat_map(|Owed { limit, key, change }| {
-                let (Change::Refund { cost, .. } | Change::Overdraw { cost }) = *change;
-                let both = [Change::Overdraw { cost }, *change];
-                both.map(|change| Settlement { limit, key: *key, change })
+            .flat_map(|owed| {
+                let (Change::Refund { cost, .. } | Change::Overdraw { cost }) = owed.change;
+                let anew = Settlement { change: Change::Overdraw { cost }, ..owed.settlement() };
+                [anew, owed.settlement()]
             })
             .collect();
         let settled = self.payer.store.settle(&settlements, fallback, self.payer.now()).await;
         let mut over = SmallVec::new();
         let mut all = self.leases.borrow_mut();
-        for id in leases {
+        for (at, id) in leases.iter().enumerate() {
             let Some(lease) = all.get_mut(id) else { continue };
             lease.busy = false;
             // Where no answer came the lease may be either: the one that is not given back ends by
             // itself.
             if let Some(verdict) = &settled {
-                lease.charged_at = verdict.now;
+                lease.charged_at = verdict.origin(2 * at).now;
             }
             if lease.over {
                 over.extend(all.remove(id).map(Lease::into_owed));
@@ -216,7 +215,7 @@ impl Slots {
         }
         drop(all);
         if !over.is_empty() {
-            self.payer.repay(over, fallback);
+            self.payer.repay(over);
         }
     }
 }
@@ -225,7 +224,8 @@ impl Lease {
     /// What gives it back.
     fn owed(&self) -> Owed {
         let change = Change::Refund { charged_at: self.charged_at, cost: self.cost };
-        Owed { limit: Arc::clone(&self.limit), key: self.key, change }
+        let (limit, key, fallback) = (Arc::clone(&self.limit), self.key, self.fallback);
+        Owed { limit, key, change, fallback }
     }
 
     fn into_owed(self) -> Owed {

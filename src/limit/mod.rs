@@ -3,6 +3,7 @@
 //! Nothing here reads a clock, does I/O or waits. Each algorithm is one file with a Lua twin of the
 //! same name in `lua/`; a differential test drives random sequences through both.
 
+mod acquire;
 pub mod concurrency;
 mod counts;
 pub mod fixed_window;
@@ -15,6 +16,7 @@ pub mod sliding_window;
 mod state;
 pub mod token_bucket;
 
+pub use acquire::{Back, Grant, Order};
 pub use counts::Counts;
 pub use horizon::Horizon;
 pub use state::State;
@@ -123,6 +125,18 @@ pub enum OnFailure {
     Closed,
 }
 
+/// How many tokens a gateway takes from the shared store at a time.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Reserve {
+    /// As many as each request costs: every request asks the store.
+    #[default]
+    Off,
+    /// As many as are used up in a moment.
+    Auto,
+    /// So many.
+    Tokens(u32),
+}
+
 /// One configured limit.
 ///
 /// Its identity, the pair of `name` and `fingerprint`, leaves the quota's number out: a reload that
@@ -141,6 +155,8 @@ pub struct Limit {
     pub cost: u32,
     /// What happens when the shared store cannot be asked.
     pub on_failure: OnFailure,
+    /// How many tokens a gateway takes from the shared store at a time.
+    pub reserve: Reserve,
     /// Whether it may refuse. One that may not is charged where it would have admitted, and nobody
     /// feels it.
     pub enforce: bool,
@@ -249,13 +265,39 @@ pub struct Decision {
 pub struct Verdict {
     /// Whether every limit that is enforced admits; when not, none has been charged.
     pub admitted: bool,
-    /// The time of the decision by the clock that decided (Redis' own for Redis).
+    /// The time of the decision by the clock that decided (Redis' own for Redis); where several did,
+    /// of the first.
     pub now: Millis,
-    /// Whether limits were decided here because the shared store could not be asked: then it was
-    /// charged here, too.
+    /// Whether limits were decided here because the shared store could not be asked: then they were
+    /// charged here, too. Where several stores decided, whether that is so of any.
     pub fallback: bool,
     /// One decision a charge, in the charges' order.
     pub decisions: SmallVec<[Decision; 2]>,
+    /// Where and when each was made, one a decision; `None` where all were made together.
+    pub origins: Option<Box<[Origin]>>,
+}
+
+/// Where and when a decision was made.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Origin {
+    /// The time, by the clock that decided.
+    pub now: Millis,
+    /// Whether it was made here because the shared store could not be asked.
+    pub fallback: bool,
+}
+
+impl Verdict {
+    /// The verdict on no charge at `now`: admitted.
+    pub fn empty(now: Millis) -> Self {
+        Self { admitted: true, now, fallback: false, decisions: SmallVec::new(), origins: None }
+    }
+
+    /// Where and when the decision at `index` was made.
+    pub fn origin(&self, index: usize) -> Origin {
+        let together = Origin { now: self.now, fallback: self.fallback };
+        let apart = self.origins.as_ref().and_then(|origins| origins.get(index));
+        apart.copied().unwrap_or(together)
+    }
 }
 
 /// The time that counts for a record that was last charged at `seen`, and by how much the record
@@ -289,6 +331,7 @@ mod tests {
                     quota: Quota::new(1, 1_000, 1),
                     cost: 1,
                     on_failure: OnFailure::Local,
+                    reserve: Reserve::Off,
                     enforce: true,
                     index: 0,
                 };

@@ -43,9 +43,15 @@ pub fn decide(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decis
 /// Charges `cost` at `now` and tells what holds after it. It does not ask: whoever may not overdraw
 /// has asked [`decide`]. A count ends at `u32::MAX`.
 pub fn charge(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
+    charge_for(state, quota, now, cost, cost)
+}
+
+/// The same for requests that cost `unit` each, together `cost`: the reset-at is worked out for one of
+/// them.
+pub fn charge_for(state: &mut State, quota: &Quota, now: Millis, cost: u32, unit: u32) -> Decision {
     let now = settle(state, quota, now);
     let reading = Reading::new(state, quota, now);
-    reading.charge(state, quota, cost)
+    reading.charge(state, quota, cost, unit)
 }
 
 /// [`decide`] and, where that admits, [`charge`], from one reading of the record.
@@ -53,7 +59,7 @@ pub fn admit(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decisi
     let now = settle(state, quota, now);
     let reading = Reading::new(state, quota, now);
     if u64::from(cost) <= reading.remaining(quota) {
-        reading.charge(state, quota, cost)
+        reading.charge(state, quota, cost, cost)
     } else {
         reading.decision(state, quota, cost)
     }
@@ -191,8 +197,8 @@ impl Reading {
         }
     }
 
-    /// Writes a charge of `cost` into the record.
-    fn charge(mut self, state: &mut State, quota: &Quota, cost: u32) -> Decision {
+    /// Writes a charge of `cost` into the record, for requests of `unit` each.
+    fn charge(mut self, state: &mut State, quota: &Quota, cost: u32, unit: u32) -> Decision {
         if cost == 0 {
             return self.decision(state, quota, 0);
         }
@@ -203,9 +209,9 @@ impl Reading {
         state.seen = self.now;
         state.reset_at = self.reset_at(state);
         let remaining = self.remaining(quota);
-        if remaining < u64::from(cost) {
+        if remaining < u64::from(unit) {
             // A cost that overdraws may be above the quota: then the reset is for a cost of 1.
-            let retry_at = self.retry_at(state, quota, cost);
+            let retry_at = self.retry_at(state, quota, unit);
             let retry_at = retry_at.or_else(|| self.retry_at(state, quota, 1));
             state.reset_at = state.reset_at.max(retry_at.unwrap_or(0));
         }

@@ -156,7 +156,7 @@ fn draft_headers(headers: &mut HeaderMap, told: Told<'_>, verdict: &Verdict) {
     for (index, decision) in told.decisions(verdict) {
         let limit = &told.route.limits[index].policy.limit;
         let (name, window) = (&limit.name, limit.quota.window.div_ceil(1000));
-        let until = decision.reset_at.saturating_sub(verdict.now).div_ceil(1000);
+        let until = decision.reset_at.saturating_sub(verdict.origin(index).now).div_ceil(1000);
         let comma = if policy.is_empty() { "" } else { ", " };
         // Writing to a string does not fail.
         let _ = write!(policy, "{comma}\"{name}\";q={};w={window}", decision.limit);
@@ -177,22 +177,23 @@ fn draft_items(headers: &mut HeaderMap, policy: String, state: String) {
 fn refusing<'v>(
     route: &'v Route,
     verdict: &'v Verdict,
-) -> impl Iterator<Item = (&'v Limit, &'v Decision)> {
+) -> impl Iterator<Item = (&'v Limit, &'v Decision, Millis)> {
     let limits = route.limits.iter().map(|used| &*used.policy.limit);
-    let decisions = limits.zip(&verdict.decisions);
-    decisions.filter(|(limit, decision)| limit.enforce && !decision.admitted)
+    let decisions = limits.zip(&verdict.decisions).enumerate();
+    let timed = decisions.map(|(at, (limit, decision))| (limit, decision, verdict.origin(at).now));
+    timed.filter(|(limit, decision, _)| limit.enforce && !decision.admitted)
 }
 
 /// The whole seconds that a refused client is asked to wait; `None` where no wait would help.
 pub fn retry_after(route: &Route, verdict: &Verdict) -> Option<u64> {
     refusing(route, verdict)
-        .map(|(limit, decision)| match limit.algorithm {
+        .map(|(limit, decision, now)| match limit.algorithm {
             // A guess, the shortest: nobody knows when a request ends, and its lease tells nothing of it.
-            Algorithm::Concurrency => decision.retry_at.map(|_| verdict.now),
-            _ => decision.retry_at,
+            Algorithm::Concurrency => decision.retry_at.map(|_| 0),
+            _ => decision.retry_at.map(|retry_at| retry_at.saturating_sub(now)),
         })
-        .try_fold(0, |latest: Millis, retry_at| Some(latest.max(retry_at?)))
-        .map(|retry_at| retry_at.saturating_sub(verdict.now).div_ceil(1000).max(1))
+        .try_fold(0, |longest: Millis, wait| Some(longest.max(wait?)))
+        .map(|wait| wait.div_ceil(1000).max(1))
 }
 
 /// The whole seconds that a caller whom the throttle turned away is asked to wait.

@@ -91,7 +91,7 @@ impl Json {
     }
 
     fn refusal(&mut self, route: &Route, verdict: &Verdict, retry_after: Option<u64>) {
-        let refusing = || refusing(route, verdict).map(|(limit, _)| &*limit.name);
+        let refusing = || refusing(route, verdict).map(|(limit, ..)| &*limit.name);
         // The names of limits are letters, digits and a few signs: nothing to escape.
         self.raw(",\"detail\":\"");
         for (place, name) in refusing().enumerate() {

@@ -45,6 +45,7 @@ pub(super) fn compile(check: &mut Check<'_>, config: &Config) -> Vec<Arc<Policy>
                 config::OnFailure::Open => OnFailure::Open,
                 config::OnFailure::Closed => OnFailure::Closed,
             },
+            reserve: crate::limit::Reserve::Off,
             enforce: limit.enforce,
             index,
         };

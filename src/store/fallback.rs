@@ -48,7 +48,8 @@ fn by_policy(
         OnFailure::Local => decisions.next().unwrap_or_else(|| uncounted(charge.limit, now)),
         OnFailure::Open | OnFailure::Closed => uncounted(charge.limit, now),
     });
-    Ok(Verdict { admitted: counted.admitted, now, fallback: true, decisions: decided.collect() })
+    let decisions = decided.collect();
+    Ok(Verdict { admitted: counted.admitted, now, fallback: true, decisions, origins: None })
 }
 
 /// Admitted, and nothing is known.

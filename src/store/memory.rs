@@ -52,7 +52,7 @@ impl Memory {
     pub fn charge_share(&self, charges: &[Charge<'_>], now: Millis, gateways: u32) -> Verdict {
         if let [charge] = charges {
             let ask = ask(charge, gateways);
-            let mut verdict = nothing(now);
+            let mut verdict = Verdict::empty(now);
             let decision = self.lock(self.shard_of(ask.id)).admit(&ask, now);
             verdict.admitted = decision.admitted || !ask.enforce;
             verdict.decisions.push(decision);
@@ -75,7 +75,7 @@ impl Memory {
             let before = asks[..at].iter().filter(|other| other.id == ask.id);
             before.fold(ask.cost, |sum, other| sum.saturating_add(other.cost))
         };
-        let mut verdict = nothing(now);
+        let mut verdict = Verdict::empty(now);
         for (at, ask) in asks.iter().enumerate() {
             let decision = locked[place(ask.id)].decide(ask, now, asked(at, ask));
             verdict.admitted &= decision.admitted || !ask.enforce;
@@ -101,7 +101,7 @@ impl Memory {
 
     /// The same for one of `gateways` that share each quota, as in [`Self::charge_share`].
     pub fn look_share(&self, charges: &[Charge<'_>], now: Millis, gateways: u32) -> Verdict {
-        let mut verdict = nothing(now);
+        let mut verdict = Verdict::empty(now);
         for ask in charges.iter().map(|charge| ask(charge, gateways)) {
             let decision = self.lock(self.shard_of(ask.id)).decide(&ask, now, ask.cost);
             verdict.admitted &= decision.admitted || !ask.enforce;
@@ -177,11 +177,6 @@ impl Memory {
     fn shard_of(&self, id: u128) -> usize {
         (id >> 64) as usize & (self.shards.len() - 1)
     }
-}
-
-/// The verdict on no charge.
-fn nothing(now: Millis) -> Verdict {
-    Verdict { admitted: true, now, fallback: false, decisions: SmallVec::new() }
 }
 
 /// The name of the record that a limit keeps of a caller; never 0, which is no record's name.

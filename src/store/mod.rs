@@ -256,7 +256,7 @@ impl Store {
     ) -> Option<Verdict> {
         let settled = |settlements: &[Settlement<'_>], gateways| {
             let decisions = self.stores.memory.settle(settlements, now, gateways);
-            Some(Verdict { admitted: true, now, fallback, decisions })
+            Some(Verdict { fallback, decisions, ..Verdict::empty(now) })
         };
         if settlements.is_empty() {
             return None;

@@ -5,7 +5,7 @@ use std::{
 
 use tidegate::{
     clock::{self, Clock},
-    limit::{Algorithm, Charge, Key, Limit, OnFailure, Quota},
+    limit::{Algorithm, Charge, Key, Limit, OnFailure, Quota, Reserve},
     store::{RedisOptions, Store, Stores},
 };
 
@@ -25,6 +25,7 @@ pub(crate) fn limit(name: &str, quota: u32) -> Limit {
         quota: Quota::new(quota, 60_000, 6),
         cost: 1,
         on_failure: OnFailure::Local,
+        reserve: Reserve::Off,
         enforce: true,
         index: 0,
     }

@@ -8,7 +8,7 @@ use std::sync::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::limit::{Algorithm, OnFailure, Quota};
+use crate::limit::{Algorithm, OnFailure, Quota, Reserve};
 
 const NOW: Millis = 1_700_000_000_000;
 
@@ -20,6 +20,7 @@ fn limit(name: &str, quota: u32) -> Limit {
         quota: Quota::new(quota, 60_000, 6),
         cost: 1,
         on_failure: OnFailure::Local,
+        reserve: Reserve::Off,
         enforce: true,
         index: 0,
     }

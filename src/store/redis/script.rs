@@ -191,5 +191,11 @@ pub(super) fn verdict<'a>(
             counted: true,
         });
     }
-    Some(Verdict { admitted: admits, now: u64::try_from(now).ok()?, fallback: false, decisions })
+    Some(Verdict {
+        admitted: admits,
+        now: u64::try_from(now).ok()?,
+        fallback: false,
+        decisions,
+        origins: None,
+    })
 }
