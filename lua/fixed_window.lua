@@ -49,5 +49,11 @@ algorithms.fixed_window = function()
     return struct.pack('<I6I4', reading.reset_at, reading.count), reading.reset_at
   end
 
-  return {read = read, tell = tell, charge = charge, refund = refund, write = write}
+  local function spendable(reading)
+    return reading.reset_at
+  end
+
+  return {
+    read = read, tell = tell, charge = charge, refund = refund, write = write, spendable = spendable,
+  }
 end

@@ -13,9 +13,12 @@
 --                         the record at `now`; raw is false where there is none; `option` is what only
 --                         one algorithm needs: strict (1 or 0) here, a leaky bucket's max_wait in ms
 --   tell(reading, cost)   -> used, reset_at, retry_at (-1: admitted, or never); charges nothing
---   charge(reading, cost) -> used, reset_at; does not ask
+--   charge(reading, cost, unit) -> used, reset_at; does not ask. `unit`: what each of the requests costs
+--                         that the charge is for together; left out: it is for one
 --   refund(reading, charged_at, cost)   gives back what still counts
 --   write(reading, key)   -> raw, expires_at (ms)
+--   spendable(reading)    -> when what was charged just now may not be spent any more (ms); only where
+--                         tokens may be taken ahead
 --   list                  true where the record is a list: then `raw` is its last element, and `write`
 --                         writes by itself and returns false for it
 -- and a reading has `limit`, `remaining`, which `charge` lowers, `wait` (ms) where a charge must wait,
@@ -105,7 +108,8 @@ algorithms.sliding_window = function()
     }
   end
 
-  local function charge(reading, cost)
+  local function charge(reading, cost, unit)
+    unit = unit or cost
     if cost == 0 then return tell(reading, 0) end
     local counts = reading.counts
     if cost > 4294967295 - counts[3] then cost = 4294967295 - counts[3] end
@@ -117,8 +121,8 @@ algorithms.sliding_window = function()
     if left < 0 then left = 0 end
     reading.remaining = left
     local reset = reset_at(reading)
-    if left < cost then
-      local retry = retry_at(reading, cost)
+    if left < unit then
+      local retry = retry_at(reading, unit)
       if retry < 0 then retry = retry_at(reading, 1) end
       if retry > reset then reset = retry end
     end
@@ -160,5 +164,11 @@ algorithms.sliding_window = function()
     return struct.pack(reading.layout, seen, reset, unpack(reading.counts, 3, k + 3)), expires_at
   end
 
-  return {read = read, tell = tell, charge = charge, refund = refund, write = write}
+  local function spendable(reading)
+    return reading.start + reading.s
+  end
+
+  return {
+    read = read, tell = tell, charge = charge, refund = refund, write = write, spendable = spendable,
+  }
 end

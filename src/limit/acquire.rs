@@ -13,7 +13,7 @@
 //! window by the time of its charge; a slot of [`super::leaky_bucket`] is a point in time and passes by;
 //! one of [`super::concurrency`] is held while a request is in flight, and ahead of it nobody is.
 
-use super::{Algorithm, Change, Decision, Millis, Quota, State};
+use super::{Algorithm, Change, Decision, Key, Limit, Millis, Quota, State};
 
 /// What is asked of one record.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -29,6 +29,17 @@ pub struct Order {
     pub share: u32,
     /// What was not spent of an earlier grant, and is given back first.
     pub back: Back,
+}
+
+/// One limit, one caller, tokens ahead.
+#[derive(Clone, Copy, Debug)]
+pub struct Fetch<'a> {
+    /// The limit that is asked.
+    pub limit: &'a Limit,
+    /// Who is counted.
+    pub key: Key,
+    /// How much is asked for.
+    pub order: Order,
 }
 
 /// Tokens that were not spent; none by default.
@@ -93,7 +104,7 @@ impl State {
         if tokens < order.needed {
             decision.retry_at = self.decide(quota, now, order.least).retry_at;
         }
-        Grant { tokens, end: self.spendable_until(quota, now), decision }
+        Grant { tokens, end: self.spendable_until(quota), decision }
     }
 
     /// Charges `cost` for requests that cost `unit` each: the reset-at is theirs.
@@ -107,11 +118,11 @@ impl State {
     }
 
     /// The first ms at which what was charged just now may not be spent any more.
-    fn spendable_until(&self, quota: &Quota, now: Millis) -> Millis {
+    fn spendable_until(&self, quota: &Quota) -> Millis {
         match self {
             Self::SlidingWindow(state) => {
                 let s = quota.sub_window();
-                (state.seen.max(now) / s + 1) * s
+                (state.seen / s + 1) * s
             }
             Self::FixedWindow(state) => state.reset_at,
             _ => 0,

@@ -18,5 +18,7 @@ mod differential;
 mod exactness;
 /// What happens when Redis is absent, killed, hung, emptied or unwilling.
 mod failure;
+/// Rust and Lua grant the same tokens ahead.
+mod orders;
 /// Limits, charges, stores and waits that the tests share.
 mod support;

@@ -4,18 +4,28 @@
 use redis::{Connection, Pipeline};
 use tidegate::limit::{Algorithm, Quota};
 
-/// The parts in the order in which the store puts them together.
-const CHARGE: &str = concat!(
-    include_str!("../../lua/prelude.lua"),
-    include_str!("../../lua/sliding_window.lua"),
-    include_str!("../../lua/sliding_log.lua"),
-    include_str!("../../lua/fixed_window.lua"),
-    include_str!("../../lua/token_bucket.lua"),
-    include_str!("../../lua/leaky_bucket.lua"),
-    include_str!("../../lua/concurrency.lua"),
-    include_str!("../../lua/record.lua"),
-    include_str!("../../lua/charge.lua"),
-);
+/// The parts of a script in the order in which the store puts them together.
+macro_rules! with_records {
+    ($script:literal) => {
+        concat!(
+            include_str!("../../lua/prelude.lua"),
+            include_str!("../../lua/sliding_window.lua"),
+            include_str!("../../lua/sliding_log.lua"),
+            include_str!("../../lua/fixed_window.lua"),
+            include_str!("../../lua/token_bucket.lua"),
+            include_str!("../../lua/leaky_bucket.lua"),
+            include_str!("../../lua/concurrency.lua"),
+            include_str!("../../lua/record.lua"),
+            include_str!($script),
+        )
+    };
+}
+
+/// Charges.
+const CHARGE: &str = with_records!("../../lua/charge.lua");
+
+/// Takes tokens ahead.
+pub(crate) const ACQUIRE: &str = with_records!("../../lua/acquire.lua");
 
 /// Commands sent at once.
 const BATCH: usize = 500;
@@ -68,10 +78,17 @@ impl Caller {
         admitted
     }
 
+    /// A call that lacks its keys and arguments.
+    pub(crate) fn command(&self) -> redis::Cmd {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&self.sha);
+        command
+    }
+
     /// Calls with these keys and arguments; gives the replies.
     pub(crate) fn call(&mut self, key: &str, arguments: &[String]) -> i64 {
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(&self.sha).arg(1).arg(key).arg(arguments);
+        let mut command = self.command();
+        command.arg(1).arg(key).arg(arguments);
         command.query(&mut self.connection).expect("a reply")
     }
 

@@ -4,7 +4,8 @@ use redis::Cmd;
 use smallvec::SmallVec;
 
 use crate::limit::{
-    Algorithm, Change, Charge, Decision, Key, Limit, Millis, Quota, Settlement, Verdict,
+    Algorithm, Change, Charge, Decision, Fetch, Grant, Key, Limit, Millis, Quota, Settlement,
+    Verdict,
 };
 
 /// What stands before each script that reads records: the algorithms, and how records are read and
@@ -28,6 +29,9 @@ macro_rules! with_records {
 /// Charges all limits of a request, or none.
 const CHARGE: &str = with_records!("../../../lua/charge.lua");
 
+/// Takes tokens ahead.
+const ACQUIRE: &str = with_records!("../../../lua/acquire.lua");
+
 /// Tells what limits say, and charges nothing.
 const LOOK: &str = with_records!("../../../lua/look.lua");
 
@@ -40,9 +44,13 @@ pub(super) const PRESENCE: &str = include_str!("../../../lua/presence.lua");
 /// Integers that a script returns for each charge or correction, after the time.
 const FIELDS: usize = 6;
 
+/// The same for each fetch: those, what was granted, and its end.
+const FETCH_FIELDS: usize = FIELDS + 2;
+
 /// The scripts that read records, and the names that Redis knows them by.
 pub(super) struct Scripts {
     charge: Box<str>,
+    acquire: Box<str>,
     look: Box<str>,
     settle: Box<str>,
     namespace: Box<str>,
@@ -53,6 +61,7 @@ impl Scripts {
         let name = |text| redis::Script::new(text).get_hash().into();
         Self {
             charge: name(CHARGE),
+            acquire: name(ACQUIRE),
             look: name(LOOK),
             settle: name(SETTLE),
             namespace: namespace.into(),
@@ -60,8 +69,8 @@ impl Scripts {
     }
 
     /// The commands that load the scripts and run nothing.
-    pub(super) fn load() -> [Cmd; 3] {
-        [CHARGE, LOOK, SETTLE].map(|text| {
+    pub(super) fn load() -> [Cmd; 4] {
+        [CHARGE, ACQUIRE, LOOK, SETTLE].map(|text| {
             let mut command = redis::cmd("SCRIPT");
             command.arg("LOAD").arg(text);
             command
@@ -76,6 +85,23 @@ impl Scripts {
             for charge in charges {
                 command.arg(u8::from(charge.limit.enforce));
             }
+        }
+        command
+    }
+
+    /// The command that takes tokens ahead.
+    pub(super) fn acquire(&self, by: By, fetches: &[Fetch<'_>], now: Millis) -> Cmd {
+        let mut command = by.script(&self.acquire, ACQUIRE);
+        command.arg(fetches.len());
+        for fetch in fetches {
+            command.arg(record(&self.namespace, fetch.limit, fetch.key));
+        }
+        command.arg(now);
+        for Fetch { limit, order, .. } in fetches {
+            ask(&mut command, limit, order.least);
+            command.arg(order.needed).arg(order.extra).arg(order.share.max(1));
+            command.arg(order.back.tokens).arg(order.back.charged_at);
+            command.arg(u8::from(limit.enforce));
         }
         command
     }
@@ -177,19 +203,9 @@ pub(super) fn verdict<'a>(
     }
     let (mut decisions, mut admits) = (SmallVec::new(), true);
     for (limit, fields) in limits.zip(fields.chunks_exact(FIELDS)) {
-        let &[admitted, remaining, used, reset_at, retry_at, wait] = fields else { return None };
-        admits &= admitted == 1 || !limit.enforce;
-        decisions.push(Decision {
-            admitted: admitted == 1,
-            limit: limit.ceiling(),
-            remaining: u64::try_from(remaining).ok()?,
-            used: u64::try_from(used).ok()?,
-            reset_at: u64::try_from(reset_at).ok()?,
-            // Negative: admitted, or never.
-            retry_at: u64::try_from(retry_at).ok(),
-            wait: u64::try_from(wait).ok()?,
-            counted: true,
-        });
+        let decision = decision(limit, fields)?;
+        admits &= decision.admitted || !limit.enforce;
+        decisions.push(decision);
     }
     Some(Verdict {
         admitted: admits,
@@ -197,5 +213,47 @@ pub(super) fn verdict<'a>(
         fallback: false,
         decisions,
         origins: None,
+    })
+}
+
+/// What came of fetches that were asked for together: all or none were granted.
+pub(in crate::store) struct Granted {
+    /// The time, by the server's clock.
+    pub(in crate::store) now: Millis,
+    /// One a fetch.
+    pub(in crate::store) grants: SmallVec<[Grant; 2]>,
+}
+
+/// What a reply to [`Scripts::acquire`] says; `None` if it is not what the script returns.
+pub(super) fn granted(fetches: &[Fetch<'_>], reply: &[i64]) -> Option<Granted> {
+    let (&now, fields) = reply.split_first()?;
+    if fields.len() != fetches.len() * FETCH_FIELDS {
+        return None;
+    }
+    let mut grants = SmallVec::new();
+    for (fetch, fields) in fetches.iter().zip(fields.chunks_exact(FETCH_FIELDS)) {
+        let (fields, &[tokens, end]) = fields.split_at(FIELDS) else { return None };
+        grants.push(Grant {
+            tokens: u32::try_from(tokens).ok()?,
+            end: u64::try_from(end).ok()?,
+            decision: decision(fetch.limit, fields)?,
+        });
+    }
+    Some(Granted { now: u64::try_from(now).ok()?, grants })
+}
+
+/// One limit's part of a reply.
+fn decision(limit: &Limit, fields: &[i64]) -> Option<Decision> {
+    let &[admitted, remaining, used, reset_at, retry_at, wait] = fields else { return None };
+    Some(Decision {
+        admitted: admitted == 1,
+        limit: limit.ceiling(),
+        remaining: u64::try_from(remaining).ok()?,
+        used: u64::try_from(used).ok()?,
+        reset_at: u64::try_from(reset_at).ok()?,
+        // Negative: admitted, or never.
+        retry_at: u64::try_from(retry_at).ok(),
+        wait: u64::try_from(wait).ok()?,
+        counted: true,
     })
 }
