@@ -8,6 +8,7 @@ mod compile;
 mod limits;
 mod listen;
 mod policy;
+mod reserve;
 mod routes;
 mod store;
 #[cfg(test)]

@@ -242,6 +242,16 @@ impl<'de> Deserialize<'de> for Reserve {
     }
 }
 
+impl fmt::Display for Reserve {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::Auto => f.write_str("auto"),
+            Self::Fixed(tokens) => write!(f, "{tokens}"),
+        }
+    }
+}
+
 impl Serialize for Reserve {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {

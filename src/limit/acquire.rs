@@ -15,6 +15,9 @@
 
 use super::{Algorithm, Change, Decision, Key, Limit, Millis, Quota, State};
 
+/// The most tokens that a gateway takes ahead at once, and holds, of one record.
+pub const MAX_AHEAD: u32 = 1 << 20;
+
 /// What is asked of one record.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Order {

@@ -16,7 +16,7 @@ pub mod sliding_window;
 mod state;
 pub mod token_bucket;
 
-pub use acquire::{Back, Fetch, Grant, Order};
+pub use acquire::{Back, Fetch, Grant, MAX_AHEAD, Order};
 pub use counts::Counts;
 pub use horizon::Horizon;
 pub use state::State;

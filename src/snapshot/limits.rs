@@ -10,9 +10,10 @@ use smallvec::SmallVec;
 use super::check::Check;
 use super::compile::header;
 use super::policy::{Cost, Policy};
+use super::reserve;
 use super::routes::part;
 use super::tiers;
-use crate::config::{self, Config, KeyPart, Reserve};
+use crate::config::{self, Config, KeyPart};
 use crate::identity::KeyPlan;
 use crate::limit::{
     Algorithm, Limit, MAX_QUOTA_MILLIS, MAX_RESOLUTION, Millis, OnFailure, Quota, concurrency,
@@ -30,7 +31,6 @@ pub(super) fn compile(check: &mut Check<'_>, config: &Config) -> Vec<Arc<Policy>
     let compiled = config.limits.iter().enumerate().map(|(index, (name, limit))| {
         let path = format!("limits.{name}");
         check.key_name(&path, name);
-        unbuilt(check, &path, limit);
         let key = key(check, &path, &limit.key, !config.client.token.is_empty());
         let quota = quota(check, &path, limit);
         special(check, &path, limit);
@@ -45,7 +45,7 @@ pub(super) fn compile(check: &mut Check<'_>, config: &Config) -> Vec<Arc<Policy>
                 config::OnFailure::Open => OnFailure::Open,
                 config::OnFailure::Closed => OnFailure::Closed,
             },
-            reserve: crate::limit::Reserve::Off,
+            reserve: reserve::compile(check, &path, limit, config.store.redis.is_some()),
             enforce: limit.enforce,
             index,
         };
@@ -98,13 +98,6 @@ pub(super) fn other_quota(
     Some(quota)
 }
 
-/// Notes what is known and cannot be done yet.
-fn unbuilt(check: &mut Check<'_>, path: &str, limit: &config::Limit) {
-    if limit.reserve != Reserve::Off {
-        check.unbuilt(&format!("{path}.reserve"), "`reserve`", "off");
-    }
-}
-
 /// Notes what only another algorithm knows.
 fn special(check: &mut Check<'_>, path: &str, limit: &config::Limit) {
     use config::Algorithm::{LeakyBucket, SlidingWindow};
@@ -138,7 +131,7 @@ fn in_flight(check: &mut Check<'_>, path: &str, limit: &config::Limit) {
 }
 
 /// What counts by it.
-fn counted_by(algorithm: config::Algorithm) -> Algorithm {
+pub(super) fn counted_by(algorithm: config::Algorithm) -> Algorithm {
     match algorithm {
         config::Algorithm::SlidingLog => Algorithm::SlidingLog,
         config::Algorithm::FixedWindow => Algorithm::FixedWindow,
@@ -149,7 +142,7 @@ fn counted_by(algorithm: config::Algorithm) -> Algorithm {
     }
 }
 
-fn algorithm(algorithm: config::Algorithm) -> &'static str {
+pub(super) fn algorithm(algorithm: config::Algorithm) -> &'static str {
     match algorithm {
         config::Algorithm::SlidingWindow => "sliding_window",
         config::Algorithm::SlidingLog => "sliding_log",

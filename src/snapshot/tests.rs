@@ -1,4 +1,5 @@
 mod actions;
+mod reserve;
 
 use proptest::prelude::*;
 
@@ -161,8 +162,6 @@ fn what_this_version_cannot_do_is_refused() {
     let listen = |key: &str| GOOD.replace(":80}", &format!(":80, {key}}}"));
     let shard = "`shards` with one primary";
     let cases = [
-        (limit("reserve: auto"), "`reserve`", "off"),
-        (limit("reserve: 5"), "`reserve`", "off"),
         (upstream("balance: hash"), "`hash`", "round_robin"),
         (upstream("balance: least_requests"), "`least_requests`", "round_robin"),
         (upstream("protocol: http2"), "`http2`", "http1"),

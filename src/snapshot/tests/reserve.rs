@@ -1,0 +1,48 @@
+use super::{GOOD, compile};
+use crate::limit::Reserve;
+
+const REDIS: &str = "store: {redis: {shards: [{primary: 'redis://h'}]}}\n";
+
+fn with(limit: &str) -> String {
+    format!("{}{REDIS}", GOOD.replace("{quota: 5, window: 10s}", limit))
+}
+
+#[test]
+fn tokens_may_be_taken_ahead_where_they_count_for_what_they_are() {
+    for (limit, expected) in [
+        ("{quota: 5, window: 10s}", Reserve::Off),
+        ("{quota: 5, window: 10s, reserve: auto}", Reserve::Auto),
+        ("{quota: 5, window: 10s, strict: true, reserve: 5}", Reserve::Tokens(5)),
+        ("{quota: 5, window: 10s, algorithm: fixed_window, reserve: 1}", Reserve::Tokens(1)),
+    ] {
+        let snapshot = compile(&with(limit)).unwrap();
+        assert_eq!(snapshot.limits[0].limit.reserve, expected, "{limit}");
+        assert!(snapshot.notes.is_empty());
+    }
+}
+
+#[test]
+fn where_they_would_not_it_is_a_fault_that_tells_why() {
+    let faults = |limit: &str| compile(&with(limit)).unwrap_err().join("\n");
+    for (algorithm, why) in [
+        ("sliding_log", "entries count from the ms"),
+        ("token_bucket", "flow back from the ms"),
+        ("leaky_bucket", "points in time"),
+        ("concurrency", "in flight"),
+    ] {
+        let limit = format!("{{algorithm: {algorithm}, quota: 5, window: 10s, reserve: auto}}");
+        let told = faults(&limit);
+        assert!(told.contains(why) && told.contains(algorithm), "{told}");
+        assert!(told.contains("expected off, or a sliding_window or fixed_window"), "{told}");
+    }
+    let told = faults("{quota: 5, window: 10s, reserve: 6}");
+    assert!(told.ends_with("`6`, expected off, auto, or 1 to 5"), "{told}");
+}
+
+#[test]
+fn without_redis_there_is_nothing_to_take_it_from() {
+    let text = GOOD.replace("window: 10s", "window: 10s, reserve: auto");
+    let notes = compile(&text).unwrap().notes;
+    let [note] = &notes[..] else { panic!("{notes:?}") };
+    assert!(note.to_string().contains("the counters are in this process"), "{note}");
+}
