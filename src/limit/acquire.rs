@@ -13,7 +13,7 @@
 //! window by the time of its charge; a slot of [`super::leaky_bucket`] is a point in time and passes by;
 //! one of [`super::concurrency`] is held while a request is in flight, and ahead of it nobody is.
 
-use super::{Algorithm, Change, Decision, Key, Limit, Millis, Quota, State};
+use super::{Algorithm, Decision, Key, Limit, Millis, Quota, State};
 
 /// The most tokens that a gateway takes ahead at once, and holds, of one record.
 pub const MAX_AHEAD: u32 = 1 << 20;
@@ -61,7 +61,7 @@ pub struct Grant {
     /// left.
     pub tokens: u32,
     /// The first ms, by the clock that decided, at which none of them may be spent any more: the end of
-    /// the sub-window that they were charged to. 0 for an algorithm that takes nothing ahead.
+    /// the sub-window that they were charged to. 0 where nothing was granted.
     pub end: Millis,
     /// What holds after the charge. `admitted` where something was granted; `retry_at` is that of
     /// `least`, and is there unless all that is needed was granted.
@@ -76,34 +76,23 @@ impl Algorithm {
 }
 
 impl State {
-    /// What `order` would meet, the same as [`Self::acquire`] and charging nothing, but for what is given
-    /// back.
-    pub fn offer(&mut self, quota: &Quota, now: Millis, order: &Order) -> Grant {
-        let Back { charged_at, tokens } = order.back;
-        if tokens > 0 {
-            self.settle(quota, now, Change::Refund { charged_at, cost: tokens });
-        }
-        let decision = self.decide(quota, now, order.least);
-        let left = u32::try_from(decision.remaining).unwrap_or(u32::MAX);
-        let tokens = if !decision.admitted {
-            0
-        } else if left < order.needed {
-            left
-        } else {
-            order.needed + order.extra.min((left - order.needed) / order.share.max(1))
-        };
-        Grant { tokens, end: 0, decision }
-    }
-
     /// Gives back what the order has left of an earlier one, and charges what it asks for, as far as it
     /// is there.
     pub fn acquire(&mut self, quota: &Quota, now: Millis, order: &Order) -> Grant {
-        let Grant { tokens, decision, .. } = self.offer(quota, now, order);
-        if tokens == 0 {
-            return Grant { tokens, end: 0, decision };
+        let Back { charged_at, tokens } = order.back;
+        if tokens > 0 {
+            self.refund(quota, now, charged_at, tokens);
         }
-        let charged = self.charge_for(quota, now, tokens, order.least);
-        let mut decision = Decision { admitted: true, retry_at: None, ..charged };
+        let decision = self.decide(quota, now, order.least);
+        let left = u32::try_from(decision.remaining).unwrap_or(u32::MAX);
+        if !decision.admitted || left == 0 {
+            return Grant { tokens: 0, end: 0, decision };
+        }
+        let tokens = match left.checked_sub(order.needed) {
+            Some(rest) => order.needed + order.extra.min(rest / order.share.max(1)),
+            None => left,
+        };
+        let mut decision = self.charge_for(quota, now, tokens, order.least);
         if tokens < order.needed {
             decision.retry_at = self.decide(quota, now, order.least).retry_at;
         }
@@ -130,5 +119,79 @@ impl State {
             Self::FixedWindow(state) => state.reset_at,
             _ => 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Millis = 1_700_000_000_000;
+
+    fn order(least: u32, needed: u32, extra: u32, share: u32) -> Order {
+        Order { least, needed, extra, share, back: Back::default() }
+    }
+
+    fn both(quota: u32) -> [(Quota, State); 2] {
+        let sliding = Quota::new(quota, 60_000, 6);
+        [
+            (sliding, State::fresh(Algorithm::SlidingWindow)),
+            (Quota { resolution: 1, ..sliding }, State::fresh(Algorithm::FixedWindow)),
+        ]
+    }
+
+    #[test]
+    fn fifty_are_taken_where_fifty_are_left() {
+        for (quota, mut state) in both(50) {
+            let grant = state.acquire(&quota, NOW, &order(10, 100, 100, 1));
+            assert_eq!((grant.tokens, grant.decision.remaining), (50, 0));
+            assert!(grant.decision.admitted && grant.decision.retry_at > Some(NOW));
+            let grant = state.acquire(&quota, NOW, &order(10, 100, 100, 1));
+            assert_eq!((grant.tokens, grant.end, grant.decision.admitted), (0, 0, false));
+        }
+    }
+
+    #[test]
+    fn beyond_what_is_needed_only_a_share_is_taken() {
+        for (quota, mut state) in both(1_000) {
+            let grant = state.acquire(&quota, NOW, &order(1, 100, 500, 6));
+            assert_eq!((grant.tokens, grant.decision.remaining), (250, 750));
+            assert_eq!(grant.decision.retry_at, None);
+            let grant = state.acquire(&quota, NOW, &order(1, 745, 500, 6));
+            assert_eq!(grant.tokens, 745, "a sixth of five is nothing");
+        }
+    }
+
+    #[test]
+    fn what_comes_back_is_there_again_and_moves_no_reset() {
+        for (quota, mut state) in both(100) {
+            let first = state.acquire(&quota, NOW, &order(1, 1, 99, 1));
+            let back = Back { charged_at: NOW, tokens: 40 };
+            let again = Order { back, ..order(1, 40, 0, 1) };
+            let grant = state.acquire(&quota, NOW + 1, &again);
+            assert_eq!((grant.tokens, grant.decision.remaining), (40, 0));
+            assert!(grant.decision.reset_at >= first.decision.reset_at);
+        }
+    }
+
+    #[test]
+    fn the_end_is_that_of_the_sub_window_or_of_the_window() {
+        let [(sliding, mut first), (fixed, mut second)] = both(100);
+        let grant = first.acquire(&sliding, NOW + 3, &order(1, 1, 9, 1));
+        assert_eq!(grant.end, NOW + 10_000);
+        let grant = second.acquire(&fixed, NOW + 3, &order(1, 1, 9, 1));
+        assert_eq!(grant.end, NOW + 60_003);
+    }
+
+    #[test]
+    fn the_reset_is_for_one_request_however_many_tokens_were_taken_for() {
+        let (quota, mut ahead) = both(100)[0].clone();
+        let mut single = ahead.clone();
+        ahead.acquire(&quota, NOW, &order(1, 1, 79, 1));
+        for _ in 0..80 {
+            single.admit(&quota, NOW, 1);
+        }
+        let ahead = ahead.decide(&quota, NOW, 0);
+        assert_eq!(ahead, single.decide(&quota, NOW, 0));
     }
 }

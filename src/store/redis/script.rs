@@ -44,9 +44,6 @@ pub(super) const PRESENCE: &str = include_str!("../../../lua/presence.lua");
 /// Integers that a script returns for each charge or correction, after the time.
 const FIELDS: usize = 6;
 
-/// The same for each fetch: those, what was granted, and its end.
-const FETCH_FIELDS: usize = FIELDS + 2;
-
 /// The scripts that read records, and the names that Redis knows them by.
 pub(super) struct Scripts {
     charge: Box<str>,
@@ -90,19 +87,13 @@ impl Scripts {
     }
 
     /// The command that takes tokens ahead.
-    pub(super) fn acquire(&self, by: By, fetches: &[Fetch<'_>], now: Millis) -> Cmd {
+    pub(super) fn acquire(&self, by: By, fetch: &Fetch<'_>, now: Millis) -> Cmd {
+        let Fetch { limit, key, order } = fetch;
         let mut command = by.script(&self.acquire, ACQUIRE);
-        command.arg(fetches.len());
-        for fetch in fetches {
-            command.arg(record(&self.namespace, fetch.limit, fetch.key));
-        }
-        command.arg(now);
-        for Fetch { limit, order, .. } in fetches {
-            ask(&mut command, limit, order.least);
-            command.arg(order.needed).arg(order.extra).arg(order.share.max(1));
-            command.arg(order.back.tokens).arg(order.back.charged_at);
-            command.arg(u8::from(limit.enforce));
-        }
+        command.arg(1).arg(record(&self.namespace, limit, *key)).arg(now);
+        ask(&mut command, limit, order.least);
+        command.arg(order.needed).arg(order.extra).arg(order.share.max(1));
+        command.arg(order.back.tokens).arg(order.back.charged_at);
         command
     }
 
@@ -216,30 +207,17 @@ pub(super) fn verdict<'a>(
     })
 }
 
-/// What came of fetches that were asked for together: all or none were granted.
-pub(in crate::store) struct Granted {
-    /// The time, by the server's clock.
-    pub(in crate::store) now: Millis,
-    /// One a fetch.
-    pub(in crate::store) grants: SmallVec<[Grant; 2]>,
-}
-
-/// What a reply to [`Scripts::acquire`] says; `None` if it is not what the script returns.
-pub(super) fn granted(fetches: &[Fetch<'_>], reply: &[i64]) -> Option<Granted> {
+/// What a reply to [`Scripts::acquire`] says, and the time by the server's clock; `None` if it is not
+/// what the script returns.
+pub(super) fn granted(fetch: &Fetch<'_>, reply: &[i64]) -> Option<(Grant, Millis)> {
     let (&now, fields) = reply.split_first()?;
-    if fields.len() != fetches.len() * FETCH_FIELDS {
-        return None;
-    }
-    let mut grants = SmallVec::new();
-    for (fetch, fields) in fetches.iter().zip(fields.chunks_exact(FETCH_FIELDS)) {
-        let (fields, &[tokens, end]) = fields.split_at(FIELDS) else { return None };
-        grants.push(Grant {
-            tokens: u32::try_from(tokens).ok()?,
-            end: u64::try_from(end).ok()?,
-            decision: decision(fetch.limit, fields)?,
-        });
-    }
-    Some(Granted { now: u64::try_from(now).ok()?, grants })
+    let (fields, &[tokens, end]) = fields.split_at_checked(FIELDS)? else { return None };
+    let grant = Grant {
+        tokens: u32::try_from(tokens).ok()?,
+        end: u64::try_from(end).ok()?,
+        decision: decision(fetch.limit, fields)?,
+    };
+    Some((grant, u64::try_from(now).ok()?))
 }
 
 /// One limit's part of a reply.
