@@ -1,0 +1,174 @@
+//! Requests a second through one gateway of one worker: its limit in memory, and in Redis.
+//!
+//! The gateway runs on CPU 0; the load, the upstream and Redis on CPU 1.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tidegate::clock::instant;
+
+use crate::{cpus, load::Load, origin::Origin, redis_server::RedisServer, support::median};
+
+const CONNECTIONS: usize = 64;
+
+const REQUESTS: u64 = 60_000;
+
+/// Requests before what is measured: connections are there, and chunks have grown.
+const WARM_UP: u64 = 5_000;
+
+/// What is compared; `None`: counters in memory.
+const WAYS: [(&str, Option<&str>); 4] = [
+    ("in memory", None),
+    ("in Redis, `reserve: off`", Some("off")),
+    ("in Redis, `reserve: auto`", Some("auto")),
+    ("in Redis, `reserve: 1000`", Some("1000")),
+];
+
+/// What a run took.
+struct Took {
+    /// Requests a second.
+    rate: f64,
+    /// CPU time of the gateway a request, in us.
+    cpu: f64,
+}
+
+/// Every way, in turns.
+pub(crate) fn table(rounds: usize) -> Result<String> {
+    let redis = thread::spawn(|| {
+        // The server inherits it.
+        cpus::pin(cpus::SURROUNDINGS);
+        RedisServer::start()
+    });
+    let redis = redis.join().ok().context("no Redis")?;
+    let origin = Origin::start()?;
+    cpus::pin(cpus::CONTESTANT);
+    let mut taken: Vec<Vec<Took>> = WAYS.iter().map(|_| Vec::new()).collect();
+    for round in 0..rounds {
+        for turn in 0..WAYS.len() {
+            let at = (round + turn) % WAYS.len();
+            taken[at].push(measure(&redis, &origin, WAYS[at].1)?);
+        }
+    }
+    let mut text = format!(
+        "{CONNECTIONS} connections, one worker, proxied\n\n\
+         | the limit is | requests a second | / in memory | us of CPU a request | / in memory |\n\
+         |---|---|---|---|---|\n"
+    );
+    let by_round = |at: usize, of: fn(&Took) -> f64| {
+        let ratios = taken[at].iter().zip(&taken[0]).map(|(one, memory)| of(one) / of(memory));
+        median(ratios.collect())
+    };
+    for (at, (name, _)) in WAYS.iter().enumerate() {
+        let middle = |of: fn(&Took) -> f64| median(taken[at].iter().map(of).collect());
+        writeln!(
+            text,
+            "| {name} | {:.0} | {:.2} | {:.1} | {:.2} |",
+            middle(|took| took.rate),
+            by_round(at, |took| took.rate),
+            middle(|took| took.cpu),
+            by_round(at, |took| took.cpu),
+        )?;
+    }
+    Ok(text)
+}
+
+fn measure(redis: &RedisServer, origin: &Origin, reserve: Option<&str>) -> Result<Took> {
+    let _: String = redis.command(&["FLUSHALL"]);
+    let gateway = Gateway::start(&configuration(redis, origin.address(), reserve))?;
+    let load = |requests| Load {
+        target: gateway.address,
+        connections: CONNECTIONS,
+        requests,
+        within: Duration::from_mins(1),
+    };
+    load(WARM_UP).run()?;
+    let (before, answered) = (gateway.cpu()?, origin.answered());
+    let tally = load(REQUESTS).run()?;
+    let cpu = gateway.cpu()? - before;
+    ensure!(origin.answered() - answered == REQUESTS, "not all were forwarded once");
+    ensure!(tally.statuses.get(&200) == Some(&REQUESTS), "not all passed: {:?}", tally.statuses);
+    Ok(Took { rate: REQUESTS as f64 / tally.took.as_secs_f64(), cpu: cpu * 1e6 / REQUESTS as f64 })
+}
+
+fn configuration(redis: &RedisServer, origin: SocketAddr, reserve: Option<&str>) -> String {
+    let store = reserve.map_or_else(String::new, |_| {
+        format!(
+            "store: {{redis: {{shards: [{{primary: '{}'}}], response_timeout: 5s}}}}\n",
+            redis.url()
+        )
+    });
+    let reserve = reserve.map_or_else(String::new, |reserve| format!(", reserve: {reserve}"));
+    format!(
+        "listen: [{{address: ADDRESS}}]
+workers: 1
+access_log: 'off'
+upstreams: {{origin: {{targets: ['http://{origin}']}}}}
+limits: {{many: {{quota: 1000000000, window: 1h{reserve}}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin, limits: [many]}}]
+{store}"
+    )
+}
+
+/// A running gateway. Dropping it ends it.
+struct Gateway {
+    child: Child,
+    address: SocketAddr,
+    _directory: TempDir,
+}
+
+impl Gateway {
+    fn start(yaml: &str) -> Result<Self> {
+        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+        let directory = TempDir::with_prefix("reservations-")?;
+        let file = directory.path().join("tidegate.yaml");
+        fs::write(&file, yaml.replace("ADDRESS", &address.to_string()))?;
+        let child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .arg("serve")
+            .arg("--config")
+            .arg(&file)
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let mut gateway = Self { child, address, _directory: directory };
+        let start = instant();
+        while TcpStream::connect(address).is_err() {
+            ensure!(gateway.child.try_wait()?.is_none(), "the gateway ended at its start");
+            ensure!(start.elapsed() < Duration::from_secs(10), "the gateway does not listen");
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(gateway)
+    }
+
+    /// CPU seconds that it has taken.
+    fn cpu(&self) -> Result<f64> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        let (_, fields) = stat.rsplit_once(')').context("no name")?;
+        let ticks: Vec<u64> = fields
+            .split_whitespace()
+            .skip(11)
+            .take(2)
+            .map_while(|field| field.parse().ok())
+            .collect();
+        let second = rustix::param::clock_ticks_per_second();
+        Ok(ticks.iter().sum::<u64>() as f64 / second as f64)
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
+            // Gone is what it shall be.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let _ = self.child.wait();
+    }
+}
