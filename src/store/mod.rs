@@ -7,6 +7,7 @@
 mod fallback;
 pub mod memory;
 mod redis;
+pub mod reservation;
 mod stats;
 
 use std::{sync::Arc, time::Duration};

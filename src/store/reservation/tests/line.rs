@@ -1,0 +1,200 @@
+//! Who is served, and in which order.
+
+use super::*;
+
+/// An entry, and its fetch of `tokens` for a first caller of cost 1 at tick 100.
+fn entry(book: &Book<Caller>) -> Arc<Entry<Caller>> {
+    book.entry(&limit(Reserve::Tokens(10)), KEY).unwrap()
+}
+
+fn stand(entry: &Arc<Entry<Caller>>, cost: u32, ticks: u64) -> Caller {
+    let caller = Caller::of(cost);
+    assert!(matches!(entry.join(caller.clone(), ticks), Joined::Waiting));
+    caller
+}
+
+/// Leaves `tokens` in the word at tick 100.
+fn stocked(book: &Book<Caller>, tokens: u32) -> Arc<Entry<Caller>> {
+    let entry = entry(book);
+    let fetching = fetch(entry.join(Caller::of(1), 100));
+    assert!(fetching.complete(&reply(1 + tokens, 50, 100)).is_none());
+    entry
+}
+
+#[test]
+fn a_fetch_asks_for_the_line_and_a_chunk() {
+    let book = book();
+    book.set_gateways(20);
+    let entry = entry(&book);
+    let fetching = fetch(entry.join(Caller::of(3), 100));
+    let order = *fetching.order();
+    assert_eq!((order.least, order.needed, order.extra, order.share), (3, 3, 10, 40));
+    assert_eq!(book.exactly(4), limit::exactly(4, 40));
+    let next = [stand(&entry, 5, 101), stand(&entry, 2, 101)];
+    let fetching = fetching.complete(&reply(4, 50, 102)).expect("two came since");
+    assert_eq!((fetching.order().least, fetching.order().needed), (1, 6), "one is left of the first");
+    assert!(next.iter().all(|caller| caller.heard().is_none()));
+    assert!(fetching.complete(&reply(16, 40, 103)).is_none());
+    assert!(next.iter().all(Caller::is_granted));
+    assert_eq!(entry.take(10, 104).map(|taken| taken.remaining), Some(40));
+    assert_eq!(entry.take(1, 104), None);
+}
+
+mod limit {
+    use crate::limit::Order;
+
+    pub(super) fn exactly(cost: u32, share: u32) -> Order {
+        Order { least: cost, needed: cost, share, ..Order::default() }
+    }
+}
+
+#[test]
+fn who_does_not_fit_is_passed_over_as_the_store_would() {
+    let book = book();
+    let entry = entry(&book);
+    let first = Caller::of(1);
+    let fetching = fetch(entry.join(first.clone(), 100));
+    let callers = [7, 3, 4, 2].map(|cost| stand(&entry, cost, 101));
+    let fetching = fetching.complete(&reply(1, 50, 102)).unwrap();
+    assert_eq!((fetching.order().least, fetching.order().needed), (2, 16));
+    assert!(fetching.complete(&reply(6, 0, 103)).is_none());
+    let [seven, three, four, two] = callers.map(|caller| caller.heard().unwrap());
+    assert_eq!(seven, Outcome::Ask, "the retry time of a cheaper one would be too early");
+    assert!(matches!(three, Outcome::Granted(taken) if taken.remaining == 3));
+    assert_eq!(four, Outcome::Ask);
+    assert!(matches!(two, Outcome::Granted(taken) if taken.remaining == 1));
+}
+
+#[test]
+fn who_is_refused_gets_the_stores_own_decision() {
+    let book = book();
+    let entry = entry(&book);
+    let first = Caller::of(2);
+    let fetching = fetch(entry.join(first.clone(), 100));
+    assert!(fetching.complete(&reply(0, 1, 102)).is_none());
+    let Some(Outcome::Refused { decision, now }) = first.heard() else { panic!("{:?}", first.heard()) };
+    assert_eq!((decision.admitted, decision.remaining), (false, 1));
+    assert_eq!((decision.retry_at, now), (Some(START + 6_000), START + 102));
+    assert!(matches!(entry.join(Caller::of(2), 103), Joined::Fetch(_)));
+}
+
+/// Nobody who comes later takes what those in line wait for.
+#[test]
+fn while_somebody_stands_nobody_takes() {
+    let book = book();
+    let entry = stocked(&book, 3);
+    let first = Caller::of(5);
+    let fetching = fetch(entry.join(first.clone(), 101));
+    assert_eq!((fetching.order().least, fetching.order().needed), (2, 2));
+    assert_eq!(entry.take(1, 101), None);
+    let later = stand(&entry, 1, 101);
+    assert!(fetching.complete(&reply(2, 40, 102)).is_some_and(|next| next.order().needed == 1));
+    assert!(first.is_granted());
+    assert_eq!(later.heard(), Some(Outcome::Failed(None)), "its own fetch was dropped");
+}
+
+#[test]
+fn who_has_gone_takes_nothing() {
+    let book = book();
+    let entry = entry(&book);
+    let fetching = fetch(entry.join(Caller::gone(4), 100));
+    let next = stand(&entry, 4, 101);
+    assert!(fetching.complete(&reply(4, 50, 102)).is_none());
+    assert!(next.is_granted(), "what the first left");
+    assert_eq!(book.numbers().outstanding, 0);
+}
+
+/// The pot was of a sub-window that ended meanwhile: who counted on it keeps its place.
+#[test]
+fn a_pot_that_ends_during_the_fetch_is_given_back() {
+    let book = book();
+    let entry = stocked(&book, 3);
+    let first = Caller::of(5);
+    let fetching = fetch(entry.join(first.clone(), 990));
+    assert_eq!(fetching.order().needed, 2);
+    let later = stand(&entry, 1, 995);
+    let fetching = fetching.complete(&reply(3, 40, 1_005)).expect("five are not three");
+    assert!(first.heard().is_none());
+    assert!(later.is_granted());
+    let order = *fetching.order();
+    assert_eq!((order.least, order.needed), (3, 3));
+    assert_eq!((order.back.tokens, order.back.charged_at), (3, START + 999));
+    assert!(fetching.complete(&reply(3, 40, 1_006)).is_none());
+    assert!(first.is_granted());
+}
+
+/// Decided in time at the store, however late the reply; who came since gets nothing that has ended.
+#[test]
+fn a_late_reply_serves_those_it_was_made_for() {
+    let book = book();
+    let entry = entry(&book);
+    let first = Caller::of(1);
+    let fetching = fetch(entry.join(first.clone(), 980));
+    let later = stand(&entry, 1, 1_005);
+    let late = Reply { received: 1_010, ..reply(5, 50, 990) };
+    let fetching = fetching.complete(&late).expect("what is left has ended");
+    assert!(matches!(first.heard(), Some(Outcome::Granted(taken)) if taken.now == START + 990));
+    assert!(later.heard().is_none());
+    assert_eq!(fetching.order().back.tokens, 4);
+    assert_eq!(fetching.order().needed, 1);
+}
+
+#[test]
+fn a_failure_leaves_what_is_kept_to_the_line() {
+    let book = book();
+    let entry = stocked(&book, 3);
+    let callers = [5, 2, 2, 1];
+    let fetching = fetch(entry.join(Caller::of(callers[0]), 101));
+    let others = [2, 2, 1].map(|cost| stand(&entry, cost, 101));
+    fetching.fail(Failure::Timeout, 102);
+    let told = others.map(|caller| caller.heard().unwrap());
+    assert!(matches!(told[0], Outcome::Granted(taken) if taken.remaining == 51));
+    assert_eq!(told[1], Outcome::Failed(Some(Failure::Timeout)));
+    assert!(matches!(told[2], Outcome::Granted(_)));
+    let numbers = book.numbers();
+    assert_eq!((numbers.outstanding, numbers.lost), (0, 2 + 10));
+    assert!(matches!(entry.join(Caller::of(1), 103), Joined::Fetch(_)), "the next may fetch");
+}
+
+#[test]
+fn a_fetch_that_was_never_sent_loses_nothing() {
+    let book = book();
+    let entry = stocked(&book, 3);
+    let fetching = fetch(entry.join(Caller::of(1), 1_200));
+    assert_eq!(fetching.order().back.tokens, 3);
+    fetching.fail(Failure::Open, 1_201);
+    let numbers = book.numbers();
+    assert_eq!((numbers.outstanding, numbers.lost), (3, 0));
+    assert_eq!(fetch(entry.join(Caller::of(1), 1_202)).order().back.tokens, 3);
+}
+
+#[test]
+fn a_dropped_fetch_spends_nothing_and_keeps_what_was_here() {
+    let book = book();
+    let entry = stocked(&book, 3);
+    let first = Caller::of(5);
+    drop(fetch(entry.join(first.clone(), 101)));
+    assert_eq!(first.heard(), Some(Outcome::Failed(None)));
+    assert!(entry.take(3, 102).is_some());
+}
+
+/// A request of several limits asks by itself, and brings a chunk for this one.
+#[test]
+fn a_claim_takes_its_own_cost_from_the_grant() {
+    let book = book();
+    let entry = entry(&book);
+    let claim = entry.try_claim(2, 100).unwrap();
+    assert_eq!((claim.order().least, claim.order().needed, claim.order().extra), (2, 2, 10));
+    assert!(entry.try_claim(2, 100).is_none(), "one in flight");
+    let later = stand(&entry, 3, 101);
+    assert!(claim.complete(&reply(12, 50, 102)).is_none());
+    assert!(later.is_granted());
+    assert!(entry.take(7, 103).is_some() && entry.take(1, 103).is_none());
+    // Another of its limits refused: nothing was charged.
+    let claim = entry.try_claim(2, 104).unwrap();
+    let later = stand(&entry, 1, 105);
+    let next = claim.complete(&reply(0, 50, 106)).expect("the line asks for itself");
+    assert_eq!(next.order().needed, 1);
+    assert!(next.complete(&reply(11, 39, 107)).is_none());
+    assert!(later.is_granted());
+}
