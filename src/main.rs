@@ -6,5 +6,6 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    tidegate::cli::run(std::env::args_os(), &mut std::io::stdout()).into()
+    let variables = |name: &str| std::env::var(name).ok();
+    tidegate::cli::run_with(std::env::args_os(), &variables, &mut std::io::stdout()).into()
 }

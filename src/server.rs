@@ -16,13 +16,13 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     admin,
     clock::Clock,
-    config::{self, Config, Faults},
+    config::{self, Config, Faults, SecretError, Variables},
     gateway::{Lines, Shared},
     live::Live,
     metrics::Metrics,
     reload::Reloader,
     snapshot::Snapshot,
-    store::{RedisOptions, SetupError, Stores},
+    store::{Credentials, RedisOptions, SetupError, Shard, Stores, Topology},
     telemetry::{AccessLog, AccessLogGuard, Destination},
     throttle::{Settings, Throttle, redis::RedisLink},
     worker::{self, Stop},
@@ -48,6 +48,17 @@ pub enum StartError {
     /// The access log cannot be opened.
     #[error("cannot open the access log {path}: {error}")]
     AccessLog {
+        /// The file as configured.
+        path: String,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// A secret that the configuration names cannot be read.
+    #[error("{0}")]
+    Secret(#[from] SecretError),
+    /// The certificates that Redis' are to be checked against cannot be read.
+    #[error("cannot read the certificates in {path}: {error}")]
+    Certificates {
         /// The file as configured.
         path: String,
         /// What the system says.
@@ -91,6 +102,15 @@ impl Server {
     /// Starts the configuration in the file at `path`, which reloads read again. Returns once every
     /// worker accepts.
     pub fn start(path: &Path, clock: Clock) -> Result<Self, StartError> {
+        Self::start_with(path, clock, &|_| None)
+    }
+
+    /// The same where secrets may be in `variables` of the environment.
+    pub fn start_with(
+        path: &Path,
+        clock: Clock,
+        variables: Variables<'_>,
+    ) -> Result<Self, StartError> {
         let (loaded, snapshot) = Snapshot::load(path)?;
         snapshot.log_notes();
         let config = &loaded.config;
@@ -99,7 +119,7 @@ impl Server {
         let settings = snapshot.throttle.clone();
         let shared = Arc::new(Shared {
             live: Live::new(snapshot),
-            stores: stores(config, clock.clone())?,
+            stores: stores(config, clock.clone(), variables)?,
             throttle: throttle(config, settings, &clock)?,
             metrics: Metrics::default(),
             clock,
@@ -283,15 +303,52 @@ fn throttle(
     Ok(throttle.transpose()?)
 }
 
-fn stores(config: &Config, clock: Clock) -> Result<Arc<Stores>, SetupError> {
+fn stores(
+    config: &Config,
+    clock: Clock,
+    variables: Variables<'_>,
+) -> Result<Arc<Stores>, StartError> {
     let max_keys = usize::try_from(config.store.memory.max_keys).unwrap_or(usize::MAX);
-    let Some(redis) = &config.store.redis else { return Stores::memory(clock, max_keys) };
-    let url = redis.shards.first().map(|shard| shard.primary.secret()).unwrap_or_default();
-    let options = RedisOptions {
-        url: url.into(),
+    Ok(match &config.store.redis {
+        Some(redis) => Stores::redis(shared_store(redis, variables)?, clock, max_keys)?,
+        None => Stores::memory(clock, max_keys)?,
+    })
+}
+
+fn shared_store(
+    redis: &config::Redis,
+    variables: Variables<'_>,
+) -> Result<RedisOptions, StartError> {
+    let url = |url: &config::RedisUrl| Box::<str>::from(url.secret());
+    let credentials = |username: &Option<String>, password: &Option<config::Secret>| {
+        let password = password.as_ref().map(|password| password.reveal(variables)).transpose()?;
+        Ok::<_, SecretError>(Credentials { username: username.as_deref().map(Box::from), password })
+    };
+    let shard = |shard: &config::Shard| Shard {
+        primary: url(&shard.primary),
+        replicas: shard.replicas.iter().map(url).collect(),
+    };
+    let topology = match &redis.sentinel {
+        Some(sentinel) => Topology::Sentinel {
+            master: sentinel.master.as_str().into(),
+            nodes: sentinel.nodes.iter().map(url).collect(),
+            credentials: credentials(&sentinel.username, &sentinel.password)?,
+        },
+        None if redis.cluster.is_empty() => {
+            Topology::Shards(redis.shards.iter().map(shard).collect())
+        }
+        None => Topology::Cluster(redis.cluster.iter().map(url).collect()),
+    };
+    let tls_ca = redis.tls_ca.as_ref().map(|path| {
+        let read = std::fs::read(path).map(Vec::into_boxed_slice);
+        read.map_err(|error| StartError::Certificates { path: path.display().to_string(), error })
+    });
+    Ok(RedisOptions {
+        topology,
+        credentials: credentials(&redis.username, &redis.password)?,
+        tls_ca: tls_ca.transpose()?,
         namespace: redis.namespace.as_str().into(),
         connect_timeout: redis.connect_timeout.0,
         response_timeout: redis.response_timeout.0,
-    };
-    Stores::redis(options, clock, max_keys)
+    })
 }

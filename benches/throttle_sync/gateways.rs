@@ -7,7 +7,7 @@ use std::{
 
 use tidegate::{
     clock::Clock,
-    store::{RedisOptions, Stores},
+    store::{Credentials, RedisOptions, Stores, Topology},
     throttle::{
         Geometry, Settings, Throttle,
         geometry::Sizing,
@@ -44,7 +44,9 @@ impl Gateways {
         for _ in 0..count {
             let clock = Clock::system();
             let options = RedisOptions {
-                url: redis.url().into(),
+                topology: Topology::one(redis.url()),
+                credentials: Credentials::default(),
+                tls_ca: None,
                 namespace: "bench".into(),
                 connect_timeout: std::time::Duration::from_secs(1),
                 response_timeout: std::time::Duration::from_secs(1),

@@ -151,7 +151,15 @@ impl Reading {
             u64::from(stats.gateways),
         )?;
         let help = "Workers that have lost the shared store";
-        gauge(encoder, "store_workers_without", help, status.lost as u64)
+        gauge(encoder, "store_workers_without", help, status.lost as u64)?;
+        let help = "Whether a server of the shared store is there: 1, or 0";
+        let mut family =
+            encoder.encode_descriptor("store_shard_up", help, None, MetricType::Gauge)?;
+        for shard in self.0.stores.shards() {
+            let labels = [("shard", &*shard.name)];
+            family.encode_family(&labels)?.encode_gauge(&i64::from(shard.is_up))?;
+        }
+        Ok(())
     }
 
     fn process(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

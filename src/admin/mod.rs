@@ -70,6 +70,8 @@ async fn readyz(State(control): State<Control>) -> Response {
     let throttle = control.shared.throttle.as_ref().map(|throttle| throttle.status());
     let ready = workers > 0 && throttle.is_none_or(|throttle| throttle.loaded);
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let shards = control.shared.stores.shards();
+    let lost: Vec<&str> = shards.iter().filter(|s| !s.is_up).map(|s| &*s.name).collect();
     let body = json!({
         "ready": ready,
         "workers": workers,
@@ -78,6 +80,7 @@ async fn readyz(State(control): State<Control>) -> Response {
             "kind": if store.shared { "redis" } else { "memory" },
             "healthy": store.is_healthy(),
             "workers_without": store.lost,
+            "lost_shards": lost,
             "gateways": store.gateways,
         },
         "throttle": throttle.map(|throttle| json!({

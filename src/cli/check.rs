@@ -2,15 +2,21 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::{Exit, written};
-use crate::config::Config;
+use crate::config::{Config, Variables};
 use crate::snapshot::Snapshot;
 use crate::throttle::Settings;
 
 /// Reads and compiles the configuration at `path`; tells every fault, or in short what it says.
-pub(super) fn run(path: &Path, out: &mut dyn Write) -> Exit {
+///
+/// A secret that is not here is only noted: the gateway may run elsewhere, and have it there.
+pub(super) fn run(path: &Path, variables: Variables<'_>, out: &mut dyn Write) -> Exit {
     let compiled = Snapshot::load(path).map(|(loaded, snapshot)| (loaded.config, snapshot));
     match compiled {
-        Ok((config, snapshot)) => written(summary(path, &config, &snapshot, out), Exit::Ok),
+        Ok((config, snapshot)) => {
+            let told = summary(path, &config, &snapshot, out)
+                .and_then(|()| secrets(&config, variables, out));
+            written(told, Exit::Ok)
+        }
         Err(faults) => written(writeln!(out, "{faults}"), Exit::BadInput),
     }
 }
@@ -44,6 +50,22 @@ fn summary(
     }
     for note in &snapshot.notes {
         write!(out, "\nnote: {note}")?;
+    }
+    Ok(())
+}
+
+/// Notes which secrets, and certificates, a gateway that started here would not find.
+fn secrets(config: &Config, variables: Variables<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let Some(redis) = &config.store.redis else { return Ok(()) };
+    let sentinel = redis.sentinel.as_ref().and_then(|sentinel| sentinel.password.as_ref());
+    for secret in redis.password.iter().chain(sentinel) {
+        if let Err(error) = secret.reveal(variables) {
+            writeln!(out, "\nnote: {error} (here and now; the gateway needs it to start)")?;
+        }
+    }
+    if let Some(path) = redis.tls_ca.as_ref().filter(|path| !path.is_file()) {
+        let path = path.display();
+        writeln!(out, "\nnote: no file {path} (here and now; the gateway needs it to start)")?;
     }
     Ok(())
 }

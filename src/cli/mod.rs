@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::config::Config;
+use crate::config::{Config, Variables};
 use crate::snapshot::Snapshot;
 use crate::telemetry;
 
@@ -113,6 +113,15 @@ pub fn run<A: Into<OsString> + Clone>(
     arguments: impl IntoIterator<Item = A>,
     out: &mut dyn Write,
 ) -> Exit {
+    run_with(arguments, &|_| None, out)
+}
+
+/// The same where secrets may be in `variables` of the environment.
+pub fn run_with<A: Into<OsString> + Clone>(
+    arguments: impl IntoIterator<Item = A>,
+    variables: Variables<'_>,
+    out: &mut dyn Write,
+) -> Exit {
     let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(message) if message.use_stderr() => {
@@ -123,8 +132,8 @@ pub fn run<A: Into<OsString> + Clone>(
         Err(message) => return written(write!(out, "{message}"), Exit::Ok),
     };
     match arguments.command.unwrap_or(Command::Serve(arguments.serve)) {
-        Command::Serve(serve) => serve::run(&serve.file.config, &serve.log),
-        Command::Check(file) => check::run(&file.config, out),
+        Command::Serve(serve) => serve::run(&serve.file.config, &serve.log, variables),
+        Command::Check(file) => check::run(&file.config, variables, out),
         Command::Explain(explain) => explain::run(&explain, out),
         Command::Replay(replay) => replay::run(&replay, out),
         Command::Schema => schema::run(out),

@@ -8,13 +8,14 @@ use tokio::{
 use super::Exit;
 use crate::{
     clock::Clock,
+    config::Variables,
     server::{Server, StartError},
     telemetry,
 };
 
 /// Runs the gateway on the configuration at `config` until it is told to stop. `log` filters the
-/// process's own log, such as `info` or `tidegate=debug`.
-pub(super) fn run(config: &Path, log: &str) -> Exit {
+/// process's own log, such as `info` or `tidegate=debug`; `variables` may have its secrets.
+pub(super) fn run(config: &Path, log: &str, variables: Variables<'_>) -> Exit {
     telemetry::start(log);
     // Before anything serves: a signal that nobody waits for would end the process at once.
     let (runtime, signals) = match signals() {
@@ -25,7 +26,7 @@ pub(super) fn run(config: &Path, log: &str) -> Exit {
         }
     };
     raise_file_limit();
-    let server = match Server::start(config, Clock::system()) {
+    let server = match Server::start_with(config, Clock::system(), variables) {
         Ok(server) => server,
         Err(error) => return refuse(&error),
     };

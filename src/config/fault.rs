@@ -142,7 +142,23 @@ impl Found {
 fn presentable(line: &str) -> String {
     let shown: String =
         line.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect();
-    without_passwords(&shown).into_owned()
+    without_secrets(&without_passwords(&shown))
+}
+
+/// The text with stars for what follows `password:`, unless that says where the password is.
+fn without_secrets(text: &str) -> String {
+    let value = text.find("password").and_then(|at| Some(at + text[at..].find(':')? + 1));
+    let start = value.filter(|&start| {
+        let value = text[start..].trim_start_matches([' ', '\t', '"', '\'']);
+        !value.starts_with("env:") && !value.starts_with("file:")
+    });
+    match start {
+        None => text.to_owned(),
+        Some(start) => {
+            let stars = text[start..].chars().map(|c| if c.is_whitespace() { c } else { '*' });
+            text[..start].chars().chain(stars).collect()
+        }
+    }
 }
 
 /// The text with stars for what stands between the scheme of a URL and the last `@`: rather too many

@@ -15,6 +15,7 @@ mod listen;
 mod nearest;
 mod reader;
 mod routes;
+mod secret;
 mod source;
 mod store;
 #[cfg(test)]
@@ -44,6 +45,7 @@ pub use limits::{Algorithm, Cost, Limit, OnFailure, Reserve};
 pub use listen::{Http, Listener, Tls};
 pub use nearest::nearest;
 pub use routes::{Match, Method, Route};
+pub use secret::{Secret, SecretError, Variables};
 pub use source::Source;
 pub use store::{Memory, Redis, RedisUrl, Sentinel, Shard, Store};
 pub use throttle::{Mode, Throttle};

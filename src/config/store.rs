@@ -1,8 +1,9 @@
-use std::fmt;
+use std::{fmt, path::PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::secret::Secret;
 use super::text::{Text, text_value};
 use super::units::Duration;
 
@@ -42,6 +43,13 @@ pub struct Redis {
     pub cluster: Vec<RedisUrl>,
     /// A primary that Sentinel watches.
     pub sentinel: Option<Sentinel>,
+    /// The user's name, for every server whose URL names nobody.
+    pub username: Option<String>,
+    /// Where the password is, for every server whose URL has none, those that are discovered included.
+    pub password: Option<Secret>,
+    /// A file of certificates (PEM) that those of `rediss://` servers are checked against, instead of
+    /// those that the system trusts.
+    pub tls_ca: Option<PathBuf>,
     /// What every key begins with; gateways that share counters share it.
     #[schemars(regex(pattern = "^[A-Za-z0-9_.-]{1,64}$"))]
     pub namespace: String,
@@ -57,6 +65,9 @@ impl Default for Redis {
             shards: Vec::new(),
             cluster: Vec::new(),
             sentinel: None,
+            username: None,
+            password: None,
+            tls_ca: None,
             namespace: "tidegate".to_owned(),
             connect_timeout: Duration::from_millis(200),
             response_timeout: Duration::from_millis(50),
@@ -81,8 +92,12 @@ pub struct Shard {
 pub struct Sentinel {
     /// The name that Sentinel knows it by.
     pub master: String,
-    /// The Sentinels.
+    /// The Sentinels; `rediss://` means TLS to the primary, too.
     pub nodes: Vec<RedisUrl>,
+    /// The user's name, for Sentinels whose URL names nobody.
+    pub username: Option<String>,
+    /// Where the password is, for Sentinels whose URL has none.
+    pub password: Option<Secret>,
 }
 
 /// `redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS.
@@ -100,6 +115,30 @@ impl RedisUrl {
     /// Whether the connection is to be encrypted.
     pub fn is_tls(&self) -> bool {
         self.0.starts_with("rediss://")
+    }
+
+    /// `host:port`: what tells one server from another.
+    pub fn address(&self) -> String {
+        let authority = self.server().split_once('/').map_or(self.server(), |(first, _)| first);
+        let host = authority.to_ascii_lowercase();
+        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
+        if has_port { host } else { format!("{host}:6379") }
+    }
+
+    /// The number of the database; 0 where none is named.
+    pub fn database(&self) -> u16 {
+        let number = self.server().split_once('/').and_then(|(_, number)| number.parse().ok());
+        number.unwrap_or(0)
+    }
+
+    /// Whether the URL names a user or has a password.
+    pub fn has_user(&self) -> bool {
+        self.0.contains('@')
+    }
+
+    fn server(&self) -> &str {
+        let rest = self.0.split_once("://").map_or(&*self.0, |(_, rest)| rest);
+        rest.rsplit_once('@').map_or(rest, |(_, server)| server)
     }
 }
 

@@ -206,7 +206,10 @@ impl Slots {
             lease.busy = false;
             // Where no answer came the lease may be either: the one that is not given back ends by
             // itself.
-            if let Some(verdict) = &settled {
+            let decided = settled.as_ref().filter(|verdict| {
+                verdict.decisions.get(2 * at).is_some_and(|decision| decision.counted)
+            });
+            if let Some(verdict) = decided {
                 lease.charged_at = verdict.origin(2 * at).now;
             }
             if lease.over {

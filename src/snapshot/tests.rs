@@ -157,10 +157,7 @@ fn what_this_version_cannot_do_is_refused() {
     let limit = |key: &str| GOOD.replace("window: 10s", &format!("window: 10s, {key}"));
     let upstream = |key: &str| GOOD.replace("[http://h:1]", &format!("[http://h:1], {key}"));
     let target = |targets: &str| GOOD.replace("[http://h:1]", targets);
-    let top = |line: &str| format!("{GOOD}{line}\n");
-    let redis = |keys: &str| top(&format!("store: {{redis: {{{keys}}}}}"));
     let listen = |key: &str| GOOD.replace(":80}", &format!(":80, {key}}}"));
-    let shard = "`shards` with one primary";
     let cases = [
         (upstream("balance: hash"), "`hash`", "round_robin"),
         (upstream("balance: least_requests"), "`least_requests`", "round_robin"),
@@ -170,25 +167,72 @@ fn what_this_version_cannot_do_is_refused() {
         (target("[unix:/s]"), "`unix`", "http://host:port"),
         (listen("tls: {cert: c, key: k}"), "`tls`", "plain HTTP, without `tls`"),
         (listen("proxy_protocol: true"), "`proxy_protocol`", "false"),
-        (redis("cluster: ['redis://h']"), "`cluster`", shard),
-        (redis("sentinel: {master: m, nodes: []}"), "`sentinel`", shard),
-        (
-            redis("shards: [{primary: 'redis://a'}, {primary: 'redis://b'}]"),
-            "more than one shard",
-            shard,
-        ),
-        (redis("shards: [{primary: 'rediss://a'}]"), "`rediss://`", "redis://"),
-        (
-            redis("shards: [{primary: 'redis://a', replicas: ['redis://b']}]"),
-            "`replicas`",
-            "a primary only",
-        ),
     ];
     for (text, what, expected) in &cases {
         let faults = compile(text).unwrap_err();
         let [fault] = &faults[..] else { panic!("{faults:#?}") };
         let end = format!(": {what} is not in this version, expected {expected}");
         assert!(fault.ends_with(&end), "{fault}\n{end}");
+    }
+}
+
+#[test]
+fn a_store_that_cannot_be_meant_is_refused() {
+    let cases = [
+        (
+            "shards: [{primary: 'redis://a'}], cluster: ['redis://b']",
+            "`cluster` beside `shards`, expected only one of them",
+        ),
+        (
+            "cluster: ['redis://b'], sentinel: {master: m, nodes: ['redis://a']}",
+            "`sentinel` beside `cluster`, expected only one of them",
+        ),
+        (
+            "shards: [{primary: 'redis://A'}, {primary: 'redis://u:p@a:6379/1'}]",
+            "`a:6379` again, expected each server once",
+        ),
+        (
+            "shards: [{primary: 'redis://a', replicas: ['redis://a:6379']}]",
+            "`a:6379` again, expected each server once",
+        ),
+        (
+            "cluster: ['redis://[::1]', 'redis://[::1]:6379']",
+            "`[::1]:6379` again, expected each server once",
+        ),
+        ("cluster: ['redis://a/1']", "database 1, expected no number: there is only one"),
+        (
+            "sentinel: {master: m, nodes: ['redis://a/2']}",
+            "database 2, expected no number: there is only one",
+        ),
+        (
+            "cluster: ['redis://a', 'rediss://b']",
+            "redis:// and rediss://, expected one of the two for all",
+        ),
+        ("sentinel: {master: m, nodes: []}", "no sentinel, expected at least one"),
+        (
+            "shards: [{primary: 'redis://a'}], tls_ca: x.pem",
+            "`tls_ca` without TLS, expected a server with rediss://",
+        ),
+        (
+            "shards: [{primary: 'redis://a'}], username: me",
+            "`username` alone, expected `password`, too",
+        ),
+        (
+            "sentinel: {master: m, nodes: ['redis://a'], username: me}",
+            "`username` alone, expected `password`, too",
+        ),
+    ];
+    for (keys, expected) in cases {
+        let faults = compile(&format!("{GOOD}store: {{redis: {{{keys}}}}}\n")).unwrap_err();
+        let [fault] = &faults[..] else { panic!("{keys}: {faults:#?}") };
+        assert!(fault.ends_with(&format!(": {expected}")), "{fault}\n{expected}");
+    }
+    for keys in [
+        "shards: [{primary: 'redis://a', replicas: ['redis://b']}, {primary: 'rediss://c'}]",
+        "cluster: ['redis://a', 'redis://a:6380'], username: me, password: env:X",
+        "sentinel: {master: m, nodes: ['rediss://a'], password: 'file:/x'}, tls_ca: x.pem",
+    ] {
+        compile(&format!("{GOOD}store: {{redis: {{{keys}}}}}\n")).unwrap();
     }
 }
 
@@ -276,7 +320,7 @@ fn faulty_routes_and_upstreams_are_refused() {
         (format!("{GOOD}workers: 5000"), "10:10: `5000`, expected 0 (one a core) to 1024"),
         (
             format!("{GOOD}store: {{redis: {{}}}}"),
-            "10:9: no shard, expected `shards` with one primary",
+            "10:9: no server, expected one of `shards`, `cluster` and `sentinel`",
         ),
         (
             format!(

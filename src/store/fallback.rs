@@ -30,6 +30,20 @@ pub(super) fn look(
     by_policy(charges, now, |local| memory.look_share(local, now, gateways))
 }
 
+/// What a request would meet that is refused elsewhere: charges nothing, and counts that it was asked.
+pub(super) fn refused(
+    charges: &[Charge<'_>],
+    now: Millis,
+    memory: &Memory,
+    gateways: u32,
+    counts: &WorkerCounts,
+) -> Result<Verdict, StoreError> {
+    for charge in charges {
+        counts.fell_back(charge.limit.on_failure);
+    }
+    look(charges, now, memory, gateways)
+}
+
 fn by_policy(
     charges: &[Charge<'_>],
     now: Millis,
@@ -53,7 +67,7 @@ fn by_policy(
 }
 
 /// Admitted, and nothing is known.
-fn uncounted(limit: &Limit, now: Millis) -> Decision {
+pub(super) fn uncounted(limit: &Limit, now: Millis) -> Decision {
     let limit = limit.ceiling();
     Decision {
         admitted: true,

@@ -1,10 +1,11 @@
 //! Where limits keep their counters: this process, or Redis.
 //!
 //! [`Stores`] is the process's one store; it outlives every reload. Each worker has its own [`Store`],
-//! a door to it. Next come, behind the same door: a cache of refusals and reservations (in front of
-//! `redis`'s worker) and several shards (each one such worker).
+//! a door to it. Charges whose records live at several places of Redis are decided by `groups`. Next come,
+//! behind the same door: a cache of refusals and reservations (in front of `redis`'s worker).
 
 mod fallback;
+mod groups;
 pub mod memory;
 mod redis;
 pub mod reservation;
@@ -17,12 +18,13 @@ use smallvec::SmallVec;
 use tokio_util::sync::CancellationToken;
 
 use self::{
+    groups::Apart,
     memory::Memory,
     redis::{Presence, Reporter, Shared, Worker},
     stats::{Register, WorkerCounts},
 };
 pub use self::{
-    redis::{Connector, Failure, RedisOptions},
+    redis::{Connector, Credentials, Failure, RedisOptions, Shard, ShardStatus, Topology},
     stats::Stats,
 };
 use crate::{
@@ -50,6 +52,9 @@ pub enum SetupError {
     /// The URL is not one of Redis. It is not repeated here: it may hold a password.
     #[error("the URL of Redis is not usable: {0}")]
     Url(&'static str),
+    /// The certificates that Redis' is to be checked against are not certificates.
+    #[error("the certificates for TLS to Redis are not usable: expected PEM")]
+    Ca,
     /// The operating system gave no random numbers.
     #[error("no random numbers: {0}")]
     Random(#[from] getrandom::Error),
@@ -60,11 +65,10 @@ pub enum SetupError {
 pub struct Status {
     /// Whether counters are in Redis.
     pub shared: bool,
-    /// Workers that use Redis.
-    pub workers: usize,
-    /// Those among them that have lost it and decide by their limits' failure policy.
+    /// Workers that have lost Redis and decide by their limits' failure policy; with several servers,
+    /// those that have lost the one that the most have lost.
     pub lost: usize,
-    /// Whether Redis answered the control task last; true without Redis.
+    /// Whether Redis, and every shard of it, answered the control task last; true without Redis.
     pub reachable: bool,
     /// Gateways alive as last known, this one included.
     pub gateways: u32,
@@ -100,9 +104,7 @@ impl Stores {
         clock: Clock,
         max_keys: usize,
     ) -> Result<Arc<Self>, SetupError> {
-        let shared = Shared::new(options).map_err(|_| {
-            SetupError::Url("expected redis://[user:password@]host[:port][/database]")
-        })?;
+        let shared = Shared::new(options)?;
         Self::new(Some(Arc::new(shared)), clock, max_keys)
     }
 
@@ -125,7 +127,8 @@ impl Stores {
     pub fn worker(self: &Arc<Self>) -> Store {
         let redis = self.redis.as_ref();
         Store {
-            redis: redis.map(|shared| Worker::new(Arc::clone(shared), self.clock.clone())),
+            redis: redis
+                .map(|shared| Arc::new(Worker::new(Arc::clone(shared), self.clock.clone()))),
             counts: self.register.enter(),
             stores: Arc::clone(self),
         }
@@ -152,12 +155,16 @@ impl Stores {
     /// `stop` is cancelled.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut reporter = self.redis.as_ref().map(|shared| Reporter::new(&self.presence, shared));
+        let mut sentinels = self.redis.as_ref().and_then(|shared| shared.watch());
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {
             self.memory.tick(self.clock.now());
             if let Some(reporter) = &mut reporter {
                 reporter.report().await;
+            }
+            if let (Some(shared), Some(sentinels)) = (&self.redis, &mut sentinels) {
+                shared.look_out(sentinels).await;
             }
         }
         if let Some(reporter) = reporter {
@@ -169,7 +176,9 @@ impl Stores {
     /// seldom. Needs no door, and opens a connection of its own.
     pub async fn look(&self, charges: &[Charge<'_>]) -> Result<Verdict, Failure> {
         match &self.redis {
-            Some(shared) => shared.look(charges, self.clock.manual_now().unwrap_or(0)).await,
+            Some(shared) => {
+                groups::look_apart(shared, charges, self.clock.manual_now().unwrap_or(0)).await
+            }
             None => Ok(self.memory.look(charges, self.clock.now())),
         }
     }
@@ -189,19 +198,22 @@ impl Stores {
     /// Opens connections to the shared store for what is exchanged there besides counters: bulk
     /// traffic that must not share a connection with decisions. `None` without Redis.
     pub fn connector(&self) -> Option<Connector> {
-        self.redis.as_ref().map(|shared| shared.connector())
+        self.redis.as_ref().map(|shared| Connector::new(Arc::clone(shared)))
     }
 
     /// Whether limits are decided where the counters are.
     pub fn status(&self) -> Status {
-        let (workers, lost) = self.redis.as_ref().map_or((0, 0), |shared| shared.workers());
         Status {
             shared: self.redis.is_some(),
-            workers,
-            lost,
+            lost: self.redis.as_ref().map_or(0, |shared| shared.lost()),
             reachable: self.presence.arrived(),
             gateways: self.presence.gateways(),
         }
+    }
+
+    /// The servers of the shared store, as far as they are known, and whether they are there.
+    pub fn shards(&self) -> Vec<ShardStatus> {
+        self.redis.as_ref().map(|shared| shared.shards()).unwrap_or_default()
     }
 
     /// What the store has done since the process began. Takes every lock of the memory store, one
@@ -217,7 +229,7 @@ impl Stores {
 
 /// One worker's door to the counters.
 pub struct Store {
-    redis: Option<Worker>,
+    redis: Option<Arc<Worker>>,
     counts: Arc<CachePadded<WorkerCounts>>,
     stores: Arc<Stores>,
 }
@@ -235,7 +247,10 @@ impl Store {
         let Some(worker) = self.redis.as_ref().filter(|_| !charges.is_empty()) else {
             return Ok(memory.charge(charges, now));
         };
-        match worker.charge(charges).await {
+        let Some(place) = groups::common(charges, |charge| worker.place(charge.key)) else {
+            return self.apart(worker).charge(charges, now).await;
+        };
+        match worker.charge(place, charges).await {
             Ok(verdict) => Ok(verdict),
             Err(failure) => {
                 self.counts.failed(failure);
@@ -243,6 +258,11 @@ impl Store {
                 fallback::decide(charges, now, memory, gateways, &self.counts)
             }
         }
+    }
+
+    /// For charges that live at several places.
+    fn apart<'a>(&'a self, worker: &'a Arc<Worker>) -> Apart<'a> {
+        Apart { worker, counts: &self.counts, stores: &self.stores }
     }
 
     /// Corrects what a request was charged, and tells what holds after it; `None` where nothing could
@@ -269,7 +289,11 @@ impl Store {
                 settlements.iter().filter(local).copied().collect();
             return settled(&local, self.stores.presence.gateways());
         }
-        let settled = worker.settle(settlements).await;
+        let Some(place) = groups::common(settlements, |settlement| worker.place(settlement.key))
+        else {
+            return self.apart(worker).settle(settlements).await;
+        };
+        let settled = worker.settle(place, settlements).await;
         settled.inspect_err(|&failure| self.counts.failed(failure)).ok()
     }
 
@@ -284,7 +308,10 @@ impl Store {
         let Some(worker) = self.redis.as_ref().filter(|_| !charges.is_empty()) else {
             return Ok(memory.look(charges, now));
         };
-        match worker.look(charges).await {
+        let Some(place) = groups::common(charges, |charge| worker.place(charge.key)) else {
+            return self.apart(worker).look(charges, now).await;
+        };
+        match worker.look(place, charges).await {
             Ok(verdict) => Ok(verdict),
             Err(failure) => {
                 self.counts.failed(failure);

@@ -25,6 +25,8 @@ const SEED_LIFETIME: u64 = 30 * 24 * 3_600;
 /// them live on one node of a Cluster.
 pub struct RedisLink {
     connector: Connector,
+    /// The keys' hash tag.
+    name: String,
     /// What the keys begin with.
     prefix: String,
     clock: Clock,
@@ -40,6 +42,7 @@ impl RedisLink {
     /// Connects nothing yet. A manual `clock` gives Redis its time too.
     pub fn new(connector: Connector, name: &str, clock: Clock, stats: Arc<Stats>) -> Self {
         Self {
+            name: name.to_owned(),
             prefix: format!("{}:{{{name}}}:", connector.namespace()),
             connector,
             clock,
@@ -96,7 +99,7 @@ impl RedisLink {
                 Ok(value) => return Ok(value),
                 // Redis forgot the script, so it ran nothing.
                 Err(error) if error.code() == Some("NOSCRIPT") => {}
-                Err(error) => return Err(Failure::of(&error)),
+                Err(error) => return Err(self.connector.failure(&error)),
             }
         }
         Err(Failure::Reply)
@@ -107,7 +110,7 @@ impl Exchange for RedisLink {
     async fn agree(&mut self, ours: Option<&Seed>) -> Result<Agreed, Failure> {
         // The first call of a tick, and the only one that connects.
         if self.connection.is_none() {
-            self.connection = Some(self.connector.connect().await?);
+            self.connection = Some(self.connector.connect(&self.name).await?);
         }
         let ours = ours.map_or(String::new(), |seed| seed.to_text());
         let (key, manual) = (format!("{}seed", self.prefix), self.manual_now());

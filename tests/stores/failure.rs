@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 use tidegate::{
     clock::{self, Clock},
     limit::{Change, Charge, Limit, OnFailure, Settlement, Verdict},
-    store::{Failure, Store, StoreError, Stores},
+    store::{Failure, Store, StoreError, Stores, Topology},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -232,9 +232,9 @@ async fn a_share_holds_at_least_one_request() {
 #[tokio::test]
 async fn no_password_shows() {
     let mut options = options(&RedisServer::absent());
-    options.url = "redis://user:hunter2@127.0.0.1:1".into();
+    options.topology = Topology::one("redis://user:hunter2@127.0.0.1:1");
     assert!(!format!("{options:?}").contains("hunter2"));
-    options.url = "http://user:hunter2@127.0.0.1:1".into();
+    options.topology = Topology::one("http://user:hunter2@127.0.0.1:1");
     let Err(error) = Stores::redis(options, Clock::system(), 10) else { panic!("a wrong scheme") };
     assert!(!format!("{error} {error:?}").contains("hunter2"));
 }

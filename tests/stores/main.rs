@@ -4,6 +4,8 @@
 
 #[path = "../support/redis.rs"]
 mod redis_server;
+#[path = "../support/redis_topology.rs"]
+mod redis_topology;
 #[path = "../support/scripts.rs"]
 mod scripts;
 
@@ -22,3 +24,5 @@ mod failure;
 mod orders;
 /// Limits, charges, stores and waits that the tests share.
 mod support;
+/// Several servers: shards, Cluster, Sentinel; TLS and passwords; how often a lost one is tried.
+mod topology;

@@ -6,7 +6,7 @@ use std::{
 use tidegate::{
     clock::{self, Clock},
     limit::{Algorithm, Charge, Key, Limit, OnFailure, Quota, Reserve},
-    store::{RedisOptions, Store, Stores},
+    store::{Credentials, RedisOptions, Store, Stores, Topology},
 };
 
 use crate::redis_server::RedisServer;
@@ -37,7 +37,9 @@ pub(crate) fn charge(limit: &Limit, key: u128) -> Charge<'_> {
 
 pub(crate) fn options(redis: &RedisServer) -> RedisOptions {
     RedisOptions {
-        url: redis.url().into(),
+        topology: Topology::one(redis.url()),
+        credentials: Credentials::default(),
+        tls_ca: None,
         namespace: "tidegate".into(),
         connect_timeout: Duration::from_millis(500),
         response_timeout: RESPONSE_TIMEOUT,

@@ -3,17 +3,25 @@
 
 use std::{
     net::TcpListener,
+    path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
 };
 
 use rustix::process::{Pid, Signal, kill_process};
 
+/// Nothing is written.
+const NO_DISK: [&str; 4] = ["--save", "", "--appendonly", "no"];
+
 /// A `redis-server` of this test's own. Nothing is written to disk.
 pub(crate) struct RedisServer {
     port: u16,
     process: Option<Child>,
     arguments: Vec<String>,
+    /// Who asks it here: `user:password`, where it asks for one.
+    pub(crate) login: Option<String>,
+    /// A sentinel's configuration.
+    file: Option<String>,
 }
 
 impl RedisServer {
@@ -36,9 +44,31 @@ impl RedisServer {
 
     /// A port on which no server is listening yet; [`Self::restart`] starts it.
     pub(crate) fn absent() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("a bound address").port();
-        Self { port, process: None, arguments: Vec::new() }
+        Self { port: free_port(), process: None, arguments: Vec::new(), login: None, file: None }
+    }
+
+    /// The same, with arguments for when it is started.
+    pub(crate) fn absent_with(arguments: &[&str]) -> Self {
+        let mut server = Self::absent();
+        server.arguments = arguments.iter().map(ToString::to_string).collect();
+        server
+    }
+
+    /// A sentinel that is not started yet. It writes to its file.
+    pub(crate) fn sentinel(file: &Path) -> Self {
+        let mut server = Self::absent_with(&["--sentinel"]);
+        server.file = Some(file.to_str().expect("a path").to_owned());
+        server
+    }
+
+    /// The port that it listens on.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Where it listens, as a name.
+    pub(crate) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
     }
 
     /// Where it listens.
@@ -49,9 +79,17 @@ impl RedisServer {
     /// Starts it, empty, on the port that it had.
     pub(crate) fn restart(&mut self) {
         self.kill();
+        self.spawn();
+        self.answers();
+    }
+
+    /// Starts it, and does not wait until it answers.
+    pub(crate) fn spawn(&mut self) {
         let port = self.port.to_string();
         let child = Command::new("redis-server")
-            .args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args(&self.file)
+            .args(["--port", &port, "--bind", "127.0.0.1"])
+            .args(if self.file.is_none() { &NO_DISK[..] } else { &[] })
             .args(&self.arguments)
             .current_dir(std::env::temp_dir())
             .stdout(Stdio::null())
@@ -59,13 +97,17 @@ impl RedisServer {
             .spawn()
             .expect("redis-server must be installed to run this test (Debian: redis-server)");
         self.process = Some(child);
+    }
+
+    /// Waits until it answers.
+    pub(crate) fn answers(&self) {
         for _ in 0..500 {
             if self.try_command(&["PING"]).is_ok() {
                 return;
             }
             pause(Duration::from_millis(10));
         }
-        panic!("redis-server did not answer on port {port} within 5 s");
+        panic!("redis-server did not answer on port {} within 5 s", self.port);
     }
 
     /// Ends it as a crash would.
@@ -98,8 +140,13 @@ impl RedisServer {
         redis::from_redis_value(value).expect("an answer of the expected type")
     }
 
-    fn try_command(&self, arguments: &[&str]) -> redis::RedisResult<redis::Value> {
-        let client = redis::Client::open(self.url())?;
+    /// Runs a command; an error is an answer, too.
+    pub(crate) fn try_command(&self, arguments: &[&str]) -> redis::RedisResult<redis::Value> {
+        let client = redis::Client::open(
+            self.login
+                .as_deref()
+                .map_or_else(|| self.url(), |l| format!("redis://{l}@{}", self.address())),
+        )?;
         let mut connection = client.get_connection_with_timeout(Duration::from_secs(1))?;
         let (name, rest) = arguments.split_first().expect("a command");
         redis::cmd(name).arg(rest).query(&mut connection)
@@ -110,6 +157,27 @@ impl Drop for RedisServer {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// A port that nobody listens on.
+pub(crate) fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("a bound address").port()
+}
+
+/// Waits until `condition` holds, for servers that come up or change their parts.
+///
+/// # Panics
+///
+/// If it does not within 15 s.
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    for _ in 0..1_500 {
+        if condition() {
+            return;
+        }
+        pause(Duration::from_millis(10));
+    }
+    panic!("not within 15 s: {what}");
 }
 
 #[expect(clippy::disallowed_methods, reason = "another process comes up in its own time")]

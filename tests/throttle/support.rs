@@ -2,7 +2,7 @@ use std::{sync::Arc, time::Duration};
 
 use tidegate::{
     clock::Clock,
-    store::{Failure, RedisOptions, Stores},
+    store::{Credentials, Failure, RedisOptions, Stores, Topology},
     throttle::{
         Filter, Geometry, Seed,
         geometry::Sizing,
@@ -82,7 +82,9 @@ impl Gateway {
 
     pub(crate) fn with(redis: &RedisServer, clock: &Clock, geometry: Geometry, seed: Seed) -> Self {
         let options = RedisOptions {
-            url: redis.url().into(),
+            topology: Topology::one(redis.url()),
+            credentials: Credentials::default(),
+            tls_ca: None,
             namespace: "tidegate".into(),
             connect_timeout: Duration::from_millis(500),
             response_timeout: Duration::from_millis(50),

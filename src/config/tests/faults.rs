@@ -194,6 +194,25 @@ t.yaml:5:12: `five`, expected a whole number from 0 to 18446744073709551615
 }
 
 #[test]
+fn a_password_that_is_not_where_it_should_be_is_not_quoted() {
+    for line in [
+        "password: hunter2",
+        "password: 'hun ter2'",
+        "password: [hunter2]",
+        "\"password\": hunter2",
+    ] {
+        for text in [
+            format!("store: {{redis: {{{line}}}}}\n{GOOD}"),
+            format!("store: {{redis: {{{line}, pasword: 1}}}}\n{GOOD}"),
+            format!("store:\n  redis:\n    {line} : x\n{GOOD}"),
+        ] {
+            let shown = parse("t.yaml", &text).unwrap_err().to_string();
+            assert!(!shown.contains("ter2"), "{text}\n{shown}");
+        }
+    }
+}
+
+#[test]
 fn a_password_is_not_quoted() {
     let shown = |text: &str| parse("t.yaml", text).unwrap_err().to_string();
     let redis = |primary: &str| format!("store: {{redis: {{shards: [{{primary: {primary}}}]}}}}");

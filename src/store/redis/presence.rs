@@ -1,11 +1,19 @@
 //! What gateways on one Redis tell each other: that they are alive, and the secret of the keyed hash.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+};
 
-use redis::aio::MultiplexedConnection;
+use futures_util::future::join_all;
+use redis::FromRedisValue;
 use tokio::{sync::watch, time};
 
-use super::{Failure, Shared, script};
+use super::{
+    Failure, Shared,
+    node::{Connected, Node},
+    script,
+};
 
 /// How long a report of being alive counts, in ms. Reports come once a second.
 const LIFETIME: u64 = 5_000;
@@ -59,14 +67,6 @@ impl Presence {
         let _ = reported.wait_for(|&over| over).await;
     }
 
-    /// The command that reports, or with a lifetime of 0 says goodbye.
-    fn command(&self, namespace: &str, lifetime: u64) -> redis::Cmd {
-        let mut command = redis::cmd("EVAL");
-        command.arg(script::PRESENCE).arg(1).arg(format!("{namespace}:gateways"));
-        command.arg(&self.id).arg(lifetime);
-        command
-    }
-
     /// Takes over the secret that the gateways of this Redis agreed on.
     fn adopt(&self, seed: &str) -> Result<(), Failure> {
         let value = u128::from_str_radix(seed, 16).map_err(|_| Failure::Reply)?;
@@ -78,61 +78,194 @@ impl Presence {
     }
 }
 
-/// Reports once a second, over a connection of its own.
+/// Reports once a second, over connections of its own: to every shard, and of a Cluster to the node that
+/// has the keys.
 pub(in crate::store) struct Reporter<'a> {
     presence: &'a Presence,
     shared: &'a Shared,
-    connection: Option<MultiplexedConnection>,
+    keys: Keys,
+    /// One for each shard, in the order of their ranks.
+    seats: Vec<Seat>,
+}
+
+/// Where it is reported.
+struct Seat {
+    /// None of a Cluster: it is looked for each time.
+    node: Option<Arc<Node>>,
+    connection: Option<(Arc<Node>, Connected)>,
+}
+
+struct Keys {
+    gateways: String,
+    seed: String,
+    /// Their hash tag in a Cluster.
+    tag: String,
+}
+
+impl Keys {
+    fn new(namespace: &str, is_cluster: bool) -> Self {
+        let named = if is_cluster { format!("{{{namespace}}}") } else { namespace.to_owned() };
+        Self {
+            gateways: format!("{named}:gateways"),
+            seed: format!("{named}:seed"),
+            tag: namespace.to_owned(),
+        }
+    }
+}
+
+/// What one seat answers.
+struct Answer {
+    seed: Option<String>,
+    gateways: u32,
 }
 
 impl<'a> Reporter<'a> {
     pub(in crate::store) fn new(presence: &'a Presence, shared: &'a Shared) -> Self {
-        Self { presence, shared, connection: None }
+        let seats = if shared.is_cluster() {
+            vec![Seat { node: None, connection: None }]
+        } else {
+            let nodes = shared.nodes().into_iter();
+            nodes.map(|node| Seat { node: Some(node), connection: None }).collect()
+        };
+        let keys = Keys::new(&shared.options.namespace, shared.is_cluster());
+        Self { presence, shared, keys, seats }
     }
 
     /// Reports, counts the gateways and agrees on the secret. A failure is no more than a missed
     /// report: whether requests are held up is the workers' breakers' business.
     pub(in crate::store) async fn report(&mut self) {
-        let reported = self.try_report().await;
-        self.presence.arrived.store(reported.is_ok(), Ordering::Relaxed);
-        if let Err(failure) = reported {
-            self.connection = None;
+        let Self { presence, shared, keys, seats } = self;
+        let answers = join_all(seats.iter_mut().map(|seat| seat.report(shared, presence, keys)));
+        let mut answers: Vec<Result<Answer, Failure>> = answers.await;
+        let agreed = self.agree(&mut answers).await;
+        let failed = answers.iter().filter_map(|answer| answer.as_ref().err());
+        let failure = failed.copied().next().or(agreed.err());
+        let presence = self.presence;
+        presence.arrived.store(failure.is_none(), Ordering::Relaxed);
+        if let Some(failure) = failure {
             tracing::debug!(failure = failure.label(), "no report of presence to Redis");
         }
-        self.presence.reported.send_if_modified(|over| !std::mem::replace(over, true));
-    }
-
-    async fn try_report(&mut self) -> Result<(), Failure> {
-        let (presence, options) = (self.presence, &self.shared.options);
-        let connection = match &mut self.connection {
-            Some(connection) => connection,
-            none => none.insert(self.shared.connector.connect().await?),
-        };
-        let seed_key = format!("{}:seed", options.namespace);
-        let (first, second) = presence.seed();
-        let ours = format!("{first:016x}{second:016x}");
-        let mut pipe = redis::pipe();
-        pipe.cmd("SET").arg(&seed_key).arg(ours).arg("NX").arg("EX").arg(SEED_LIFETIME).ignore();
-        pipe.cmd("GET").arg(&seed_key);
-        pipe.cmd("EXPIRE").arg(&seed_key).arg(SEED_LIFETIME).ignore();
-        pipe.add_command(presence.command(&options.namespace, LIFETIME));
-        let answer = time::timeout(options.response_timeout, pipe.query_async(connection)).await;
-        let (seed, gateways): (String, u32) =
-            answer.map_err(|_| Failure::Timeout)?.map_err(|error| Failure::of(&error))?;
-        presence.adopt(&seed)?;
-        let gateways = gateways.max(1);
-        if presence.gateways.swap(gateways, Ordering::Relaxed) != gateways {
+        let counted = answers.iter().flatten().map(|answer| answer.gateways).max();
+        if let Some(gateways) = counted.map(|gateways| gateways.max(1))
+            && presence.gateways.swap(gateways, Ordering::Relaxed) != gateways
+        {
             tracing::info!(gateways, "gateways alive on this Redis");
         }
+        presence.reported.send_if_modified(|over| !std::mem::replace(over, true));
+    }
+
+    /// Takes over the secret of the first shard that has one, and tells the others. So a shard that comes
+    /// back empty, or with a secret of its own, changes nothing, and whoever starts while one is down
+    /// finds the secret at another. Where nobody has one, the first that answers takes ours, unless
+    /// another gateway was faster.
+    async fn agree(&mut self, answers: &mut [Result<Answer, Failure>]) -> Result<(), Failure> {
+        let Self { presence, shared, keys, seats } = self;
+        let mut held = answers.iter().flatten().filter_map(|answer| answer.seed.clone());
+        let agreed = match held.next() {
+            Some(seed) => seed,
+            None => {
+                let answering = answers.iter().position(Result::is_ok).ok_or(Failure::Open)?;
+                let (first, second) = presence.seed();
+                let ours = format!("{first:016x}{second:016x}");
+                let set = seats[answering].offer(shared, keys, &ours).await;
+                let seed = set.inspect_err(|&failure| answers[answering] = Err(failure))?;
+                if let Ok(answer) = &mut answers[answering] {
+                    answer.seed = Some(seed.clone());
+                }
+                seed
+            }
+        };
+        presence.adopt(&agreed)?;
+        let others = seats.iter_mut().zip(&mut *answers).map(async |(seat, answer)| {
+            if answer.as_ref().is_ok_and(|a| a.seed.as_ref() != Some(&agreed))
+                && let Err(failure) = seat.overwrite(shared, keys, &agreed).await
+            {
+                *answer = Err(failure);
+            }
+        });
+        join_all(others).await;
         Ok(())
     }
 
     /// Says goodbye, so that the others need not wait to notice.
     pub(in crate::store) async fn leave(self) {
-        let Some(mut connection) = self.connection else { return };
-        let options = &self.shared.options;
-        let command = self.presence.command(&options.namespace, 0);
-        // A farewell that does not arrive is noticed by the absence of reports.
-        let _ = time::timeout(options.response_timeout, command.exec_async(&mut connection)).await;
+        let Self { presence, shared, keys, seats } = self;
+        let goodbyes = seats.into_iter().filter_map(|seat| seat.connection).map(async |(_, to)| {
+            let (mut connection, command) = (to.connection, presence.command(&keys, 0));
+            let leaving = command.exec_async(&mut connection);
+            // A farewell that does not arrive is noticed by the absence of reports.
+            let _ = time::timeout(shared.options.response_timeout, leaving).await;
+        });
+        join_all(goodbyes).await;
+    }
+}
+
+impl Presence {
+    /// The command that reports, or with a lifetime of 0 says goodbye.
+    fn command(&self, keys: &Keys, lifetime: u64) -> redis::Cmd {
+        let mut command = redis::cmd("EVAL");
+        command.arg(script::PRESENCE).arg(1).arg(&keys.gateways).arg(&self.id).arg(lifetime);
+        command
+    }
+}
+
+impl Seat {
+    async fn report(
+        &mut self,
+        shared: &Shared,
+        presence: &Presence,
+        keys: &Keys,
+    ) -> Result<Answer, Failure> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("GET").arg(&keys.seed);
+        pipe.cmd("EXPIRE").arg(&keys.seed).arg(SEED_LIFETIME).ignore();
+        pipe.add_command(presence.command(keys, LIFETIME));
+        let (seed, gateways) = self.ask(shared, keys, &pipe).await?;
+        Ok(Answer { seed, gateways })
+    }
+
+    /// Sets our secret where there is none; gives the one that holds.
+    async fn offer(&mut self, shared: &Shared, keys: &Keys, ours: &str) -> Result<String, Failure> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("SET").arg(&keys.seed).arg(ours).arg("NX").arg("EX").arg(SEED_LIFETIME).ignore();
+        pipe.cmd("GET").arg(&keys.seed);
+        let (seed,) = self.ask(shared, keys, &pipe).await?;
+        Ok(seed)
+    }
+
+    async fn overwrite(&mut self, shared: &Shared, keys: &Keys, seed: &str) -> Result<(), Failure> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("SET").arg(&keys.seed).arg(seed).arg("EX").arg(SEED_LIFETIME).ignore();
+        self.ask(shared, keys, &pipe).await
+    }
+
+    async fn ask<T: FromRedisValue>(
+        &mut self,
+        shared: &Shared,
+        keys: &Keys,
+        pipe: &redis::Pipeline,
+    ) -> Result<T, Failure> {
+        let (_, Connected { connection, .. }) = match &mut self.connection {
+            Some(connected) => connected,
+            none => {
+                let node = match &self.node {
+                    Some(node) => Arc::clone(node),
+                    None => shared.node_of_tag(&keys.tag).await?,
+                };
+                let connected = node.connect(node.gate.follow(false).await?).await?;
+                none.insert((node, connected))
+            }
+        };
+        let asked = time::timeout(shared.options.response_timeout, pipe.query_async(connection));
+        let failure = match asked.await {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(error)) => Failure::of(&error),
+            Err(_) => Failure::Timeout,
+        };
+        shared.misled();
+        if let Some((node, connected)) = self.connection.take() {
+            node.gate.fall(connected.epoch, failure);
+        }
+        Err(failure)
     }
 }

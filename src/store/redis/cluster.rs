@@ -1,0 +1,306 @@
+//! A Redis Cluster: which node serves which slot, and how that is found out again.
+
+use std::{
+    ops::RangeInclusive,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use redis::{ConnectionInfo, Value};
+use tokio::{sync::watch, time};
+
+use super::{
+    Failure, RedisOptions,
+    node::{self, Node},
+    place::{Place, SLOTS},
+};
+use crate::clock;
+
+/// The least time between two readings of the map.
+const BETWEEN_READINGS: Duration = Duration::from_secs(1);
+
+/// The owner of a slot that has none.
+const NOBODY: u16 = u16::MAX;
+
+/// Which node serves which slot.
+pub(super) struct SlotMap {
+    owners: Box<[u16]>,
+    pub(super) nodes: Vec<Arc<Node>>,
+}
+
+impl SlotMap {
+    fn empty() -> Self {
+        Self { owners: vec![NOBODY; usize::from(SLOTS)].into(), nodes: Vec::new() }
+    }
+
+    /// The place among the nodes of the one that serves a slot.
+    pub(super) fn owner(&self, Place(slot): Place) -> Option<usize> {
+        let owner = *self.owners.get(usize::from(slot))?;
+        (owner != NOBODY).then_some(owner.into())
+    }
+
+    /// The place of a node, which is added if it is not there.
+    fn enter(&mut self, node: &Arc<Node>) -> u16 {
+        let known = self.nodes.iter().position(|known| known.name == node.name);
+        let at = known.unwrap_or_else(|| {
+            self.nodes.push(Arc::clone(node));
+            self.nodes.len() - 1
+        });
+        u16::try_from(at).unwrap_or(NOBODY)
+    }
+
+    /// Whether it has the node, and the slot, if one is given, is there.
+    fn has(&self, slot: Option<u16>, node: &Node) -> bool {
+        match slot.map(|slot| self.owner(Place(slot))) {
+            Some(owner) => owner.is_some_and(|at| self.nodes[at].name == node.name),
+            None => self.nodes.iter().any(|known| known.name == node.name),
+        }
+    }
+
+    /// The same with another node, and one slot there, if one is given.
+    fn with(&self, slot: Option<u16>, node: &Arc<Node>) -> Self {
+        let mut map = Self { owners: self.owners.clone(), nodes: self.nodes.clone() };
+        let at = map.enter(node);
+        if let Some(owner) = slot.and_then(|slot| map.owners.get_mut(usize::from(slot))) {
+            *owner = at;
+        }
+        map
+    }
+}
+
+/// The Cluster, for all threads.
+pub(super) struct Cluster {
+    options: Arc<RedisOptions>,
+    /// How a node is connected to, but for its address.
+    like: ConnectionInfo,
+    /// The nodes that the configuration names.
+    seeds: Box<[Arc<Node>]>,
+    map: ArcSwap<SlotMap>,
+    /// How often the map was replaced, and whether a reading is over.
+    progress: watch::Sender<(u64, bool)>,
+    /// A reading is under way or to come.
+    reading: AtomicBool,
+    next: Mutex<Instant>,
+}
+
+impl Cluster {
+    /// Connects nothing yet.
+    pub(super) fn new(
+        options: Arc<RedisOptions>,
+        like: ConnectionInfo,
+        seeds: Box<[Arc<Node>]>,
+    ) -> Self {
+        Self {
+            options,
+            like,
+            seeds,
+            map: ArcSwap::from_pointee(SlotMap::empty()),
+            progress: watch::Sender::new((0, false)),
+            reading: AtomicBool::new(false),
+            next: Mutex::new(clock::instant()),
+        }
+    }
+
+    pub(super) fn map(&self) -> arc_swap::Guard<Arc<SlotMap>> {
+        self.map.load()
+    }
+
+    /// Tells of a new map, and whether any reading is over yet.
+    pub(super) fn progress(&self) -> watch::Receiver<(u64, bool)> {
+        self.progress.subscribe()
+    }
+
+    /// Returns when the first reading of the map is over, well or badly.
+    pub(super) async fn read_once(&self) {
+        // The sender is a part of `self`: an error cannot be.
+        drop(self.progress.subscribe().wait_for(|(_, over)| *over).await);
+    }
+
+    /// Reads the map again in the background: soon, and not more than once a second.
+    pub(super) fn refresh(self: &Arc<Self>) {
+        if self.reading.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let reading = Reading(Arc::clone(self));
+        tokio::spawn(async move {
+            let cluster = &*reading.0;
+            let next = *cluster.next.lock();
+            time::sleep_until(next.into()).await;
+            *cluster.next.lock() = clock::instant() + BETWEEN_READINGS;
+            cluster.read().await;
+        });
+    }
+
+    /// Where an error says that a slot is. `asked` is the node that said so. A slot that has moved is
+    /// looked for there from now on; one that is on its way is not.
+    pub(super) fn redirect(
+        self: &Arc<Self>,
+        error: &redis::RedisError,
+        asked: &Node,
+    ) -> Option<(Arc<Node>, bool)> {
+        let moved = error.code() == Some("MOVED");
+        let (address, slot) = error.redirect_node().filter(|_| node::is_elsewhere(error))?;
+        let (host, port) = address.rsplit_once(':')?;
+        let host = if host.is_empty() { asked.host()? } else { host };
+        let node = self.node(host, port.parse().ok()?)?;
+        let slot = moved.then_some(slot);
+        if !self.map().has(slot, &node) {
+            self.map.rcu(|map| map.with(slot, &node));
+            self.progress.send_modify(|(version, _)| *version += 1);
+        }
+        if moved {
+            self.refresh();
+        }
+        Some((node, !moved))
+    }
+
+    /// The node at an address: the one that is known already, or a new one.
+    fn node(&self, host: &str, port: u16) -> Option<Arc<Node>> {
+        let client = node::client_at(&self.like, host, port)?;
+        let new = Node::server(client, Arc::clone(&self.options));
+        let map = self.map();
+        let known = map.nodes.iter().chain(&self.seeds).find(|node| node.name == new.name);
+        Some(known.map_or_else(|| Arc::new(new), Arc::clone))
+    }
+
+    /// Asks one node after the other for the map.
+    async fn read(&self) {
+        let mut nodes = self.map().nodes.clone();
+        let more = self.seeds.iter().filter(|seed| nodes.iter().all(|n| n.name != seed.name));
+        let more: Vec<_> = more.cloned().collect();
+        // Not always the same one first: it may be wrong for long.
+        let start = getrandom::u32().unwrap_or(0) as usize;
+        let count = nodes.len().max(1);
+        nodes.rotate_left(start % count);
+        nodes.extend(more);
+        for node in nodes {
+            match self.ask(&node).await {
+                Ok(map) => {
+                    self.map.store(Arc::new(map));
+                    self.progress.send_modify(|progress| *progress = (progress.0 + 1, true));
+                    return;
+                }
+                Err(failure) => {
+                    let (shard, failure) = (&*node.name, failure.label());
+                    tracing::debug!(shard, failure, "no map of the Cluster");
+                }
+            }
+        }
+        self.progress.send_modify(|(_, over)| *over = true);
+    }
+
+    async fn ask(&self, node: &Arc<Node>) -> Result<SlotMap, Failure> {
+        let pass = node.gate.follow(false).await?;
+        let mut connection = node.connect(pass).await?.connection;
+        let mut command = redis::cmd("CLUSTER");
+        command.arg("SLOTS");
+        let asking = command.query_async::<Value>(&mut connection);
+        let reply = match time::timeout(self.options.connect_timeout, asking).await {
+            Ok(Ok(reply)) => reply,
+            Ok(Err(error)) => return Err(Failure::of(&error)),
+            Err(_) => return Err(Failure::Timeout),
+        };
+        let ranges = ranges(reply, node.host().unwrap_or_default()).ok_or(Failure::Reply)?;
+        let mut map = SlotMap::empty();
+        for Range { slots, host, port } in ranges {
+            let Some(node) = self.node(&host, port) else { continue };
+            // A node may be new in this very map.
+            let at = map.enter(&node);
+            map.nodes[usize::from(at)].serves(*slots.start());
+            map.owners[usize::from(*slots.start())..=usize::from(*slots.end())].fill(at);
+        }
+        if map.nodes.is_empty() { Err(Failure::Reply) } else { Ok(map) }
+    }
+}
+
+/// Whatever becomes of a reading, the next one may begin.
+struct Reading(Arc<Cluster>);
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.0.reading.store(false, Ordering::Release);
+    }
+}
+
+/// Slots and who serves them.
+#[derive(Debug, Eq, PartialEq)]
+struct Range {
+    slots: RangeInclusive<u16>,
+    host: String,
+    port: u16,
+}
+
+/// What `CLUSTER SLOTS` says; a node that does not know its own host is where it was `asked`.
+fn ranges(reply: Value, asked: &str) -> Option<Vec<Range>> {
+    let Value::Array(entries) = reply else { return None };
+    let mut ranges = Vec::new();
+    for entry in entries {
+        let Value::Array(entry) = entry else { return None };
+        let mut entry = entry.into_iter();
+        let (first, last) = (number(&entry.next()?)?, number(&entry.next()?)?);
+        let Value::Array(primary) = entry.next()? else { return None };
+        let mut primary = primary.into_iter();
+        let host: Option<String> = redis::from_redis_value(primary.next()?).ok()?;
+        let host = host.filter(|host| !host.is_empty()).unwrap_or_else(|| asked.to_owned());
+        let port = number(&primary.next()?)?;
+        if first > last || last >= SLOTS {
+            return None;
+        }
+        // A host name that the node was not told.
+        if host != "?" {
+            ranges.push(Range { slots: first..=last, host, port });
+        }
+    }
+    Some(ranges)
+}
+
+fn number(value: &Value) -> Option<u16> {
+    let Value::Int(number) = value else { return None };
+    u16::try_from(*number).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    fn entry(first: i64, last: i64, host: Value, port: i64) -> Value {
+        let primary = Value::Array(vec![host, Value::Int(port), text("id"), Value::Array(vec![])]);
+        Value::Array(vec![Value::Int(first), Value::Int(last), primary])
+    }
+
+    #[test]
+    fn slots_are_read_with_the_host_that_was_asked_where_none_is_told() {
+        let reply = Value::Array(vec![
+            entry(0, 99, text("10.0.0.1"), 7_000),
+            entry(100, 16_383, Value::Nil, 7_001),
+            entry(100, 200, text("?"), 7_002),
+        ]);
+        let read = ranges(reply, "seed").unwrap();
+        let range = |slots, host: &str, port| Range { slots, host: host.to_owned(), port };
+        assert_eq!(read, [range(0..=99, "10.0.0.1", 7_000), range(100..=16_383, "seed", 7_001)]);
+    }
+
+    #[test]
+    fn a_map_that_makes_no_sense_is_not_taken() {
+        for entry in [
+            entry(1, 0, text("h"), 1),
+            entry(0, 16_384, text("h"), 1),
+            entry(0, 1, text("h"), 70_000),
+            entry(-1, 1, text("h"), 1),
+            Value::Array(vec![Value::Int(0), Value::Int(1)]),
+            Value::Int(1),
+        ] {
+            assert_eq!(ranges(Value::Array(vec![entry]), "seed"), None);
+        }
+        assert_eq!(ranges(Value::Nil, "seed"), None);
+    }
+}

@@ -1,0 +1,221 @@
+//! Who may connect to a server, and when: one attempt a second of the whole process while it is down.
+//!
+//! The workers' keepers take turns. Once an attempt has succeeded, the others connect at once; whoever
+//! else wants a connection follows what the keepers find out.
+
+use std::time::{Duration, Instant};
+
+use tokio::{sync::watch, time};
+
+use super::Failure;
+use crate::clock;
+
+/// The least time between two attempts to connect.
+const BETWEEN_ATTEMPTS: Duration = Duration::from_secs(1);
+
+/// By how much an attempt is put off at random, so that gateways do not come at once.
+const JITTER: Duration = Duration::from_millis(250);
+
+/// One server's gate, for all threads.
+pub(super) struct Gate(watch::Sender<State>);
+
+struct State {
+    condition: Condition,
+    /// A keeper has its turn.
+    trying: bool,
+    /// When the next turn is.
+    next: Instant,
+    /// How often the server came up.
+    epoch: u64,
+    /// How many attempts are over.
+    outcomes: u64,
+    /// Workers that look for a connection.
+    seeking: usize,
+}
+
+#[derive(Clone, Copy)]
+enum Condition {
+    Untried,
+    Up,
+    Down(Failure),
+}
+
+/// What a keeper finds at the gate.
+enum Found {
+    Open { turn: bool },
+    Taken,
+    Closed { until: Instant },
+}
+
+impl Gate {
+    pub(super) fn new() -> Self {
+        Self(watch::Sender::new(State {
+            condition: Condition::Untried,
+            trying: false,
+            next: clock::instant(),
+            epoch: 0,
+            outcomes: 0,
+            seeking: 0,
+        }))
+    }
+
+    /// One keeper more who looks for a connection, until it is dropped.
+    pub(super) fn seek(&self) -> Seeking<'_> {
+        self.0.send_modify(|state| state.seeking += 1);
+        Seeking(self)
+    }
+
+    /// Whether the last attempt, or the last connection, failed.
+    pub(super) fn is_down(&self) -> bool {
+        matches!(self.0.borrow().condition, Condition::Down(_))
+    }
+
+    /// Returns when the server is down.
+    pub(super) async fn downed(&self) {
+        let mut changes = self.0.subscribe();
+        let down = |state: &State| matches!(state.condition, Condition::Down(_));
+        // The sender is a part of `self`: an error cannot be.
+        drop(changes.wait_for(down).await);
+    }
+
+    /// A keeper's turn: at once while the server is up.
+    pub(super) async fn turn(&self) -> Pass<'_> {
+        let mut changes = self.0.subscribe();
+        loop {
+            changes.mark_unchanged();
+            let mut found = Found::Taken;
+            self.0.send_if_modified(|state| {
+                found = state.find();
+                false
+            });
+            match found {
+                Found::Open { turn } => return Pass { gate: self, turn, over: false },
+                // The sender is a part of `self`: an error cannot be.
+                Found::Taken => drop(changes.changed().await),
+                Found::Closed { until } => {
+                    drop(time::timeout_at(until.into(), changes.changed()).await);
+                }
+            }
+        }
+    }
+
+    /// For whoever keeps no breaker: at once, unless keepers are looking for a server that is down. Then
+    /// it waits for what the next of them finds, where it `waits` at all.
+    pub(super) async fn follow(&self, waits: bool) -> Result<Pass<'_>, Failure> {
+        let mut changes = self.0.subscribe();
+        let outcomes = changes.borrow().outcomes;
+        loop {
+            let mut outcome = None;
+            self.0.send_if_modified(|state| {
+                outcome = match state.condition {
+                    Condition::Down(failure) if state.seeking > 0 => {
+                        (state.outcomes > outcomes).then_some(Err(failure))
+                    }
+                    _ => {
+                        state.put_off();
+                        Some(Ok(Pass { gate: self, turn: false, over: false }))
+                    }
+                };
+                false
+            });
+            match outcome {
+                Some(outcome) => return outcome,
+                None if waits => drop(changes.changed().await),
+                None => return Err(Failure::Open),
+            }
+        }
+    }
+
+    /// A connection of that epoch failed. One that was made before the server last came up tells nothing.
+    pub(super) fn fall(&self, epoch: u64, failure: Failure) {
+        self.0.send_if_modified(|state| {
+            let news = state.epoch == epoch && !matches!(state.condition, Condition::Down(_));
+            if news {
+                state.condition = Condition::Down(failure);
+                state.next = state.next.max(clock::instant()) + jitter();
+            }
+            news
+        });
+    }
+
+    fn end(&self, turn: bool, outcome: Result<(), Failure>) -> u64 {
+        let mut epoch = 0;
+        self.0.send_modify(|state| {
+            if turn {
+                state.trying = false;
+            }
+            state.outcomes += 1;
+            match outcome {
+                Ok(()) if matches!(state.condition, Condition::Up) => {}
+                Ok(()) => {
+                    state.epoch += 1;
+                    state.condition = Condition::Up;
+                }
+                Err(failure) => state.condition = Condition::Down(failure),
+            }
+            epoch = state.epoch;
+        });
+        epoch
+    }
+}
+
+impl State {
+    fn find(&mut self) -> Found {
+        let is_up = matches!(self.condition, Condition::Up);
+        if is_up {
+            self.put_off();
+            Found::Open { turn: false }
+        } else if self.trying {
+            Found::Taken
+        } else if clock::instant() >= self.next {
+            self.trying = true;
+            self.put_off();
+            Found::Open { turn: true }
+        } else {
+            Found::Closed { until: self.next }
+        }
+    }
+
+    /// An attempt begins.
+    fn put_off(&mut self) {
+        self.next = self.next.max(clock::instant() + BETWEEN_ATTEMPTS + jitter());
+    }
+}
+
+/// A keeper that looks for a connection.
+pub(super) struct Seeking<'a>(&'a Gate);
+
+impl Drop for Seeking<'_> {
+    fn drop(&mut self) {
+        self.0.0.send_modify(|state| state.seeking = state.seeking.saturating_sub(1));
+    }
+}
+
+/// The leave to make one attempt. Dropped without a word, it was given up, and tells nothing.
+pub(super) struct Pass<'a> {
+    gate: &'a Gate,
+    turn: bool,
+    over: bool,
+}
+
+impl Pass<'_> {
+    /// Tells how it went; gives the epoch of the connection.
+    pub(super) fn end(mut self, outcome: Result<(), Failure>) -> u64 {
+        self.over = true;
+        self.gate.end(self.turn, outcome)
+    }
+}
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        if self.turn && !self.over {
+            self.gate.0.send_modify(|state| state.trying = false);
+        }
+    }
+}
+
+/// A random part of [`JITTER`].
+fn jitter() -> Duration {
+    let dice = getrandom::u32().unwrap_or(u32::MAX / 2);
+    JITTER.mul_f64(f64::from(dice) / f64::from(u32::MAX))
+}

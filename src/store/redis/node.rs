@@ -1,0 +1,291 @@
+//! One server of the shared store, as the whole process sees it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
+    TlsCertificates, aio::MultiplexedConnection,
+};
+use tokio::{sync::watch, time};
+
+use super::{
+    Credentials, Failure, RedisOptions,
+    gate::{Gate, Pass},
+    place::slot_tag,
+    script::Scripts,
+    sentinel::Sentinel,
+};
+use crate::store::SetupError;
+
+/// How many commands may wait to be written; those behind wait within their own timeout.
+const PIPELINE: usize = 1_024;
+
+/// [`Node::slot`] of a server that is no node of a Cluster, or serves no slot.
+const NO_SLOT: u32 = u32::MAX;
+
+/// A shard's primary, a replica, a Cluster's node, or whom Sentinel calls the primary.
+pub(super) struct Node {
+    /// `host:port`, or Sentinel's name for it.
+    pub(super) name: Box<str>,
+    target: Target,
+    options: Arc<RedisOptions>,
+    pub(super) gate: Gate,
+    /// Workers whose breaker is open.
+    lost: AtomicUsize,
+    /// How often all connections were called wrong.
+    revoked: watch::Sender<u64>,
+    /// A slot that this node of a Cluster serves.
+    slot: AtomicU32,
+    /// Whether it was told why there is no connection.
+    told: AtomicBool,
+}
+
+enum Target {
+    Server(Box<Client>),
+    Sentinel(Arc<Sentinel>),
+}
+
+/// A connection that was found alive, and when the server came up that it leads to.
+pub(super) struct Connected {
+    pub(super) connection: MultiplexedConnection,
+    pub(super) epoch: u64,
+}
+
+impl Node {
+    pub(super) fn server(client: Client, options: Arc<RedisOptions>) -> Self {
+        let name = client.get_connection_info().addr().to_string().to_ascii_lowercase();
+        Self::new(name.into(), Target::Server(Box::new(client)), options)
+    }
+
+    pub(super) fn watched(sentinel: Arc<Sentinel>, options: Arc<RedisOptions>) -> Self {
+        Self::new(sentinel.master.clone(), Target::Sentinel(sentinel), options)
+    }
+
+    fn new(name: Box<str>, target: Target, options: Arc<RedisOptions>) -> Self {
+        Self {
+            name,
+            target,
+            options,
+            gate: Gate::new(),
+            lost: AtomicUsize::new(0),
+            revoked: watch::Sender::new(0),
+            slot: AtomicU32::new(NO_SLOT),
+            told: AtomicBool::new(false),
+        }
+    }
+
+    /// The host of a server with a fixed address.
+    pub(super) fn host(&self) -> Option<&str> {
+        match &self.target {
+            Target::Server(client) => address(client.get_connection_info()).map(|(host, _)| host),
+            Target::Sentinel(_) => None,
+        }
+    }
+
+    /// Workers that have lost it.
+    pub(super) fn lost(&self) -> usize {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Whether nobody is known to have lost it.
+    pub(super) fn is_up(&self) -> bool {
+        self.lost() == 0 && !self.gate.is_down()
+    }
+
+    /// A worker's breaker opens.
+    pub(super) fn lose(&self, failure: Failure) {
+        if self.lost.fetch_add(1, Ordering::Relaxed) == 0 {
+            let (shard, failure) = (&*self.name, failure.label());
+            tracing::warn!(shard, failure, "Redis is lost: limits fall back");
+        }
+    }
+
+    /// A worker's breaker closes.
+    pub(super) fn regain(&self) {
+        if self.lost.fetch_sub(1, Ordering::Relaxed) == 1 {
+            tracing::info!(shard = &*self.name, "Redis is back: limits are shared again");
+        }
+    }
+
+    /// A worker whose breaker is open ends.
+    pub(super) fn forget(&self) {
+        self.lost.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// A slot that it serves, so that a write can be tried there.
+    pub(super) fn serves(&self, slot: u16) {
+        self.slot.store(slot.into(), Ordering::Relaxed);
+    }
+
+    /// Calls every connection wrong: they lead to a server that is the primary no more.
+    pub(super) fn revoke(&self) {
+        self.revoked.send_modify(|times| *times += 1);
+    }
+
+    /// Tells of [`Self::revoke`].
+    pub(super) fn revocations(&self) -> watch::Receiver<u64> {
+        self.revoked.subscribe()
+    }
+
+    /// Connects, within the connect timeout, without asking the gate. Commands have no timeout of their
+    /// own: whoever waits for one says how long.
+    pub(super) async fn open(&self) -> Result<MultiplexedConnection, Failure> {
+        let opened = match &self.target {
+            Target::Server(client) => open(client, self.options.connect_timeout).await,
+            Target::Sentinel(sentinel) => sentinel.primary(&self.options).await,
+        };
+        match &opened {
+            Ok(_) => self.told.store(false, Ordering::Relaxed),
+            Err(why) if !self.told.swap(true, Ordering::Relaxed) => {
+                tracing::warn!(shard = &*self.name, why = %why.why, "no connection to Redis");
+            }
+            Err(_) => {}
+        }
+        opened.map_err(|why| why.failure)
+    }
+
+    /// Uses the pass: connects, and makes sure that Redis writes; loads the scripts on the way.
+    pub(super) async fn connect(&self, pass: Pass<'_>) -> Result<Connected, Failure> {
+        let connected = match self.open().await {
+            Ok(connection) => self.probe(connection).await,
+            Err(failure) => Err(failure),
+        };
+        let epoch = pass.end(connected.as_ref().map(drop).map_err(|&failure| failure));
+        Ok(Connected { connection: connected?, epoch })
+    }
+
+    async fn probe(
+        &self,
+        mut connection: MultiplexedConnection,
+    ) -> Result<MultiplexedConnection, Failure> {
+        let mut probe = redis::pipe();
+        for load in Scripts::load() {
+            probe.add_command(load).ignore();
+        }
+        let namespace = &self.options.namespace;
+        let key = match u16::try_from(self.slot.load(Ordering::Relaxed)) {
+            Ok(slot) => format!("{namespace}:{{{}}}:probe", slot_tag(slot)),
+            Err(_) => format!("{namespace}:probe"),
+        };
+        probe.cmd("SET").arg(key).arg(1).arg("PX").arg(1_000).ignore();
+        let probing = probe.exec_async(&mut connection);
+        match time::timeout(self.options.response_timeout, probing).await {
+            Ok(Ok(())) => Ok(connection),
+            // A Cluster's node that serves other slots, or none, says so, and is well.
+            Ok(Err(error)) if is_elsewhere(&error) => Ok(connection),
+            Ok(Err(error)) => Err(Failure::of(&error)),
+            Err(_) => Err(Failure::Timeout),
+        }
+    }
+}
+
+/// Why there is no connection; `why` holds nothing that was sent.
+pub(super) struct Unconnected {
+    pub(super) failure: Failure,
+    pub(super) why: String,
+}
+
+impl From<Failure> for Unconnected {
+    fn from(failure: Failure) -> Self {
+        Self { failure, why: failure.label().to_owned() }
+    }
+}
+
+/// Whether a Cluster says that the key is at another node.
+pub(super) fn is_elsewhere(error: &redis::RedisError) -> bool {
+    matches!(error.code(), Some("MOVED" | "ASK"))
+}
+
+/// Connects to one server.
+pub(super) async fn open(
+    client: &Client,
+    within: Duration,
+) -> Result<MultiplexedConnection, Unconnected> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(within))
+        .set_response_timeout(None)
+        .set_pipeline_buffer_size(PIPELINE);
+    let connecting = client.get_multiplexed_async_connection_with_config(&config);
+    // The crate's timeout may leave the look-up of the name out; this one does not.
+    let error = match time::timeout(within, connecting).await {
+        Ok(Ok(connection)) => return Ok(connection),
+        Ok(Err(error)) => error,
+        Err(_) => return Err(Failure::Timeout.into()),
+    };
+    let failure = Failure::of(&error);
+    let why = if error.kind() == redis::ErrorKind::AuthenticationFailed
+        || matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM"))
+    {
+        "the user name or the password is refused".to_owned()
+    } else if error.is_io_error() {
+        // The system's or TLS' own words: nothing was answered yet.
+        error.to_string()
+    } else {
+        error.code().unwrap_or(failure.label()).to_owned()
+    };
+    Err(Unconnected { failure, why })
+}
+
+/// Reads a URL. The error does not repeat it: it may hold a password.
+pub(super) fn client(
+    url: &str,
+    credentials: &Credentials,
+    tls_ca: Option<&[u8]>,
+) -> Result<Client, SetupError> {
+    let expected = "expected redis://[user:password@]host[:port][/database] or rediss://";
+    let info = url.into_connection_info().map_err(|_| SetupError::Url(expected))?;
+    let tcp = info.tcp_settings().clone().set_nodelay(true);
+    let info = with_credentials(info.set_tcp_settings(tcp), credentials);
+    let opened = match tls_ca {
+        Some(ca) if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) => {
+            let certificates = TlsCertificates { client_tls: None, root_cert: Some(ca.to_vec()) };
+            return Client::build_with_tls(info, certificates).map_err(|_| SetupError::Ca);
+        }
+        _ => Client::open(info),
+    };
+    opened.map_err(|_| SetupError::Url(expected))
+}
+
+fn with_credentials(info: ConnectionInfo, credentials: &Credentials) -> ConnectionInfo {
+    let mut settings = info.redis_settings().clone();
+    if settings.username().is_none() && settings.password().is_none() {
+        if let Some(username) = &credentials.username {
+            settings = settings.set_username(username);
+        }
+        if let Some(password) = &credentials.password {
+            settings = settings.set_password(password);
+        }
+    }
+    info.set_redis_settings(settings)
+}
+
+/// The same way in, at another address.
+pub(super) fn client_at(like: &ConnectionInfo, host: &str, port: u16) -> Option<Client> {
+    let host = host.to_owned();
+    let address = match like.addr() {
+        ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure: *insecure,
+            tls_params: tls_params.clone(),
+        },
+        _ => ConnectionAddr::Tcp(host, port),
+    };
+    Client::open(like.clone().set_addr(address)).ok()
+}
+
+/// Host and port; `None` of a socket in the file system.
+pub(super) fn address(info: &ConnectionInfo) -> Option<(&str, u16)> {
+    match info.addr() {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+            Some((host, *port))
+        }
+        _ => None,
+    }
+}

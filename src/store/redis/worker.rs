@@ -1,0 +1,294 @@
+//! One worker's way to the shared store: a connection and a breaker for each server.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use redis::{Cmd, FromRedisValue, RedisError, aio::MultiplexedConnection};
+use tokio::task::AbortHandle;
+
+use super::{
+    Failure, Shared,
+    cluster::{Cluster, SlotMap},
+    link::{Link, Live},
+    node::is_elsewhere,
+    place::Place,
+    script::{self, By},
+    shared::Servers,
+};
+use crate::{
+    clock::Clock,
+    limit::{Charge, Key, Millis, Settlement, Verdict},
+};
+
+/// One worker's way to Redis.
+pub(in crate::store) struct Worker {
+    shared: Arc<Shared>,
+    links: Arc<Links>,
+    clock: Clock,
+    /// Follows the Cluster's map, so that connections are there before requests need them.
+    follower: Option<AbortHandle>,
+}
+
+/// The connections to the servers that are known now.
+struct Links {
+    cluster: Option<Arc<Cluster>>,
+    now: ArcSwap<View>,
+    replacing: Mutex<()>,
+}
+
+struct View {
+    /// The map that the connections are in the order of; none without a Cluster.
+    map: Option<Arc<SlotMap>>,
+    links: Box<[Arc<Link>]>,
+}
+
+/// Whom a call asked last.
+struct Asked {
+    link: Arc<Link>,
+    live: Live,
+}
+
+/// Why a call gave nothing.
+struct Miss {
+    failure: Failure,
+    /// Whether whoever was asked is to be taken for lost.
+    trips: bool,
+}
+
+impl From<Failure> for Miss {
+    fn from(failure: Failure) -> Self {
+        Self { failure, trips: true }
+    }
+}
+
+impl From<RedisError> for Miss {
+    fn from(error: RedisError) -> Self {
+        // A slot is on its way: that is no fault of the node.
+        let trips = !is_elsewhere(&error) && error.code() != Some("TRYAGAIN");
+        Self { failure: Failure::of(&error), trips }
+    }
+}
+
+impl Worker {
+    /// Starts connecting in the background of the current runtime.
+    pub(in crate::store) fn new(shared: Arc<Shared>, clock: Clock) -> Self {
+        let (cluster, nodes) = match &shared.servers {
+            Servers::Fixed(shards) => (None, shards.iter().map(|shard| &shard.primary).collect()),
+            Servers::Cluster(cluster) => (Some(Arc::clone(cluster)), Vec::new()),
+        };
+        let links = nodes.into_iter().map(|node| Arc::new(Link::new(Arc::clone(node)))).collect();
+        let view = View { map: None, links };
+        let links = Links { cluster, now: ArcSwap::from_pointee(view), replacing: Mutex::new(()) };
+        let links = Arc::new(links);
+        let follower = links.cluster.as_ref().map(|cluster| {
+            cluster.refresh();
+            tokio::spawn(follow(Arc::clone(&links), Arc::clone(cluster))).abort_handle()
+        });
+        Self { shared, links, clock, follower }
+    }
+
+    /// Where the records of a caller are. Cheap, and nothing at all where there is one server.
+    pub(in crate::store) fn place(&self, key: Key) -> Place {
+        self.shared.place(key)
+    }
+
+    /// One script call for all charges, whose keys must live at `place`. Waits no longer than the
+    /// response timeout, whatever happens; with an open breaker, not at all.
+    pub(in crate::store) async fn charge(
+        &self,
+        place: Place,
+        charges: &[Charge<'_>],
+    ) -> Result<Verdict, Failure> {
+        let command = |by, now| self.shared.scripts.charge(by, charges, now);
+        let limits = || charges.iter().map(|charge| charge.limit);
+        self.call(place, command, |reply| script::verdict(limits(), reply)).await
+    }
+
+    /// One script call that charges nothing, under the same rules.
+    pub(in crate::store) async fn look(
+        &self,
+        place: Place,
+        charges: &[Charge<'_>],
+    ) -> Result<Verdict, Failure> {
+        let command = |by, now| self.shared.scripts.look(by, charges, now);
+        let limits = || charges.iter().map(|charge| charge.limit);
+        self.call(place, command, |reply| script::verdict(limits(), reply)).await
+    }
+
+    /// One script call for all corrections, under the same rules. One that gave no answer may have been
+    /// made, and is not repeated.
+    pub(in crate::store) async fn settle(
+        &self,
+        place: Place,
+        settlements: &[Settlement<'_>],
+    ) -> Result<Verdict, Failure> {
+        let command = |by, now| self.shared.scripts.settle(by, settlements, now);
+        let limits = || settlements.iter().map(|settlement| settlement.limit);
+        self.call(place, command, |reply| script::verdict(limits(), reply)).await
+    }
+
+    /// One call of a script on records at `place`: `command` makes it for a time to decide at (0: the
+    /// server's own), `read` understands the reply. A call that may have been executed is never
+    /// repeated.
+    async fn call<T>(
+        &self,
+        place: Place,
+        command: impl Fn(By, Millis) -> Cmd,
+        read: impl FnOnce(&[i64]) -> Option<T>,
+    ) -> Result<T, Failure> {
+        let link = self.links.to(place);
+        if link.as_ref().is_some_and(|link| link.is_open()) {
+            self.links.failed();
+            return Err(Failure::Open);
+        }
+        let now = self.clock.manual_now().unwrap_or(0);
+        let mut asked = None;
+        let asking = self.ask(place, link, |by| command(by, now), &mut asked);
+        let asking = tokio::time::timeout(self.shared.options.response_timeout, asking);
+        let outcome = asking.await.unwrap_or(Err(Failure::Timeout.into()));
+        let outcome = outcome.and_then(|reply| read(&reply).ok_or(Failure::Reply.into()));
+        outcome.map_err(|Miss { failure, trips }| {
+            if let Some(Asked { link, live }) = asked.as_ref().filter(|_| trips) {
+                link.trip(live, failure);
+            }
+            self.links.failed();
+            failure
+        })
+    }
+
+    /// Asks the server that has the place; where a Cluster says that another has it, that one, once.
+    async fn ask(
+        &self,
+        place: Place,
+        link: Option<Arc<Link>>,
+        command: impl Fn(By) -> Cmd,
+        asked: &mut Option<Asked>,
+    ) -> Result<Vec<i64>, Miss> {
+        let link = match link {
+            Some(link) => link,
+            None => self.links.find(place).await?,
+        };
+        let live = link.live().await?;
+        let Asked { link, live } = asked.insert(Asked { link, live });
+        let error = match run::<Vec<i64>>(&mut live.connection, &command, false).await {
+            Ok(reply) => return Ok(reply),
+            Err(error) => error,
+        };
+        // It said that it did not execute the call.
+        let redirected = self.links.redirected(&error, link);
+        let Some((link, asking)) = redirected else { return Err(error.into()) };
+        let live = link.live().await?;
+        let Asked { live, .. } = asked.insert(Asked { link, live });
+        Ok(run(&mut live.connection, &command, asking).await?)
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if let Some(follower) = &self.follower {
+            follower.abort();
+        }
+    }
+}
+
+impl Links {
+    /// The connection for a place, where one is known.
+    fn to(&self, place: Place) -> Option<Arc<Link>> {
+        let view = self.now.load();
+        let Some(map) = &view.map else {
+            return view.links.get(usize::from(place.0)).cloned();
+        };
+        let cluster = self.cluster.as_ref()?;
+        if Arc::ptr_eq(map, &cluster.map()) {
+            return view.links.get(map.owner(place)?).cloned();
+        }
+        drop(view);
+        let view = self.replace(cluster);
+        view.links.get(view.map.as_ref()?.owner(place)?).cloned()
+    }
+
+    /// The connection for a place that none was known for: waits for the Cluster's first map.
+    async fn find(&self, place: Place) -> Result<Arc<Link>, Failure> {
+        let cluster = self.cluster.as_ref().ok_or(Failure::Open)?;
+        cluster.read_once().await;
+        self.replace(cluster);
+        self.to(place).ok_or(Failure::Open)
+    }
+
+    /// Follows a Cluster's word that another node has the place; whether to say that it was sent there.
+    fn redirected(&self, error: &RedisError, asked: &Link) -> Option<(Arc<Link>, bool)> {
+        let cluster = self.cluster.as_ref()?;
+        let (node, asking) = cluster.redirect(error, asked.node())?;
+        let view = self.replace(cluster);
+        let known = view.links.iter().find(|link| link.node().name == node.name);
+        Some((known.map_or_else(|| Arc::new(Link::new(node)), Arc::clone), asking))
+    }
+
+    /// Connections for the map of now: those that are there stay.
+    fn replace(&self, cluster: &Arc<Cluster>) -> Arc<View> {
+        let _replacing = self.replacing.lock();
+        let map = Arc::clone(&cluster.map());
+        let view = self.now.load_full();
+        if view.map.as_ref().is_some_and(|known| Arc::ptr_eq(known, &map)) {
+            return view;
+        }
+        let links = map.nodes.iter().map(|node| {
+            let known = view.links.iter().find(|link| Arc::ptr_eq(link.node(), node));
+            known.map_or_else(|| Arc::new(Link::new(Arc::clone(node))), Arc::clone)
+        });
+        let links = links.collect();
+        let view = Arc::new(View { map: Some(map), links });
+        self.now.store(Arc::clone(&view));
+        view
+    }
+
+    /// A call gave nothing: of a Cluster the map may be an old one.
+    fn failed(&self) {
+        if let Some(cluster) = &self.cluster {
+            cluster.refresh();
+        }
+    }
+}
+
+/// Opens connections as the Cluster's map changes.
+async fn follow(links: Arc<Links>, cluster: Arc<Cluster>) {
+    let mut progress = cluster.progress();
+    loop {
+        if !cluster.map().nodes.is_empty() {
+            links.replace(&cluster);
+        }
+        // The sender is a part of the Cluster: an error cannot be.
+        if progress.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Runs a script; `asking` says first that a Cluster's other node sent it here.
+pub(super) async fn run<T: FromRedisValue>(
+    connection: &mut MultiplexedConnection,
+    command: impl Fn(By) -> Cmd,
+    asking: bool,
+) -> Result<T, RedisError> {
+    let answer: Result<T, _> = once(connection, &command(By::Name), asking).await;
+    if answer.as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT")) {
+        // Redis forgot the script, so it ran nothing: asking again cannot charge twice.
+        return once(connection, &command(By::Text), asking).await;
+    }
+    answer
+}
+
+async fn once<T: FromRedisValue>(
+    connection: &mut MultiplexedConnection,
+    command: &Cmd,
+    asking: bool,
+) -> Result<T, RedisError> {
+    if !asking {
+        return command.query_async(connection).await;
+    }
+    let mut both = redis::pipe();
+    both.cmd("ASKING").ignore().add_command(command.clone());
+    let (reply,) = both.query_async(connection).await?;
+    Ok(reply)
+}

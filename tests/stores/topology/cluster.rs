@@ -1,0 +1,104 @@
+use tidegate::store::Topology;
+use tokio_util::sync::CancellationToken;
+
+use super::{CHANGE, ask, is_exact, now, shared, stores};
+use crate::{
+    redis_server::RedisServer,
+    redis_topology::RedisCluster,
+    support::{charge, eventually, limit},
+};
+
+/// The first keys from 1 that live on each of the first three nodes.
+fn keys(cluster: &RedisCluster) -> [u128; 3] {
+    let mut keys = [0; 3];
+    for key in 1..100 {
+        let (_, home) = cluster.home(&format!("{key:032x}"));
+        if keys[home] == 0 {
+            keys[home] = key;
+        }
+    }
+    keys
+}
+
+#[tokio::test]
+async fn quotas_are_exact_and_slots_are_followed_where_they_go() {
+    let cluster = RedisCluster::start();
+    let gateways = [0, 1].map(|_| stores(Topology::Cluster(cluster.urls())));
+    is_exact(&gateways, 0..12).await;
+
+    let store = gateways[0].worker();
+    let keys = keys(&cluster);
+    let (broad, narrow) = (limit("broad", 100), limit("narrow", 1));
+    let all = [charge(&broad, keys[0]), charge(&narrow, keys[1]), charge(&broad, keys[2])];
+    shared("the Cluster is there", &store, &limit("warm", 1_000), keys[0]).await;
+    let verdict = ask(&store, &all).await;
+    assert!(verdict.admitted && verdict.origins.is_some(), "{verdict:?}");
+    assert!(!ask(&store, &all).await.admitted);
+    eventually("what was refused is given back", CHANGE, async || {
+        let looked = store.look(&all, now()).await.unwrap();
+        looked.decisions[0].remaining == 99 && looked.decisions[2].remaining == 99
+    })
+    .await;
+
+    // One slot on its way from the first node to the second: its record, and one that is new there.
+    let failures = gateways[0].stats().failures;
+    let moving = keys[0];
+    let (slot, from) = cluster.home(&format!("{moving:032x}"));
+    let to = (from + 1) % 3;
+    let new = limit("new", 100);
+    let mut used = 1;
+    let mut remaining = async |step: &str| {
+        let verdict = ask(&store, &[charge(&broad, moving)]).await;
+        assert!(verdict.admitted && !verdict.fallback, "{step}");
+        used += 1;
+        assert_eq!(verdict.decisions[0].remaining, 100 - used, "{step}");
+    };
+    cluster.begin_move(&slot, from, to);
+    remaining("there is still the record").await;
+    assert_eq!(ask(&store, &[charge(&new, moving)]).await.decisions[0].remaining, 99);
+    assert_eq!(ask(&store, &[charge(&new, moving)]).await.decisions[0].remaining, 98);
+    cluster.move_keys(&slot, from, to);
+    remaining("asked there once").await;
+    assert_eq!(gateways[0].look(&[charge(&new, moving)]).await.unwrap().decisions[0].remaining, 98);
+    cluster.end_move(&slot, to);
+    remaining("moved").await;
+    remaining("looked for there").await;
+    let looked = gateways[1].look(&[charge(&broad, moving)]).await.unwrap();
+    assert_eq!(looked.decisions[0].remaining, 100 - used);
+    gateways[1].reset(&[&broad], charge(&broad, moving).key).await.unwrap();
+    assert_eq!(ask(&store, &[charge(&broad, moving)]).await.decisions[0].remaining, 99);
+    assert_eq!(gateways[0].stats().failures, failures, "nothing was lost on the way");
+}
+
+#[tokio::test]
+async fn a_replica_that_takes_over_is_followed() {
+    let mut cluster = RedisCluster::start();
+    let stores = stores(Topology::Cluster(cluster.urls()));
+    let stop = CancellationToken::new();
+    tokio::spawn(stores.clone().run(stop.clone()));
+    stores.prepared().await;
+    let seed = stores.seed();
+    let store = stores.worker();
+    let limit = limit("over", 1_000_000);
+    let keys = keys(&cluster);
+    for key in keys {
+        shared("every node is there", &store, &limit, key).await;
+    }
+    assert_eq!(stores.shards().len(), 3);
+    let lost = cluster.nodes[0].address();
+    cluster.nodes[0].kill();
+    assert!(ask(&store, &[charge(&limit, keys[0])]).await.fallback);
+    assert!(stores.shards().iter().any(|shard| *shard.name == *lost && !shard.is_up));
+    assert!(!ask(&store, &[charge(&limit, keys[1])]).await.fallback, "the others are there");
+    shared("the replica has taken over", &store, &limit, keys[0]).await;
+    let is_there = |node: &RedisServer| node.command::<u64>(&["DBSIZE"]) > 0;
+    assert!(is_there(&cluster.nodes[3]));
+    eventually("all are well, and the dead one is forgotten", CHANGE, async || {
+        let shards = stores.shards();
+        shards.iter().all(|shard| shard.is_up && *shard.name != *lost)
+            && stores.status().is_healthy()
+    })
+    .await;
+    assert_eq!(stores.seed(), seed);
+    stop.cancel();
+}

@@ -1,0 +1,45 @@
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tidegate::store::{Shard, Topology};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::{ask, stores};
+use crate::support::{charge, limit};
+
+#[tokio::test]
+async fn a_server_that_is_down_is_tried_once_a_second_by_all_workers_together() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let tried = Arc::new(AtomicUsize::new(0));
+    let counting = Arc::clone(&tried);
+    tokio::spawn(async move {
+        // Accepts and closes.
+        while listener.accept().await.is_ok() {
+            counting.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let url = format!("redis://{address}").into();
+    let stores = stores(Topology::Shards(vec![Shard { primary: url, replicas: vec![] }]));
+    let workers: Vec<_> = (0..4).map(|_| stores.worker()).collect();
+    let stop = CancellationToken::new();
+    tokio::spawn(stores.clone().run(stop.clone()));
+    let limit = limit("down", 1_000_000);
+    let seconds = 3;
+    for _ in 0..seconds * 20 {
+        for worker in &workers {
+            assert!(ask(worker, &[charge(&limit, 1)]).await.fallback);
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let tried = tried.load(Ordering::Relaxed);
+    assert!((2..=seconds + 1).contains(&tried), "{tried} attempts in {seconds} s");
+    assert_eq!(stores.status().lost, 4);
+    stop.cancel();
+}

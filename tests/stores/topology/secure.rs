@@ -1,0 +1,138 @@
+use std::{path::Path, time::Duration};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tempfile::TempDir;
+use tidegate::{
+    clock::Clock,
+    server::{Server, StartError},
+    store::{Credentials, RedisOptions, SetupError, Shard, Store, Stores, Topology},
+};
+
+use super::{ask, options, shards, shared};
+use crate::{
+    redis_server::{RedisServer, free_port},
+    support::{charge, eventually, limit},
+};
+
+fn with(options: RedisOptions) -> (std::sync::Arc<Stores>, Store) {
+    let stores = Stores::redis(options, Clock::system(), 100).expect("usable options");
+    let store = stores.worker();
+    (stores, store)
+}
+
+fn credentials(username: Option<&str>, password: &str) -> Credentials {
+    Credentials { username: username.map(Box::from), password: Some(password.into()) }
+}
+
+/// An authority, and a server's certificate and key that it signed: PEM.
+fn certificates(folder: &Path) -> String {
+    let mut params = CertificateParams::new(vec![]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    let server = params.signed_by(&key, &authority).unwrap();
+    std::fs::write(folder.join("ca.pem"), authority.pem()).unwrap();
+    std::fs::write(folder.join("server.pem"), server.pem()).unwrap();
+    std::fs::write(folder.join("server.key"), key.serialize_pem()).unwrap();
+    authority.pem()
+}
+
+#[tokio::test]
+async fn tls_is_checked_against_the_authority_that_is_given() {
+    let folder = TempDir::new().unwrap();
+    let ca = certificates(folder.path());
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let port = free_port().to_string();
+    let _server = RedisServer::start_with(&[
+        "--tls-port",
+        &port,
+        "--tls-cert-file",
+        &file("server.pem"),
+        "--tls-key-file",
+        &file("server.key"),
+        "--tls-ca-cert-file",
+        &file("ca.pem"),
+        "--tls-auth-clients",
+        "no",
+    ]);
+    let url: Box<str> = format!("rediss://127.0.0.1:{port}").into();
+    let to = |tls_ca: Option<&str>| {
+        let topology = Topology::Shards(vec![Shard { primary: url.clone(), replicas: vec![] }]);
+        let tls_ca = tls_ca.map(|ca| ca.as_bytes().into());
+        RedisOptions { tls_ca, ..options(topology) }
+    };
+    let limit = limit("tls", 1_000);
+    let (stores, store) = with(to(Some(&ca)));
+    shared("TLS with the authority", &store, &limit, 1).await;
+    assert!(stores.look(&[charge(&limit, 1)]).await.is_ok());
+
+    let other = certificates(TempDir::new().unwrap().path());
+    for wrong in [Some(&*other), None] {
+        let (stores, store) = with(to(wrong));
+        assert!(ask(&store, &[charge(&limit, 1)]).await.fallback);
+        assert!(stores.look(&[charge(&limit, 1)]).await.is_err());
+    }
+    let nonsense = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let made = Stores::redis(to(Some(nonsense)), Clock::system(), 100);
+    assert!(matches!(made, Err(SetupError::Ca)));
+}
+
+#[tokio::test]
+async fn a_password_is_used_where_the_url_has_none() {
+    let mut server = RedisServer::absent_with(&["--requirepass", "hush"]);
+    server.login = Some(":hush".to_owned());
+    server.restart();
+    let _: String = server.command(&["ACL", "SETUSER", "gateway", "on", ">hash", "~*", "+@all"]);
+    let limit = limit("secret", 1_000);
+    for right in [credentials(None, "hush"), credentials(Some("gateway"), "hash")] {
+        let (_stores, store) =
+            with(RedisOptions { credentials: right, ..options(shards(&[&server])) });
+        shared("the right password", &store, &limit, 1).await;
+    }
+    // What the URL says comes first.
+    let url = format!("redis://:hush@{}", server.address()).into();
+    let topology = Topology::Shards(vec![Shard { primary: url, replicas: vec![] }]);
+    let wrong = credentials(None, "wrong");
+    let (_stores, store) = with(RedisOptions { credentials: wrong.clone(), ..options(topology) });
+    shared("the URL's password", &store, &limit, 1).await;
+
+    let (stores, store) = with(RedisOptions { credentials: wrong, ..options(shards(&[&server])) });
+    assert!(ask(&store, &[charge(&limit, 1)]).await.fallback);
+    let seconds = Duration::from_secs(5);
+    eventually("it is known to be lost", seconds, async || !stores.shards()[0].is_up).await;
+}
+
+#[test]
+fn a_secret_of_the_configuration_is_read_at_the_start_or_told_to_be_missing() {
+    let mut redis = RedisServer::absent_with(&["--requirepass", "hush"]);
+    redis.login = Some(":hush".to_owned());
+    redis.restart();
+    let folder = TempDir::new().unwrap();
+    let secret = folder.path().join("secret");
+    let config = folder.path().join("tidegate.yaml");
+    let start = |more: &str| {
+        let text = format!(
+            "listen: [{{address: 127.0.0.1:0}}]\nworkers: 1\nstore: {{redis: {{shards: \
+             [{{primary: '{}'}}], connect_timeout: 1s, response_timeout: 1s, {more}}}}}\n\
+             upstreams: {{a: {{respond: {{body: hi}}}}}}\n\
+             routes: [{{name: a, match: {{path: /}}, upstream: a}}]\n",
+            redis.url()
+        );
+        std::fs::write(&config, text).unwrap();
+        let variables = |name: &str| (name == "HERE").then(|| "hush".to_owned());
+        Server::start_with(&config, Clock::system(), &variables)
+    };
+    let file = format!("password: 'file:{}'", secret.display());
+    std::fs::write(&secret, "hush\n").unwrap();
+    for right in ["password: env:HERE", &file] {
+        let server = start(right).unwrap_or_else(|error| panic!("{right}: {error}"));
+        assert!(server.shared.stores.status().is_healthy(), "{right}");
+    }
+    let wrong = |more: &str| start(more).err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(wrong("password: env:GONE").contains("the variable GONE is not set"));
+    std::fs::remove_file(&secret).unwrap();
+    assert!(wrong(&file).contains(secret.to_str().unwrap()));
+    let ca = start("tls_ca: /nowhere/ca.pem").err();
+    assert!(matches!(ca, Some(StartError::Faults(_))), "without TLS");
+}

@@ -1,0 +1,206 @@
+use std::time::Duration;
+
+use tidegate::{
+    clock::Clock,
+    limit::{Change, Limit, OnFailure, Settlement},
+    store::{Shard, StoreError, Stores, Topology},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{CHANGE, ask, is_exact, key, keys_on, now, options, shards, shared, stores};
+use crate::{
+    redis_server::RedisServer,
+    redis_topology::{primary, replica_of, replicate},
+    support::{NOW, charge, eventually, limit},
+};
+
+#[tokio::test]
+async fn quotas_are_exact_over_shards_whatever_their_order() {
+    let [a, b] = [RedisServer::start(), RedisServer::start()];
+    let gateways = [stores(shards(&[&a, &b])), stores(shards(&[&b, &a]))];
+    is_exact(&gateways, 0..24).await;
+    for server in [&a, &b] {
+        assert!(server.command::<u64>(&["DBSIZE"]) > 10);
+    }
+}
+
+#[tokio::test]
+async fn limits_on_two_shards_are_charged_all_or_none() {
+    let [a, b] = [RedisServer::start(), RedisServer::start()];
+    let stores = stores(shards(&[&a, &b]));
+    let store = stores.worker();
+    let [on_a, on_b] = keys_on(&store, [&a, &b]).await;
+    let (broad, narrow) = (limit("broad", 10), limit("narrow", 1));
+    let both = [charge(&broad, on_a), charge(&narrow, on_b)];
+
+    let verdict = ask(&store, &both).await;
+    assert!(verdict.admitted && !verdict.fallback);
+    assert_eq!(verdict.origins.as_ref().map(|origins| origins.len()), Some(2));
+    assert_eq!(verdict.decisions.iter().map(|d| d.remaining).collect::<Vec<_>>(), [9, 0]);
+
+    for _ in 0..3 {
+        let verdict = ask(&store, &both).await;
+        assert!(!verdict.admitted && verdict.decisions[0].admitted);
+        assert!(verdict.decisions[1].retry_at.is_some());
+    }
+    eventually("what was refused is given back", CHANGE, async || {
+        store.look(&both, now()).await.unwrap().decisions[0].remaining == 9
+    })
+    .await;
+    let verdict = ask(&store, &both).await;
+    assert_eq!(verdict.decisions[0].remaining, 9, "told as if it had not been charged");
+
+    // Corrections go each to its shard, and are told of together.
+    let looked = stores.look(&both).await.unwrap();
+    assert_eq!(looked.decisions[1].remaining, 0);
+    let change = |at: usize| Change::Refund { charged_at: verdict.origin(at).now, cost: 1 };
+    let first = ask(&store, &[charge(&broad, on_a)]).await;
+    let settlements = [
+        Settlement {
+            limit: &broad,
+            key: key(on_a),
+            change: Change::Refund { charged_at: first.now, cost: 1 },
+        },
+        Settlement { limit: &narrow, key: key(on_b), change: change(1) },
+    ];
+    let settled = store.settle(&settlements, false, now()).await.unwrap();
+    assert_eq!(settled.decisions.len(), 2);
+    assert!(settled.decisions.iter().all(|decision| decision.counted));
+    assert_eq!(settled.decisions[1].remaining, 1, "the refunds took nothing else");
+    stores.reset(&[&narrow], key(on_b)).await.unwrap();
+    assert!(ask(&store, &both).await.admitted);
+}
+
+#[tokio::test]
+async fn a_shard_that_is_lost_takes_only_its_own_keys() {
+    let [a, mut b] = [RedisServer::start(), RedisServer::start()];
+    let stores = stores(shards(&[&a, &b]));
+    let store = stores.worker();
+    let [on_a, on_b] = keys_on(&store, [&a, &b]).await;
+    let (broad, narrow) = (limit("broad", 10), limit("narrow", 1));
+    let closed = Limit { on_failure: OnFailure::Closed, index: 7, ..limit("closed", 10) };
+    let both = [charge(&narrow, on_b), charge(&broad, on_a)];
+    b.kill();
+
+    let verdict = ask(&store, &both).await;
+    assert!(verdict.admitted && verdict.fallback && verdict.decisions.iter().all(|d| d.counted));
+    let fallen = [0, 1].map(|at| verdict.origin(at).fallback);
+    assert_eq!(fallen, [true, false], "only the lost one falls back");
+    let up: Vec<bool> = [&b, &a]
+        .map(|server| {
+            let shards = stores.shards();
+            shards.iter().find(|shard| *shard.name == *server.address()).unwrap().is_up
+        })
+        .into();
+    assert_eq!(up, [false, true]);
+    assert_eq!(stores.status().lost, 1);
+
+    // This gateway's own count is at its end: what the other shard has charged is given back.
+    let verdict = ask(&store, &both).await;
+    assert!(!verdict.admitted && !verdict.decisions[0].admitted);
+    let refused = store.charge(&[charge(&closed, on_b), charge(&broad, on_a)], now()).await;
+    assert_eq!(refused, Err(StoreError::Unavailable { limit: 7 }));
+    eventually("what was refused is given back", CHANGE, async || {
+        let looked = store.look(&[charge(&broad, on_a)], now()).await.unwrap();
+        assert!(!looked.fallback);
+        looked.decisions[0].remaining == 9
+    })
+    .await;
+    let settlements = [&narrow, &broad].map(|limit| {
+        let on = if limit.name == narrow.name { on_b } else { on_a };
+        Settlement { limit, key: key(on), change: Change::Overdraw { cost: 1 } }
+    });
+    let settled = store.settle(&settlements, false, now()).await.unwrap();
+    let counted: Vec<bool> = settled.decisions.iter().map(|decision| decision.counted).collect();
+    assert_eq!(counted, [false, true]);
+
+    b.restart();
+    shared("the shard is back", &store, &broad, on_b).await;
+    assert!(stores.shards().iter().all(|shard| shard.is_up));
+}
+
+#[tokio::test]
+async fn a_gateway_that_starts_while_a_shard_is_down_has_the_same_secret() {
+    let mut servers = [RedisServer::start(), RedisServer::start()];
+    let stop = CancellationToken::new();
+    let start = |servers: &[RedisServer; 2]| {
+        let stores = stores(shards(&[&servers[0], &servers[1]]));
+        tokio::spawn(stores.clone().run(stop.clone()));
+        stores
+    };
+    let first = start(&servers);
+    first.prepared().await;
+    for lost in [0, 1] {
+        servers[lost].kill();
+        let second = start(&servers);
+        second.prepared().await;
+        assert_eq!(second.seed(), first.seed(), "while {lost} is down");
+        eventually("they see each other", CHANGE, async || first.status().gateways > 1).await;
+        servers[lost].restart();
+        eventually("the empty one has it, too", CHANGE, async || {
+            servers[lost].command::<u64>(&["EXISTS", "tidegate:seed"]) == 1
+        })
+        .await;
+        let third = start(&servers);
+        third.prepared().await;
+        assert_eq!(third.seed(), first.seed(), "after {lost} came back empty");
+    }
+    stop.cancel();
+}
+
+#[tokio::test]
+async fn a_stale_replica_answers_the_operator_and_decides_nothing() {
+    let server = primary();
+    let mut replica = replica_of(&server);
+    let replicas = vec![replica.url().into()];
+    let topology = Topology::Shards(vec![Shard { primary: server.url().into(), replicas }]);
+    let clock = Clock::manual(NOW);
+    let stores = Stores::redis(options(topology), clock.clone(), 100).unwrap();
+    let store = stores.worker();
+    let limit = limit("stale", 3);
+    let one = [charge(&limit, 1)];
+    assert!(store.charge(&one, NOW).await.unwrap().admitted);
+    eventually("the replica has it", CHANGE, async || {
+        replica.command::<u64>(&["DBSIZE"]) == 1
+            && stores.look(&one).await.unwrap().decisions[0].remaining == 2
+    })
+    .await;
+
+    // From here on it hears nothing new, and still answers.
+    let nowhere = RedisServer::absent().port().to_string();
+    let _: String = replica.command(&["REPLICAOF", "127.0.0.1", &nowhere]);
+    let admitted = async |count: usize| {
+        for _ in 0..count {
+            assert!(store.charge(&one, NOW).await.unwrap().admitted);
+        }
+        assert!(!store.charge(&one, NOW).await.unwrap().admitted);
+    };
+    admitted(2).await;
+    assert_eq!(stores.look(&one).await.unwrap().decisions[0].remaining, 2, "the replica's word");
+    assert_eq!(store.look(&one, NOW).await.unwrap().decisions[0].remaining, 0, "the primary's");
+
+    // By the clock the record is long over; on the replica it is still there.
+    clock.set(NOW + 3_600_000);
+    assert_eq!(replica.command::<u64>(&["DBSIZE"]), 1);
+    let looked = stores.look(&one).await.unwrap().decisions[0];
+    assert_eq!((looked.remaining, looked.used), (3, 0));
+    replica.kill();
+    assert!(store.charge(&one, NOW + 3_600_000).await.unwrap().admitted);
+    assert_eq!(stores.look(&one).await.unwrap().decisions[0].remaining, 2, "the primary's");
+}
+
+#[tokio::test]
+async fn a_primary_that_became_a_replica_is_lost_until_it_is_one_again() {
+    let [server, other] = [primary(), primary()];
+    let stores = stores(shards(&[&server]));
+    let store = stores.worker();
+    let limit = limit("turned", 1_000);
+    shared("it is there", &store, &limit, 1).await;
+    replicate(&server, &other);
+    assert!(ask(&store, &[charge(&limit, 1)]).await.fallback);
+    // It answers all the while, and is not taken for one that writes.
+    tokio::time::sleep(Duration::from_millis(1_600)).await;
+    assert!(ask(&store, &[charge(&limit, 1)]).await.fallback);
+    let _: String = server.command(&["REPLICAOF", "NO", "ONE"]);
+    shared("it writes again", &store, &limit, 1).await;
+}
