@@ -117,6 +117,7 @@ pub fn run(
         }
         // What is given back to Redis goes over this worker's connection.
         let _ = timeout(LINGER, worker.gateway.settled()).await;
+        worker.gateway.leave().await;
         worker.gateway.end();
         sweeping.abort();
         Ok(())

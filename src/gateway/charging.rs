@@ -130,6 +130,11 @@ impl Gateway {
         self.payer.paying.wait().await;
     }
 
+    /// Gives back to the store what it keeps for requests that will not come.
+    pub async fn leave(&self) {
+        self.store.leave().await;
+    }
+
     /// Tells the store nothing more: the worker's runtime ends.
     pub fn end(&self) {
         self.payer.over.set(true);

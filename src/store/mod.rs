@@ -1,35 +1,43 @@
 //! Where limits keep their counters: this process, or Redis.
 //!
 //! [`Stores`] is the process's one store; it outlives every reload. Each worker has its own [`Store`],
-//! a door to it. Charges whose records live at several places of Redis are decided by `groups`. Next come,
-//! behind the same door: a cache of refusals and reservations (in front of `redis`'s worker).
+//! a door to it. With Redis behind it, `ahead` decides first, by refusals that it remembers and from tokens
+//! taken ahead, `several` where a request has several limits; what has to be asked for goes to `redis`,
+//! by `groups` where it lives at several places; and `fallback` decides where no answer comes.
 
+mod ahead;
+mod door;
 mod fallback;
 mod groups;
 pub mod memory;
+mod record_id;
 mod redis;
+mod refusals;
 pub mod reservation;
+mod returns;
+mod several;
 mod stats;
 
 use std::{sync::Arc, time::Duration};
 
-use crossbeam_utils::CachePadded;
-use smallvec::SmallVec;
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    groups::Apart,
+    ahead::Tokens,
     memory::Memory,
-    redis::{Presence, Reporter, Shared, Worker},
-    stats::{Register, WorkerCounts},
+    redis::{Presence, Reporter, Shared},
+    refusals::Refusals,
+    stats::Register,
 };
 pub use self::{
+    door::Store,
     redis::{Connector, Credentials, Failure, RedisOptions, Shard, ShardStatus, Topology},
     stats::Stats,
 };
 use crate::{
     clock::Clock,
-    limit::{Charge, Key, Limit, Millis, OnFailure, Settlement, Verdict},
+    limit::{Charge, Key, Limit, Verdict},
 };
 
 /// How often the control task expires records and reports to Redis.
@@ -88,6 +96,10 @@ pub struct Stores {
     redis: Option<Arc<Shared>>,
     presence: Presence,
     register: Register,
+    tokens: Arc<Tokens>,
+    refusals: Arc<Refusals>,
+    /// Held by whoever looks for tokens to be given back.
+    sweeping: Mutex<()>,
     clock: Clock,
 }
 
@@ -119,19 +131,16 @@ impl Stores {
             redis,
             presence: Presence::new(seed, getrandom::u64()?),
             register: Register::default(),
+            tokens: Arc::default(),
+            refusals: Arc::default(),
+            sweeping: Mutex::default(),
             clock,
         }))
     }
 
     /// A worker's own door. Call it on the worker's runtime: its connection lives there.
     pub fn worker(self: &Arc<Self>) -> Store {
-        let redis = self.redis.as_ref();
-        Store {
-            redis: redis
-                .map(|shared| Arc::new(Worker::new(Arc::clone(shared), self.clock.clone()))),
-            counts: self.register.enter(),
-            stores: Arc::clone(self),
-        }
+        Store::new(self, self.register.enter())
     }
 
     /// The secret of the keyed hash that makes keys: random, and with Redis the same for all gateways
@@ -162,6 +171,7 @@ impl Stores {
             self.memory.tick(self.clock.now());
             if let Some(reporter) = &mut reporter {
                 reporter.report().await;
+                self.tokens.set_gateways(self.presence.gateways());
             }
             if let (Some(shared), Some(sentinels)) = (&self.redis, &mut sentinels) {
                 shared.look_out(sentinels).await;
@@ -189,10 +199,13 @@ impl Stores {
         for limit in limits {
             self.memory.reset(limit, key);
         }
-        match &self.redis {
-            Some(shared) => shared.reset(limits, key).await,
-            None => Ok(()),
+        let Some(shared) = &self.redis else { return Ok(()) };
+        shared.reset(limits, key).await?;
+        for limit in limits {
+            self.tokens.forget(limit, key);
+            self.refusals.forget(limit, key);
         }
+        Ok(())
     }
 
     /// Opens connections to the shared store for what is exchanged there besides counters: bulk
@@ -223,100 +236,8 @@ impl Stores {
         stats.evictions = self.memory.evictions();
         stats.keys = self.memory.len();
         stats.gateways = self.presence.gateways();
+        stats.refusals = self.refusals.stats(self.clock.ticks());
+        stats.tokens = self.tokens.numbers();
         stats
-    }
-}
-
-/// One worker's door to the counters.
-pub struct Store {
-    redis: Option<Arc<Worker>>,
-    counts: Arc<CachePadded<WorkerCounts>>,
-    stores: Arc<Stores>,
-}
-
-impl Store {
-    /// Decides all charges of a request, and charges all or none. `now` is the gateway's time; Redis
-    /// reads its own. Without Redis this never waits.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::Unavailable`] if Redis gave no answer and a limit's policy is to refuse then.
-    pub async fn charge(&self, charges: &[Charge<'_>], now: Millis) -> Result<Verdict, StoreError> {
-        self.counts.called();
-        let memory = &self.stores.memory;
-        let Some(worker) = self.redis.as_ref().filter(|_| !charges.is_empty()) else {
-            return Ok(memory.charge(charges, now));
-        };
-        let Some(place) = groups::common(charges, |charge| worker.place(charge.key)) else {
-            return self.apart(worker).charge(charges, now).await;
-        };
-        match worker.charge(place, charges).await {
-            Ok(verdict) => Ok(verdict),
-            Err(failure) => {
-                self.counts.failed(failure);
-                let gateways = self.stores.presence.gateways();
-                fallback::decide(charges, now, memory, gateways, &self.counts)
-            }
-        }
-    }
-
-    /// For charges that live at several places.
-    fn apart<'a>(&'a self, worker: &'a Arc<Worker>) -> Apart<'a> {
-        Apart { worker, counts: &self.counts, stores: &self.stores }
-    }
-
-    /// Corrects what a request was charged, and tells what holds after it; `None` where nothing could
-    /// be corrected. `fallback` is that of the request's verdict: a correction is made where the charge
-    /// was. Nobody has to wait for it: it is over within the store's response timeout, and one whose
-    /// outcome is unknown is never repeated.
-    pub async fn settle(
-        &self,
-        settlements: &[Settlement<'_>],
-        fallback: bool,
-        now: Millis,
-    ) -> Option<Verdict> {
-        let settled = |settlements: &[Settlement<'_>], gateways| {
-            let decisions = self.stores.memory.settle(settlements, now, gateways);
-            Some(Verdict { fallback, decisions, ..Verdict::empty(now) })
-        };
-        if settlements.is_empty() {
-            return None;
-        }
-        let Some(worker) = &self.redis else { return settled(settlements, 1) };
-        if fallback {
-            let local = |of: &&Settlement<'_>| of.limit.on_failure == OnFailure::Local;
-            let local: SmallVec<[Settlement<'_>; 4]> =
-                settlements.iter().filter(local).copied().collect();
-            return settled(&local, self.stores.presence.gateways());
-        }
-        let Some(place) = groups::common(settlements, |settlement| worker.place(settlement.key))
-        else {
-            return self.apart(worker).settle(settlements).await;
-        };
-        let settled = worker.settle(place, settlements).await;
-        settled.inspect_err(|&failure| self.counts.failed(failure)).ok()
-    }
-
-    /// What each of these charges would meet by itself now; charges nothing. A record that has expired is
-    /// a caller never seen. Without an answer of Redis it tells what would be decided without one.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::Unavailable`] as [`Self::charge`].
-    pub async fn look(&self, charges: &[Charge<'_>], now: Millis) -> Result<Verdict, StoreError> {
-        let memory = &self.stores.memory;
-        let Some(worker) = self.redis.as_ref().filter(|_| !charges.is_empty()) else {
-            return Ok(memory.look(charges, now));
-        };
-        let Some(place) = groups::common(charges, |charge| worker.place(charge.key)) else {
-            return self.apart(worker).look(charges, now).await;
-        };
-        match worker.look(place, charges).await {
-            Ok(verdict) => Ok(verdict),
-            Err(failure) => {
-                self.counts.failed(failure);
-                fallback::look(charges, now, memory, self.stores.presence.gateways())
-            }
-        }
     }
 }

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 
-use super::redis::Failure;
+use super::{redis::Failure, refusals::RefusalStats, reservation::Numbers};
 use crate::{counter::Counter, limit::OnFailure};
 
 /// One worker's counts.
 #[derive(Debug, Default)]
 pub(super) struct WorkerCounts {
     calls: Counter,
+    asked: Counter,
+    ahead: Counter,
     failures: [Counter; Failure::ALL.len()],
     fallbacks: [Counter; 3],
 }
@@ -20,6 +22,16 @@ impl WorkerCounts {
     /// One request was brought to the store.
     pub(super) fn called(&self) {
         self.calls.add(1);
+    }
+
+    /// The shared store was asked for a decision, or for tokens.
+    pub(super) fn asked(&self) {
+        self.asked.add(1);
+    }
+
+    /// A charge was made from tokens taken ahead.
+    pub(super) fn spent_ahead(&self) {
+        self.ahead.add(1);
     }
 
     /// The shared store gave no decision.
@@ -50,6 +62,8 @@ impl Register {
         let mut total = Stats::default();
         for worker in self.0.lock().iter() {
             total.calls += worker.calls.get();
+            total.asked += worker.asked.get();
+            total.ahead += worker.ahead.get();
             for (sum, count) in total.failures.iter_mut().zip(&worker.failures) {
                 *sum += count.get();
             }
@@ -66,7 +80,15 @@ impl Register {
 pub struct Stats {
     /// Requests brought to the store.
     pub calls: u64,
-    /// Of them, those to which the shared store gave no decision, by [`Failure::index`].
+    /// How often the shared store was asked, for decisions and for tokens.
+    pub asked: u64,
+    /// Charges that were made from tokens taken ahead.
+    pub ahead: u64,
+    /// Refusals by what was remembered.
+    pub refusals: RefusalStats,
+    /// Tokens taken ahead.
+    pub tokens: Numbers,
+    /// Of the requests, those to which the shared store gave no decision, by [`Failure::index`].
     pub failures: [u64; Failure::ALL.len()],
     /// Decisions of single limits by their failure policy; see [`Stats::fallbacks`].
     fallbacks: [u64; 3],

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    limit::{Charge, Key, Millis, Settlement, Verdict},
+    limit::{Charge, Fetch, Grant, Key, Millis, Settlement, Verdict},
 };
 
 /// One worker's way to Redis.
@@ -103,6 +103,17 @@ impl Worker {
         let command = |by, now| self.shared.scripts.charge(by, charges, now);
         let limits = || charges.iter().map(|charge| charge.limit);
         self.call(place, command, |reply| script::verdict(limits(), reply)).await
+    }
+
+    /// One script call that takes tokens ahead, under the same rules; tells the time, too, by the server's
+    /// clock.
+    pub(in crate::store) async fn acquire(
+        &self,
+        place: Place,
+        fetch: &Fetch<'_>,
+    ) -> Result<(Grant, Millis), Failure> {
+        let command = |by, now| self.shared.scripts.acquire(by, fetch, now);
+        self.call(place, command, |reply| script::granted(fetch, reply)).await
     }
 
     /// One script call that charges nothing, under the same rules.

@@ -116,6 +116,18 @@ impl<W: Waiter, A: Atomics> Entry<W, A> {
         })
     }
 
+    /// Puts back `cost` tokens that were taken at `now`, and whose sub-window has ended: the store is told
+    /// with the next fetch, or the sweep.
+    pub fn set_aside(&self, now: Millis, cost: u32) {
+        self.line.with(|line| {
+            if line.retired || line.forgotten {
+                self.tally.forgot(cost.into());
+            } else {
+                line.late.push(Back { charged_at: now, tokens: cost });
+            }
+        });
+    }
+
     /// Stands in line at `ticks`, after [`Self::take`] gave nothing.
     pub fn join(self: &Arc<Self>, waiter: W, ticks: u64) -> Joined<W, A> {
         self.line.with(|line| {

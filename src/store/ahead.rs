@@ -1,0 +1,290 @@
+//! What a worker decides by itself though the counters are in Redis: by refusals that it remembers, and
+//! from tokens taken ahead; and the calls that fetch those.
+
+use std::sync::Arc;
+
+use crossbeam_utils::CachePadded;
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+
+use super::{
+    Failure, Stores,
+    redis::Worker,
+    refusals::{Heard, Refusals},
+    reservation::{Book, Desk, Entry, Fetching, Joined, Outcome, Reply, Taken, Waiter},
+    stats::WorkerCounts,
+};
+use crate::{
+    clock::Clock,
+    limit::{
+        Charge, Decision, Fetch, Key, Limit, MAX_AHEAD, Millis, Origin, Quota, Reserve, Verdict,
+    },
+};
+
+/// All entries of the process.
+pub(super) type Tokens = Book<Waiting>;
+
+/// One decision that was made without waiting, and the store's time of it.
+pub(super) type Known = (Decision, Millis);
+
+/// What came of standing in line for tokens.
+pub(super) enum Stood {
+    /// Decided: from a grant, or refused by the store.
+    Decided(Known),
+    /// The request has to ask the store by itself.
+    Ask,
+    /// The store gave no answer.
+    Failed(Failure),
+}
+
+/// One worker's tokens and refusals.
+pub(super) struct Ahead {
+    desk: Desk<Waiting>,
+    refusals: Arc<Refusals>,
+    worker: Arc<Worker>,
+    counts: Arc<CachePadded<WorkerCounts>>,
+    clock: Clock,
+}
+
+/// Whether a charge may be made from tokens taken ahead.
+pub(super) fn reserves(charge: &Charge<'_>) -> bool {
+    charge.limit.reserve != Reserve::Off && (1..=MAX_AHEAD).contains(&charge.cost)
+}
+
+impl Ahead {
+    pub(super) fn new(
+        stores: &Stores,
+        worker: Arc<Worker>,
+        counts: Arc<CachePadded<WorkerCounts>>,
+    ) -> Self {
+        let (desk, clock) = (Desk::new(Arc::clone(&stores.tokens)), stores.clock.clone());
+        Self { desk, refusals: Arc::clone(&stores.refusals), worker, counts, clock }
+    }
+
+    /// Takes the charge from the tokens that are here, if they are enough.
+    #[inline]
+    pub(super) fn take(&self, charge: &Charge<'_>) -> Option<Known> {
+        if !reserves(charge) {
+            return None;
+        }
+        let taken = self.desk.take(charge.limit, charge.key, charge.cost, self.clock.ticks())?;
+        self.counts.spent_ahead();
+        Some((taken.decision(&charge.limit.quota), taken.now))
+    }
+
+    /// The refusal that this charge is known to meet.
+    #[inline]
+    pub(super) fn refused(&self, charge: &Charge<'_>) -> Option<Known> {
+        let refused = self.refusals.find(charge, self.clock.ticks())?;
+        Some((refused.decision, refused.now))
+    }
+
+    /// Takes back a charge of [`Self::take`] or the line that was made at `now`, as long as tokens of
+    /// that time are kept here; else false, and the store has to be told.
+    pub(super) fn take_back(&self, limit: &Limit, key: Key, now: Millis, cost: u32) -> bool {
+        limit.reserve != Reserve::Off
+            && self.desk.give_back(limit, key, now, cost, self.clock.ticks())
+    }
+
+    /// Puts back what was taken for a request that is refused.
+    fn put_back(&self, charge: &Charge<'_>, now: Millis) {
+        if let Some(entry) = self.desk.entry(charge.limit, charge.key) {
+            put_back(&entry, charge.cost, now, &self.clock);
+        }
+    }
+
+    /// Forgets that a caller was refused: something was given back to him.
+    pub(super) fn forgive(&self, limit: &Limit, key: Key) {
+        self.refusals.forget(limit, key);
+    }
+
+    /// When a question is asked whose answer [`Self::hear`] is told.
+    pub(super) fn ticks(&self) -> u64 {
+        self.clock.ticks()
+    }
+
+    /// Remembers whom the store refused, having been asked at the tick `sent`.
+    pub(super) fn hear(&self, charges: &[Charge<'_>], verdict: &Verdict, sent: u64) {
+        for (at, (charge, decision)) in charges.iter().zip(&verdict.decisions).enumerate() {
+            let Origin { now, fallback } = verdict.origin(at);
+            if decision.admitted || fallback || is_twice(charges, charge) {
+                continue;
+            }
+            let received = self.clock.ticks();
+            self.refusals.remember(charge, decision, Heard { sent, received, now });
+        }
+    }
+
+    /// Stands in line for tokens, after [`Self::take`] gave none and no refusal is known; `None` if the
+    /// request has to ask the store by itself. What is taken for a caller that has gone is put back.
+    pub(super) fn queue(&self, charge: &Charge<'_>) -> Option<Queued> {
+        let entry = self.desk.entry(charge.limit, charge.key)?;
+        let (tell, told) = oneshot::channel();
+        let waiter = Waiting { cost: charge.cost, entry, clock: self.clock.clone(), tell };
+        match self.desk.join(charge.limit, charge.key, waiter, self.clock.ticks()) {
+            Joined::Served | Joined::Waiting => {}
+            Joined::Gone(_) => return None,
+            Joined::Fetch(fetching) => {
+                let fetches = Fetches {
+                    worker: Arc::clone(&self.worker),
+                    refusals: Arc::clone(&self.refusals),
+                    counts: Arc::clone(&self.counts),
+                    clock: self.clock.clone(),
+                };
+                // A task of its own: it must not end with the request that began it.
+                tokio::spawn(fetches.run(fetching));
+            }
+        }
+        Some(Queued(told))
+    }
+}
+
+/// A place in line.
+pub(super) struct Queued(oneshot::Receiver<Share>);
+
+impl Queued {
+    /// What came of it.
+    pub(super) async fn outcome(self, quota: &Quota) -> Stood {
+        match self.0.await {
+            Ok(mut share) => share.outcome(quota),
+            // The line was left without a word: only a process that ends does so.
+            Err(_) => Stood::Failed(Failure::Io),
+        }
+    }
+}
+
+/// Whether a request charges a record twice: then the second was decided on top of the first, and stands
+/// for no request that charges it once.
+fn is_twice(charges: &[Charge<'_>], charge: &Charge<'_>) -> bool {
+    let same = |other: &&Charge<'_>| {
+        other.key == charge.key && other.limit.identity() == charge.limit.identity()
+    };
+    charges.len() > 1 && charges.iter().filter(same).count() > 1
+}
+
+/// The fetches of an entry, one after the other, until nobody waits.
+struct Fetches {
+    worker: Arc<Worker>,
+    refusals: Arc<Refusals>,
+    counts: Arc<CachePadded<WorkerCounts>>,
+    clock: Clock,
+}
+
+impl Fetches {
+    async fn run(self, first: Fetching<Waiting>) {
+        let mut next = Some(first);
+        while let Some(fetching) = next.take() {
+            let (limit, key) = (Arc::clone(fetching.limit()), fetching.key());
+            let order = *fetching.order();
+            let sent = self.clock.ticks();
+            self.counts.asked();
+            let place = self.worker.place(key);
+            let fetched = self.worker.acquire(place, &Fetch { limit: &limit, key, order }).await;
+            let received = self.clock.ticks();
+            next = match fetched {
+                Ok((grant, now)) => {
+                    let charge = Charge { limit: &limit, key, cost: order.least };
+                    let refused = Decision { admitted: false, ..grant.decision };
+                    if grant.tokens < order.needed {
+                        self.refusals.remember(&charge, &refused, Heard { sent, received, now });
+                    }
+                    fetching.complete(&Reply { grant, now, sent, received })
+                }
+                Err(failure) => {
+                    fetching.fail(failure, received);
+                    None
+                }
+            };
+        }
+    }
+}
+
+/// A request in an entry's line.
+pub(super) struct Waiting {
+    cost: u32,
+    entry: Arc<Entry<Waiting>>,
+    clock: Clock,
+    tell: oneshot::Sender<Share>,
+}
+
+impl Waiter for Waiting {
+    fn cost(&self) -> u32 {
+        self.cost
+    }
+
+    fn serve(self, outcome: Outcome) -> bool {
+        let Self { cost, entry, clock, tell } = self;
+        let share = Share { outcome: Some(outcome), cost, entry, clock };
+        // Under the entry's lock, so a share that nobody takes must not put itself back.
+        tell.send(share).map_err(Share::disarm).is_ok()
+    }
+}
+
+/// What a request got in line, on its way to the request: its tokens go back if it never arrives.
+pub(super) struct Share {
+    outcome: Option<Outcome>,
+    cost: u32,
+    entry: Arc<Entry<Waiting>>,
+    clock: Clock,
+}
+
+impl Share {
+    fn disarm(mut self) {
+        self.outcome = None;
+    }
+
+    fn outcome(&mut self, quota: &Quota) -> Stood {
+        match self.outcome.take() {
+            Some(Outcome::Granted(taken)) => Stood::Decided((taken.decision(quota), taken.now)),
+            Some(Outcome::Refused { decision, now }) => Stood::Decided((decision, now)),
+            Some(Outcome::Ask) => Stood::Ask,
+            Some(Outcome::Failed(failure)) => Stood::Failed(failure.unwrap_or(Failure::Io)),
+            None => Stood::Failed(Failure::Io),
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        if let Some(Outcome::Granted(Taken { now, .. })) = self.outcome {
+            put_back(&self.entry, self.cost, now, &self.clock);
+        }
+    }
+}
+
+/// Tokens that were taken for a request with several limits; put back unless the request is admitted.
+pub(super) struct Held<'a, 'c> {
+    ahead: &'a Ahead,
+    taken: SmallVec<[(Charge<'c>, Millis); 2]>,
+}
+
+impl<'a, 'c> Held<'a, 'c> {
+    pub(super) fn new(ahead: &'a Ahead) -> Self {
+        Self { ahead, taken: SmallVec::new() }
+    }
+
+    pub(super) fn add(&mut self, charge: &Charge<'c>, now: Millis) {
+        self.taken.push((*charge, now));
+    }
+
+    /// The request is admitted: they are spent.
+    pub(super) fn spend(mut self) {
+        self.taken.clear();
+    }
+}
+
+impl Drop for Held<'_, '_> {
+    fn drop(&mut self) {
+        for (charge, now) in self.taken.drain(..) {
+            self.ahead.put_back(&charge, now);
+        }
+    }
+}
+
+/// Puts back tokens that were taken at `now`: for the next request, or where their sub-window has ended
+/// for the store.
+fn put_back(entry: &Entry<Waiting>, cost: u32, now: Millis, clock: &Clock) {
+    if !entry.give_back(now, cost, clock.ticks()) {
+        entry.set_aside(now, cost);
+    }
+}

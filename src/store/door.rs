@@ -1,0 +1,210 @@
+//! One worker's door to the counters.
+
+use std::sync::Arc;
+
+use crossbeam_utils::CachePadded;
+use smallvec::SmallVec;
+use tokio::task::AbortHandle;
+
+use super::{
+    StoreError, Stores,
+    ahead::{Ahead, Known, Stood, reserves},
+    fallback,
+    groups::{self, Apart},
+    redis::Worker,
+    returns,
+    stats::WorkerCounts,
+};
+use crate::limit::{Change, Charge, Millis, OnFailure, Settlement, Verdict};
+
+/// One worker's door to the counters.
+pub struct Store {
+    pub(super) stores: Arc<Stores>,
+    pub(super) counts: Arc<CachePadded<WorkerCounts>>,
+    shared: Option<Way>,
+}
+
+/// The way to counters in Redis.
+struct Way {
+    worker: Arc<Worker>,
+    ahead: Ahead,
+    /// Gives back tokens that are not spent.
+    returning: AbortHandle,
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        self.returning.abort();
+    }
+}
+
+impl Store {
+    pub(super) fn new(stores: &Arc<Stores>, counts: Arc<CachePadded<WorkerCounts>>) -> Self {
+        let shared = stores.redis.as_ref().map(|shared| {
+            let worker = Arc::new(Worker::new(Arc::clone(shared), stores.clock.clone()));
+            let returning = returns::run(Arc::clone(&worker), Arc::clone(stores));
+            Way {
+                ahead: Ahead::new(stores, Arc::clone(&worker), Arc::clone(&counts)),
+                worker,
+                returning: tokio::spawn(returning).abort_handle(),
+            }
+        });
+        Self { stores: Arc::clone(stores), counts, shared }
+    }
+
+    /// Decides all charges of a request, and charges all or none. `now` is the gateway's time; Redis
+    /// reads its own. Without Redis this never waits.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Unavailable`] if Redis gave no answer and a limit's policy is to refuse then.
+    pub async fn charge(&self, charges: &[Charge<'_>], now: Millis) -> Result<Verdict, StoreError> {
+        self.counts.called();
+        let Some(way) = self.shared.as_ref().filter(|_| !charges.is_empty()) else {
+            return Ok(self.stores.memory.charge(charges, now));
+        };
+        let [charge] = charges else {
+            // Boxed, so that requests with one limit do not carry its state.
+            return Box::pin(self.charge_several(&way.ahead, charges, now)).await;
+        };
+        if let Some(known) = way.ahead.take(charge).or_else(|| way.ahead.refused(charge)) {
+            return Ok(verdict(charge, known));
+        }
+        if reserves(charge)
+            && let Some(queued) = way.ahead.queue(charge)
+        {
+            match Box::pin(queued.outcome(&charge.limit.quota)).await {
+                Stood::Decided(known) => return Ok(verdict(charge, known)),
+                Stood::Ask => {}
+                Stood::Failed(failure) => {
+                    self.counts.failed(failure);
+                    return self.fall_back(charges, now);
+                }
+            }
+        }
+        self.ask(charges, now).await
+    }
+
+    /// Brings charges to Redis, and remembers whom it refused.
+    pub(super) async fn ask(
+        &self,
+        charges: &[Charge<'_>],
+        now: Millis,
+    ) -> Result<Verdict, StoreError> {
+        let Some(Way { worker, ahead, .. }) = &self.shared else {
+            return Ok(self.stores.memory.charge(charges, now));
+        };
+        self.counts.asked();
+        let sent = ahead.ticks();
+        let verdict = match groups::common(charges, |charge| worker.place(charge.key)) {
+            None => self.apart(worker).charge(charges, now).await?,
+            Some(place) => match worker.charge(place, charges).await {
+                Ok(verdict) => verdict,
+                Err(failure) => {
+                    self.counts.failed(failure);
+                    return self.fall_back(charges, now);
+                }
+            },
+        };
+        ahead.hear(charges, &verdict, sent);
+        Ok(verdict)
+    }
+
+    /// Decides without Redis, by each limit's policy.
+    pub(super) fn fall_back(
+        &self,
+        charges: &[Charge<'_>],
+        now: Millis,
+    ) -> Result<Verdict, StoreError> {
+        let gateways = self.stores.presence.gateways();
+        fallback::decide(charges, now, &self.stores.memory, gateways, &self.counts)
+    }
+
+    /// For charges that live at several places.
+    fn apart<'a>(&'a self, worker: &'a Arc<Worker>) -> Apart<'a> {
+        Apart { worker, counts: &self.counts, stores: &self.stores }
+    }
+
+    /// Corrects what a request was charged, and tells what holds after it; `None` where nothing was
+    /// corrected in a store. `fallback` is that of the request's verdict: a correction is made where the
+    /// charge was. Nobody has to wait for it: it is over within the store's response timeout, and one
+    /// whose outcome is unknown is never repeated.
+    pub async fn settle(
+        &self,
+        settlements: &[Settlement<'_>],
+        fallback: bool,
+        now: Millis,
+    ) -> Option<Verdict> {
+        let settled = |settlements: &[Settlement<'_>], gateways| {
+            let decisions = self.stores.memory.settle(settlements, now, gateways);
+            Some(Verdict { fallback, decisions, ..Verdict::empty(now) })
+        };
+        if settlements.is_empty() {
+            return None;
+        }
+        let Some(Way { worker, ahead, .. }) = &self.shared else { return settled(settlements, 1) };
+        if fallback {
+            let local = |of: &&Settlement<'_>| of.limit.on_failure == OnFailure::Local;
+            let local: SmallVec<[Settlement<'_>; 4]> =
+                settlements.iter().filter(local).copied().collect();
+            return settled(&local, self.stores.presence.gateways());
+        }
+        let mut kept: SmallVec<[Settlement<'_>; 4]> = SmallVec::new();
+        for settlement in settlements {
+            let Settlement { limit, key, change } = *settlement;
+            if let Change::Refund { charged_at, cost } = change {
+                ahead.forgive(limit, key);
+                if ahead.take_back(limit, key, charged_at, cost) {
+                    continue;
+                }
+            }
+            kept.push(*settlement);
+        }
+        let (first, rest) = kept.split_first()?;
+        let place = worker.place(first.key);
+        if rest.iter().any(|settlement| worker.place(settlement.key) != place) {
+            return self.apart(worker).settle(&kept).await;
+        }
+        let settled = worker.settle(place, &kept).await;
+        settled.inspect_err(|&failure| self.counts.failed(failure)).ok()
+    }
+
+    /// What each of these charges would meet by itself now; charges nothing. A record that has expired is
+    /// a caller never seen. Without an answer of Redis it tells what would be decided without one.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Unavailable`] as [`Self::charge`].
+    pub async fn look(&self, charges: &[Charge<'_>], now: Millis) -> Result<Verdict, StoreError> {
+        let memory = &self.stores.memory;
+        let Some(Way { worker, .. }) = self.shared.as_ref().filter(|_| !charges.is_empty()) else {
+            return Ok(memory.look(charges, now));
+        };
+        let Some(place) = groups::common(charges, |charge| worker.place(charge.key)) else {
+            return self.apart(worker).look(charges, now).await;
+        };
+        match worker.look(place, charges).await {
+            Ok(verdict) => Ok(verdict),
+            Err(failure) => {
+                self.counts.failed(failure);
+                fallback::look(charges, now, memory, self.stores.presence.gateways())
+            }
+        }
+    }
+
+    /// Gives all tokens back that are kept here: nothing more is charged at this door. It takes no longer
+    /// than the response timeout a few times.
+    pub async fn leave(&self) {
+        if let Some(way) = &self.shared {
+            returns::all(&way.worker, &self.stores).await;
+        }
+    }
+}
+
+/// A verdict on one charge, known without waiting.
+fn verdict(charge: &Charge<'_>, (decision, now): Known) -> Verdict {
+    let mut verdict = Verdict::empty(now);
+    verdict.admitted = decision.admitted || !charge.limit.enforce;
+    verdict.decisions.push(decision);
+    verdict
+}

@@ -1,0 +1,62 @@
+//! Tokens that were not spent go back to the store: when their sub-window has ended, when nobody has used
+//! them for a while, and when the gateway stops.
+
+use std::{sync::Arc, time::Duration};
+
+use smallvec::SmallVec;
+
+use super::{Stores, redis::Worker, reservation::GiveBack};
+use crate::limit::Settlement;
+
+/// Between two looks.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// The most that one call gives back.
+const BATCH: usize = 64;
+
+/// Looks after the tokens of the process. Each worker has a task for it; one at a time looks. Never
+/// returns.
+pub(super) async fn run(worker: Arc<Worker>, stores: Arc<Stores>) {
+    let mut ticks = tokio::time::interval(EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut unspent = Vec::new();
+    loop {
+        ticks.tick().await;
+        if let Some(_alone) = stores.sweeping.try_lock() {
+            stores.tokens.sweep(stores.clock.ticks(), &mut unspent);
+        }
+        give_back(&worker, &stores, &mut unspent).await;
+    }
+}
+
+/// Gives everything back that is kept here.
+pub(super) async fn all(worker: &Worker, stores: &Stores) {
+    let mut unspent = Vec::new();
+    stores.tokens.drain(&mut unspent);
+    give_back(worker, stores, &mut unspent).await;
+}
+
+/// Tells the store, in calls of bounded size, and empties `unspent`. What does not arrive is lost: it
+/// counts as spent, until its window has passed.
+async fn give_back(worker: &Worker, stores: &Stores, unspent: &mut Vec<GiveBack>) {
+    unspent.sort_by_key(|back| worker.place(back.key));
+    for here in unspent.chunk_by(|one, other| worker.place(one.key) == worker.place(other.key)) {
+        for batch in here.chunks(BATCH) {
+            let settlements: SmallVec<[Settlement<'_>; 8]> = batch
+                .iter()
+                .map(|GiveBack { limit, key, back }| Settlement {
+                    limit,
+                    key: *key,
+                    change: (*back).into(),
+                })
+                .collect();
+            if let Err(failure) = worker.settle(worker.place(batch[0].key), &settlements).await {
+                tracing::debug!(failure = failure.label(), "unspent tokens were not given back");
+                for unspent in batch {
+                    stores.tokens.lose(&unspent.back);
+                }
+            }
+        }
+    }
+    unspent.clear();
+}

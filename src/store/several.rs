@@ -1,0 +1,170 @@
+//! Requests with several limits, of which some are decided here: all are charged, or none.
+
+use smallvec::SmallVec;
+
+use super::{
+    Store, StoreError,
+    ahead::{Ahead, Held, Stood, reserves},
+    fallback::uncounted,
+};
+use crate::limit::{Change, Charge, Decision, Millis, Origin, Settlement, Verdict};
+
+/// What is known of each charge so far, in the charges' order.
+struct Known<'c> {
+    charges: &'c [Charge<'c>],
+    made: SmallVec<[Option<(Decision, Origin)>; 4]>,
+}
+
+impl<'c> Known<'c> {
+    fn nothing(charges: &'c [Charge<'c>]) -> Self {
+        Self { charges, made: charges.iter().map(|_| None).collect() }
+    }
+
+    fn set(&mut self, at: usize, decision: Decision, now: Millis) {
+        self.made[at] = Some((decision, Origin { now, fallback: false }));
+    }
+
+    /// Takes over a verdict on the charges at these places.
+    fn adopt(&mut self, places: &[usize], verdict: &Verdict) {
+        for (index, (&at, decision)) in places.iter().zip(&verdict.decisions).enumerate() {
+            self.made[at] = Some((*decision, verdict.origin(index)));
+        }
+    }
+
+    /// Whether a limit that may refuse does.
+    fn refuses(&self) -> bool {
+        let made = self.charges.iter().zip(&self.made);
+        made.into_iter().any(|(charge, made)| {
+            made.is_some_and(|(decision, _)| charge.limit.enforce && !decision.admitted)
+        })
+    }
+
+    /// The verdict, in which nothing is told of what was not asked any more.
+    fn verdict(self, now: Millis) -> Verdict {
+        let admitted = !self.refuses();
+        let (mut decisions, mut origins) = (SmallVec::new(), Vec::new());
+        for (charge, made) in self.charges.iter().zip(self.made) {
+            let untold = || (uncounted(charge.limit, now), Origin { now, fallback: false });
+            let (decision, origin) = made.unwrap_or_else(untold);
+            decisions.push(decision);
+            origins.push(origin);
+        }
+        let now = origins.first().map_or(now, |origin| origin.now);
+        let fallback = origins.iter().any(|origin| origin.fallback);
+        Verdict { admitted, now, fallback, decisions, origins: Some(origins.into()) }
+    }
+}
+
+impl Store {
+    /// Decides charges of which some may be decided here. Tokens first, which can be put back, then what
+    /// is charged in this process because its fetch failed, then the rest at the store, in one call.
+    pub(super) async fn charge_several(
+        &self,
+        ahead: &Ahead,
+        charges: &[Charge<'_>],
+        now: Millis,
+    ) -> Result<Verdict, StoreError> {
+        let (mut known, mut held) = (Known::nothing(charges), Held::new(ahead));
+        let mut rest: SmallVec<[usize; 4]> = SmallVec::new();
+        for (at, charge) in charges.iter().enumerate() {
+            if let Some((decision, then)) = ahead.take(charge) {
+                held.add(charge, then);
+                known.set(at, decision, then);
+            } else if let Some((decision, then)) = ahead.refused(charge) {
+                known.set(at, decision, then);
+                return Ok(known.verdict(now));
+            } else {
+                rest.push(at);
+            }
+        }
+        let failed = self.stand(ahead, &mut known, &mut held, &mut rest).await;
+        if known.refuses() {
+            return Ok(known.verdict(now));
+        }
+        let local = self.charge_failed(&mut known, &failed, now)?;
+        if !known.refuses() && !rest.is_empty() {
+            let asked: SmallVec<[Charge<'_>; 4]> = rest.iter().map(|&at| charges[at]).collect();
+            match self.ask(&asked, now).await {
+                Ok(verdict) => known.adopt(&rest, &verdict),
+                Err(error) => {
+                    self.undo(&local, now).await;
+                    return Err(error);
+                }
+            }
+        }
+        if known.refuses() {
+            self.undo(&local, now).await;
+        } else {
+            held.spend();
+        }
+        Ok(known.verdict(now))
+    }
+
+    /// Stands in all lines at once for what reserves among `rest`, and leaves there what has to be asked
+    /// for. Returns those to which the store gave no answer.
+    async fn stand<'c>(
+        &self,
+        ahead: &Ahead,
+        known: &mut Known<'c>,
+        held: &mut Held<'_, 'c>,
+        rest: &mut SmallVec<[usize; 4]>,
+    ) -> SmallVec<[usize; 4]> {
+        let (charges, mut failed) = (known.charges, SmallVec::new());
+        let queued: SmallVec<[_; 4]> = rest
+            .iter()
+            .map(|&at| reserves(&charges[at]).then(|| ahead.queue(&charges[at])).flatten())
+            .collect();
+        let mut places = std::mem::take(rest).into_iter();
+        for (queued, at) in queued.into_iter().zip(&mut places) {
+            let Some(queued) = queued else {
+                rest.push(at);
+                continue;
+            };
+            match queued.outcome(&charges[at].limit.quota).await {
+                Stood::Decided((decision, then)) => {
+                    if decision.admitted {
+                        held.add(&charges[at], then);
+                    }
+                    known.set(at, decision, then);
+                }
+                Stood::Ask => rest.push(at),
+                Stood::Failed(failure) => {
+                    self.counts.failed(failure);
+                    failed.push(at);
+                }
+            }
+        }
+        failed
+    }
+
+    /// Decides by their failure policies those to which the store gave no answer. Returns what it has
+    /// charged in this process.
+    fn charge_failed<'c>(
+        &self,
+        known: &mut Known<'c>,
+        failed: &[usize],
+        now: Millis,
+    ) -> Result<SmallVec<[Charge<'c>; 2]>, StoreError> {
+        if failed.is_empty() {
+            return Ok(SmallVec::new());
+        }
+        let charges: SmallVec<[Charge<'_>; 4]> =
+            failed.iter().map(|&at| known.charges[at]).collect();
+        let verdict = self.fall_back(&charges, now)?;
+        known.adopt(failed, &verdict);
+        let made = charges.iter().zip(&verdict.decisions);
+        let made = made.filter(|(_, made)| verdict.admitted && made.admitted && made.counted);
+        Ok(made.map(|(charge, _)| *charge).collect())
+    }
+
+    /// Takes back what was charged in this process for a request that is refused.
+    async fn undo(&self, charged: &[Charge<'_>], now: Millis) {
+        let refund = |&Charge { limit, key, cost }| {
+            let change = Change::Refund { charged_at: now, cost };
+            Settlement { limit, key, change }
+        };
+        let refunds: SmallVec<[Settlement<'_>; 2]> = charged.iter().map(refund).collect();
+        // In this process nothing is waited for, and nothing fails.
+        let _ = self.settle(&refunds, true, now).await;
+    }
+}
