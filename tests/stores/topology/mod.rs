@@ -83,20 +83,19 @@ async fn is_exact(gateways: &[Arc<Stores>], keys: std::ops::Range<u128>) {
     let limit = Arc::new(crate::support::limit("exact", 5));
     let mut tasks = Vec::new();
     for stores in gateways {
-        let store = Arc::new(stores.worker());
+        let store = std::rc::Rc::new(stores.worker());
         for key in keys.clone() {
             shared("every place is there", &store, &crate::support::limit("warm", 1_000), key)
                 .await;
             for _ in 0..8 {
-                let (store, limit) = (Arc::clone(&store), Arc::clone(&limit));
+                let (store, limit) = (store.clone(), Arc::clone(&limit));
                 tasks.push((key, async move { ask(&store, &[charge(&limit, key)]).await }));
             }
         }
     }
-    let tasks: Vec<_> = tasks.into_iter().map(|(key, task)| (key, tokio::spawn(task))).collect();
     let mut admitted = std::collections::BTreeMap::<u128, u32>::new();
-    for (key, task) in tasks {
-        let verdict = task.await.unwrap();
+    let tasks = tasks.into_iter().map(async |(key, task)| (key, task.await));
+    for (key, verdict) in futures_util::future::join_all(tasks).await {
         assert!(!verdict.fallback, "key {key}");
         *admitted.entry(key).or_default() += u32::from(verdict.admitted);
     }
