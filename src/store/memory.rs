@@ -14,7 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use self::shard::{Ask, Shard};
-use crate::limit::{Change, Charge, Decision, Key, Limit, Millis, Settlement, Verdict};
+use crate::limit::{Charge, Decision, Key, Limit, Millis, Settlement, Verdict};
 
 /// The most shards that records are spread over.
 const MAX_SHARDS: usize = 256;
@@ -126,9 +126,8 @@ impl Memory {
     ) -> SmallVec<[Decision; 2]> {
         let settled = settlements.iter().map(|settlement| {
             let &Settlement { limit, key, change } = settlement;
-            let (Change::Refund { cost, .. } | Change::Overdraw { cost }) = change;
             // The share is that of the charge, whatever the correction is.
-            let ask = Ask { cost, ..ask(&Charge { limit, key, cost: limit.cost }, gateways) };
+            let ask = Ask { cost: change.cost(), ..ask(&Charge { limit, key, cost: limit.cost }, gateways) };
             self.lock(self.shard_of(ask.id)).settle(&ask, now, change)
         });
         settled.collect()
