@@ -14,6 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use self::shard::{Ask, Shard};
+use super::record_id;
 use crate::limit::{Charge, Decision, Key, Limit, Millis, Settlement, Verdict};
 
 /// The most shards that records are spread over.
@@ -180,7 +181,7 @@ impl Memory {
 
 /// The name of the record that a limit keeps of a caller; never 0, which is no record's name.
 fn record(limit: &Limit, key: Key) -> u128 {
-    (key.0 ^ limit.identity()).max(1)
+    record_id::record(limit, key).max(1)
 }
 
 fn ask(charge: &Charge<'_>, gateways: u32) -> Ask {

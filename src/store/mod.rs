@@ -6,7 +6,9 @@
 
 mod fallback;
 pub mod memory;
+mod record_id;
 mod redis;
+pub mod refusals;
 mod stats;
 
 use std::{sync::Arc, time::Duration};
