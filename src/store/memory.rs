@@ -128,7 +128,10 @@ impl Memory {
         let settled = settlements.iter().map(|settlement| {
             let &Settlement { limit, key, change } = settlement;
             // The share is that of the charge, whatever the correction is.
-            let ask = Ask { cost: change.cost(), ..ask(&Charge { limit, key, cost: limit.cost }, gateways) };
+            let ask = Ask {
+                cost: change.cost(),
+                ..ask(&Charge { limit, key, cost: limit.cost }, gateways)
+            };
             self.lock(self.shard_of(ask.id)).settle(&ask, now, change)
         });
         settled.collect()
@@ -184,12 +187,18 @@ fn record(limit: &Limit, key: Key) -> u128 {
     record_id::record(limit, key).max(1)
 }
 
+/// The share of a quota that one of `gateways` enforces alone.
+pub(super) fn share(quota: u32, cost: u32, gateways: u32) -> u32 {
+    match gateways {
+        0 | 1 => quota,
+        // A share that no request fits into would refuse for ever, and could name no time to retry.
+        _ => quota.div_ceil(gateways).max(cost),
+    }
+}
+
 fn ask(charge: &Charge<'_>, gateways: u32) -> Ask {
     let mut quota = charge.limit.quota;
-    if gateways > 1 {
-        // A share that no request fits into would refuse for ever, and could name no time to retry.
-        quota.limit = quota.limit.div_ceil(gateways).max(charge.cost);
-    }
+    quota.limit = share(quota.limit, charge.cost, gateways);
     let id = record(charge.limit, charge.key);
     let Limit { algorithm, enforce, .. } = *charge.limit;
     Ask { id, algorithm, quota, cost: charge.cost, enforce }

@@ -5,7 +5,9 @@
 //! `redis`'s worker) and several shards (each one such worker).
 
 mod fallback;
+mod journal;
 pub mod memory;
+mod merge;
 mod record_id;
 mod redis;
 pub mod refusals;
@@ -15,9 +17,10 @@ use std::{sync::Arc, time::Duration};
 
 use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use self::{
+    journal::{Journal, Noting},
     memory::Memory,
     redis::{Presence, Reporter, Shared, Worker},
     stats::{Register, WorkerCounts},
@@ -83,6 +86,8 @@ pub struct Stores {
     /// All counters; with Redis, those of the time without it.
     memory: Memory,
     redis: Option<Arc<Shared>>,
+    /// What was charged in memory while Redis was lost, until Redis has heard of it.
+    journal: Journal,
     presence: Presence,
     register: Register,
     clock: Clock,
@@ -116,6 +121,7 @@ impl Stores {
         Ok(Arc::new(Self {
             memory: Memory::new(max_keys),
             redis,
+            journal: Journal::default(),
             presence: Presence::new(seed, getrandom::u64()?),
             register: Register::default(),
             clock,
@@ -124,12 +130,13 @@ impl Stores {
 
     /// A worker's own door. Call it on the worker's runtime: its connection lives there.
     pub fn worker(self: &Arc<Self>) -> Store {
-        let redis = self.redis.as_ref();
-        Store {
-            redis: redis.map(|shared| Worker::new(Arc::clone(shared), self.clock.clone())),
-            counts: self.register.enter(),
-            stores: Arc::clone(self),
-        }
+        let worker = |shared: &Arc<Shared>| Worker::new(Arc::clone(shared), self.clock.clone());
+        let redis = self.redis.as_ref().map(worker).map(Arc::new);
+        let merging = redis.as_ref().map(|worker| {
+            let merging = merge::run(Arc::clone(worker), Arc::clone(self));
+            AbortOnDropHandle::new(tokio::spawn(merging))
+        });
+        Store { redis, _merging: merging, counts: self.register.enter(), stores: Arc::clone(self) }
     }
 
     /// The secret of the keyed hash that makes keys: random, and with Redis the same for all gateways
@@ -157,6 +164,8 @@ impl Stores {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {
             self.memory.tick(self.clock.now());
+            self.journal.expire(self.clock.ticks());
+            self.journal.wake();
             if let Some(reporter) = &mut reporter {
                 reporter.report().await;
             }
@@ -180,11 +189,17 @@ impl Stores {
     pub async fn reset(&self, limits: &[&Limit], key: Key) -> Result<(), Failure> {
         for limit in limits {
             self.memory.reset(limit, key);
+            self.journal.forget(limit, key);
         }
         match &self.redis {
             Some(shared) => shared.reset(limits, key).await,
             None => Ok(()),
         }
+    }
+
+    /// The journal, and what its times are made of.
+    fn noting(&self) -> Noting<'_> {
+        Noting { journal: &self.journal, ticks: self.clock.ticks() }
     }
 
     /// Opens connections to the shared store for what is exchanged there besides counters: bulk
@@ -211,6 +226,8 @@ impl Stores {
         let mut stats = self.register.total();
         stats.evictions = self.memory.evictions();
         stats.keys = self.memory.len();
+        stats.unmerged = self.journal.len();
+        (stats.merged, stats.merge_drops) = self.journal.told();
         stats.gateways = self.presence.gateways();
         stats
     }
@@ -218,7 +235,9 @@ impl Stores {
 
 /// One worker's door to the counters.
 pub struct Store {
-    redis: Option<Worker>,
+    redis: Option<Arc<Worker>>,
+    /// Brings what was charged here to Redis, when it is back.
+    _merging: Option<AbortOnDropHandle<()>>,
     counts: Arc<CachePadded<WorkerCounts>>,
     stores: Arc<Stores>,
 }
@@ -237,11 +256,17 @@ impl Store {
             return Ok(memory.charge(charges, now));
         };
         match worker.charge(charges).await {
-            Ok(verdict) => Ok(verdict),
+            Ok(verdict) => {
+                self.stores.journal.wake();
+                Ok(verdict)
+            }
             Err(failure) => {
                 self.counts.failed(failure);
                 let gateways = self.stores.presence.gateways();
-                fallback::decide(charges, now, memory, gateways, &self.counts)
+                // One whose outcome is unknown may count there already.
+                let uncharged = matches!(failure, Failure::Open | Failure::Server);
+                let noting = uncharged.then(|| self.stores.noting());
+                fallback::decide(charges, now, memory, gateways, &self.counts, noting)
             }
         }
     }
@@ -268,7 +293,10 @@ impl Store {
             let local = |of: &&Settlement<'_>| of.limit.on_failure == OnFailure::Local;
             let local: SmallVec<[Settlement<'_>; 4]> =
                 settlements.iter().filter(local).copied().collect();
-            return settled(&local, self.stores.presence.gateways());
+            let gateways = self.stores.presence.gateways();
+            let noting = self.stores.noting();
+            local.iter().for_each(|settlement| noting.settled(settlement, now, gateways));
+            return settled(&local, gateways);
         }
         let settled = worker.settle(settlements).await;
         settled.inspect_err(|&failure| self.counts.failed(failure)).ok()

@@ -18,5 +18,7 @@ mod differential;
 mod exactness;
 /// What happens when Redis is absent, killed, hung, emptied or unwilling.
 mod failure;
+/// What was charged while Redis was lost counts there when it is back.
+mod merge;
 /// Limits, charges, stores and waits that the tests share.
 mod support;

@@ -172,6 +172,11 @@ impl Worker {
         Self { shared, link, clock }
     }
 
+    /// Whether a call would be made: not with an open breaker.
+    pub(super) fn is_live(&self) -> bool {
+        !self.link.is_open()
+    }
+
     /// One script call for all charges. Waits no longer than the response timeout, whatever happens;
     /// with an open breaker, not at all.
     pub(super) async fn charge(&self, charges: &[Charge<'_>]) -> Result<Verdict, Failure> {
