@@ -5,7 +5,6 @@ use tidegate::{
     limit::{Algorithm, Change, Charge, Key, Limit, Quota, Settlement},
     store::{Failure, Store, Stores},
 };
-
 use tokio_util::sync::CancellationToken;
 
 use crate::{
