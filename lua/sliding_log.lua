@@ -125,12 +125,13 @@ algorithms.sliding_log = function()
     return reading.used, reset, cost <= left and -1 or retry
   end
 
-  -- Adds an entry for now, and forgets what has expired of the last block.
-  local function append(reading)
+  -- Adds an entry for the time `at`, and forgets what has expired of the last block.
+  local function append(reading, at)
     local blocks, n, total = reading.blocks, reading.n, reading.total
+    local clock = (reading.clock + at - reading.now) % M
     if not reading.live then
       reading.fresh, reading.live, reading.n, reading.i, reading.e = true, true, 0, 0, 1
-      reading.blocks = {[0] = struct.pack('<I4I4I4', total, reading.clock, 0)}
+      reading.blocks = {[0] = struct.pack('<I4I4I4', total, clock, 0)}
       return
     end
     local last = blocks[n]
@@ -138,26 +139,30 @@ algorithms.sliding_log = function()
       last = string.sub(last, 1, 4) .. string.sub(last, 8 * reading.e - 3)
       reading.e = 1
     end
-    if reading.now == reading.seen then
+    if at == reading.seen then
       blocks[n] = last
     elseif #last < 4 + 8 * BLOCK then
       local before = (total - struct.unpack('<I4', last)) % M
-      blocks[n] = last .. struct.pack('<I4I4', reading.clock, before)
+      blocks[n] = last .. struct.pack('<I4I4', clock, before)
     else
-      blocks[n], blocks[n + 1] = last, struct.pack('<I4I4I4', total, reading.clock, 0)
+      blocks[n], blocks[n + 1] = last, struct.pack('<I4I4I4', total, clock, 0)
       reading.n, reading.pushed = n + 1, true
     end
   end
 
-  local function charge(reading, cost)
+  -- `at` is when, where that is not now: not before the newest entry; the reset is then for a cost of 1.
+  local function charge(reading, cost, at)
     if cost == 0 then return tell(reading, 0) end
-    append(reading)
+    local unit = at and 1 or cost
+    at = at or reading.now
+    append(reading, at)
     if cost > M - 1 - reading.used then cost = M - 1 - reading.used end
-    reading.total, reading.seen, reading.dirty = (reading.total + cost) % M, reading.now, true
+    reading.total, reading.seen, reading.dirty = (reading.total + cost) % M, at, true
+    reading.appended = true
     count(reading, reading.used + cost)
     local reset = reset_at(reading)
-    if reading.remaining < cost then
-      local retry = retry_at(reading, cost)
+    if reading.remaining < unit then
+      local retry = retry_at(reading, unit)
       if retry < 0 then retry = retry_at(reading, 1) end
       if retry > reset then reset = retry end
     end
@@ -204,7 +209,7 @@ algorithms.sliding_log = function()
   local function write(reading, key)
     local seen, reset, n, blocks = reading.seen, reading.reset_at, reading.n, reading.blocks
     -- Blocks that have expired whole are cut off: with the nodes of the list, several at a time.
-    local dead = seen == reading.now and reading.i or 0
+    local dead = reading.appended and reading.i or 0
     local last = struct.pack('<I6I6I4I4', seen, reset, reading.total, n - dead) .. blocks[n]
     if reading.fresh then
       if reading.exists then call('UNLINK', key) end

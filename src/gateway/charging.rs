@@ -215,7 +215,7 @@ fn correct(decision: &mut Decision, change: Change) {
             decision.used -= cost;
             decision.remaining = decision.limit.saturating_sub(decision.used);
         }
-        Change::Overdraw { cost } => {
+        Change::Overdraw { cost } | Change::Late { cost, .. } => {
             decision.used += u64::from(cost);
             decision.remaining = decision.limit.saturating_sub(decision.used);
         }

@@ -193,8 +193,8 @@ impl Slots {
         let settlements: Vec<Settlement<'_>> = held
             .iter()
             .flat_map(|owed| {
-                let (Change::Refund { cost, .. } | Change::Overdraw { cost }) = owed.change;
-                let anew = Settlement { change: Change::Overdraw { cost }, ..owed.settlement() };
+                let change = Change::Overdraw { cost: owed.change.cost() };
+                let anew = Settlement { change, ..owed.settlement() };
                 [anew, owed.settlement()]
             })
             .collect();

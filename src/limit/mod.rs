@@ -8,6 +8,8 @@ pub mod concurrency;
 mod counts;
 pub mod fixed_window;
 mod horizon;
+#[cfg(test)]
+mod late;
 pub mod leaky_bucket;
 #[cfg(test)]
 mod promises;
@@ -235,6 +237,24 @@ pub enum Change {
         /// How many.
         cost: u32,
     },
+    /// Charges what was charged elsewhere at that time, as far as it still counts, and without asking:
+    /// a gateway that was cut off brings what it admitted alone. The reset-at moves no further than one
+    /// unit needs, and never back. Nothing for [`leaky_bucket`], whose slot is past, and for
+    /// [`concurrency`], whose leases are taken anew by those who hold them.
+    Late {
+        /// When, by the clock of the store that is told of it; what is ahead of that counts as now.
+        charged_at: Millis,
+        /// How many.
+        cost: u32,
+    },
+}
+
+impl Change {
+    /// How many units it is about.
+    pub fn cost(self) -> u32 {
+        let (Self::Refund { cost, .. } | Self::Overdraw { cost } | Self::Late { cost, .. }) = self;
+        cost
+    }
 }
 
 /// What one limit says of one charge.

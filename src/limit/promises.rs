@@ -16,6 +16,8 @@ pub(super) enum Event {
     Refund(usize, u32),
     /// So much more is charged.
     Overdraw(u32),
+    /// So much was charged elsewhere, so many ms ago.
+    Late(Millis, u32),
 }
 
 /// Quotas that an algorithm may have.
@@ -55,6 +57,7 @@ pub(super) fn histories_of(
             12 => cost.prop_map(Event::Ask),
             2 * rarely => (0_usize..4, 1_u32..5).prop_map(|(ago, cost)| Event::Refund(ago, cost)),
             rarely => (1_u32..9).prop_map(Event::Overdraw),
+            rarely => (0..=s * 8, 1_u32..9).prop_map(|(ago, cost)| Event::Late(ago, cost)),
         ];
         let events = prop::collection::vec((later, event), 1..60);
         events.prop_map(move |events| (algorithm, quota, 1_700_000_000_000 + start, events))
@@ -103,6 +106,10 @@ impl Life {
             Event::Overdraw(cost) => {
                 self.state.settle(&self.quota, self.now, Change::Overdraw { cost })
             }
+            Event::Late(ago, cost) => {
+                let change = Change::Late { charged_at: self.now.saturating_sub(ago), cost };
+                self.state.settle(&self.quota, self.now, change)
+            }
         }
     }
 
@@ -115,7 +122,7 @@ impl Life {
     }
 
     /// What a charge of `cost` would meet after so many ms; charges nothing.
-    fn would(&mut self, later: Millis, cost: u32) -> Decision {
+    pub(super) fn would(&mut self, later: Millis, cost: u32) -> Decision {
         self.state.clone().decide(&self.quota, self.now + later, cost)
     }
 }

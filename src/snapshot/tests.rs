@@ -154,7 +154,6 @@ fn a_faulty_limit_is_refused() {
 
 #[test]
 fn what_this_version_cannot_do_is_refused() {
-    let limit = |key: &str| GOOD.replace("window: 10s", &format!("window: 10s, {key}"));
     let upstream = |key: &str| GOOD.replace("[http://h:1]", &format!("[http://h:1], {key}"));
     let target = |targets: &str| GOOD.replace("[http://h:1]", targets);
     let listen = |key: &str| GOOD.replace(":80}", &format!(":80, {key}}}"));

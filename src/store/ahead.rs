@@ -103,10 +103,14 @@ impl Ahead {
         self.clock.ticks()
     }
 
-    /// Remembers whom the store refused, having been asked at the tick `sent`.
+    /// Remembers whom the store refused, having been asked at the tick `sent`. Whoever was charged may
+    /// have to wait longer than he was told before.
     pub(super) fn hear(&self, charges: &[Charge<'_>], verdict: &Verdict, sent: u64) {
         for (at, (charge, decision)) in charges.iter().zip(&verdict.decisions).enumerate() {
             let Origin { now, fallback } = verdict.origin(at);
+            if decision.admitted {
+                self.refusals.forget(charge.limit, charge.key);
+            }
             if decision.admitted || fallback || is_twice(charges, charge) {
                 continue;
             }
@@ -183,6 +187,9 @@ impl Fetches {
             let received = self.clock.ticks();
             next = match fetched {
                 Ok((grant, now)) => {
+                    if grant.tokens > 0 {
+                        self.refusals.forget(&limit, key);
+                    }
                     let charge = Charge { limit: &limit, key, cost: order.least };
                     let refused = Decision { admitted: false, ..grant.decision };
                     if grant.tokens < order.needed {

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
-use tokio::task::AbortHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    StoreError, Stores,
+    Failure, StoreError, Stores,
     ahead::{Ahead, Known, Stood, reserves},
     fallback,
     groups::{self, Apart},
+    merge,
     redis::Worker,
     returns,
     stats::WorkerCounts,
@@ -29,13 +30,9 @@ struct Way {
     worker: Arc<Worker>,
     ahead: Ahead,
     /// Gives back tokens that are not spent.
-    returning: AbortHandle,
-}
-
-impl Drop for Way {
-    fn drop(&mut self) {
-        self.returning.abort();
-    }
+    _returning: AbortOnDropHandle<()>,
+    /// Brings what was charged here to Redis, when it is back.
+    _merging: AbortOnDropHandle<()>,
 }
 
 impl Store {
@@ -43,10 +40,12 @@ impl Store {
         let shared = stores.redis.as_ref().map(|shared| {
             let worker = Arc::new(Worker::new(Arc::clone(shared), stores.clock.clone()));
             let returning = returns::run(Arc::clone(&worker), Arc::clone(stores));
+            let merging = merge::run(Arc::clone(&worker), Arc::clone(stores));
             Way {
                 ahead: Ahead::new(stores, Arc::clone(&worker), Arc::clone(&counts)),
                 worker,
-                returning: tokio::spawn(returning).abort_handle(),
+                _returning: AbortOnDropHandle::new(tokio::spawn(returning)),
+                _merging: AbortOnDropHandle::new(tokio::spawn(merging)),
             }
         });
         Self { stores: Arc::clone(stores), counts, shared }
@@ -78,7 +77,7 @@ impl Store {
                 Stood::Ask => {}
                 Stood::Failed(failure) => {
                     self.counts.failed(failure);
-                    return self.fall_back(charges, now);
+                    return self.fall_back(charges, now, failure);
                 }
             }
         }
@@ -99,10 +98,13 @@ impl Store {
         let verdict = match groups::common(charges, |charge| worker.place(charge.key)) {
             None => self.apart(worker).charge(charges, now).await?,
             Some(place) => match worker.charge(place, charges).await {
-                Ok(verdict) => verdict,
+                Ok(verdict) => {
+                    self.stores.journal.wake();
+                    verdict
+                }
                 Err(failure) => {
                     self.counts.failed(failure);
-                    return self.fall_back(charges, now);
+                    return self.fall_back(charges, now, failure);
                 }
             },
         };
@@ -110,14 +112,17 @@ impl Store {
         Ok(verdict)
     }
 
-    /// Decides without Redis, by each limit's policy.
+    /// Decides without Redis, by each limit's policy. What is charged here is noted, to be merged when
+    /// Redis is back, unless by this `failure` it may have been charged there already.
     pub(super) fn fall_back(
         &self,
         charges: &[Charge<'_>],
         now: Millis,
+        failure: Failure,
     ) -> Result<Verdict, StoreError> {
-        let gateways = self.stores.presence.gateways();
-        fallback::decide(charges, now, &self.stores.memory, gateways, &self.counts)
+        let (memory, gateways) = (&self.stores.memory, self.stores.presence.gateways());
+        let noting = self.stores.noting(failure);
+        fallback::decide(charges, now, memory, gateways, &self.counts, noting)
     }
 
     /// For charges that live at several places.
@@ -147,7 +152,10 @@ impl Store {
             let local = |of: &&Settlement<'_>| of.limit.on_failure == OnFailure::Local;
             let local: SmallVec<[Settlement<'_>; 4]> =
                 settlements.iter().filter(local).copied().collect();
-            return settled(&local, self.stores.presence.gateways());
+            let gateways = self.stores.presence.gateways();
+            let noting = self.stores.noted();
+            local.iter().for_each(|settlement| noting.settled(settlement, now, gateways));
+            return settled(&local, gateways);
         }
         let mut kept: SmallVec<[Settlement<'_>; 4]> = SmallVec::new();
         for settlement in settlements {

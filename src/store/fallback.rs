@@ -2,22 +2,34 @@
 
 use smallvec::SmallVec;
 
-use super::{StoreError, memory::Memory, stats::WorkerCounts};
+use super::{StoreError, journal::Noting, memory::Memory, stats::WorkerCounts};
 use crate::limit::{Charge, Decision, Limit, Millis, OnFailure, Verdict};
 
 /// Decides a request without the shared store, all or nothing over all of its limits: `closed` refuses
-/// the whole, `local` counts here with this gateway's share of the quota, `open` admits.
+/// the whole, `local` counts here with this gateway's share of the quota, `open` admits. What is charged
+/// here is noted, if the shared store has certainly not charged it.
 pub(super) fn decide(
     charges: &[Charge<'_>],
     now: Millis,
     memory: &Memory,
     gateways: u32,
     counts: &WorkerCounts,
+    noting: Option<Noting<'_>>,
 ) -> Result<Verdict, StoreError> {
     for charge in charges {
         counts.fell_back(charge.limit.on_failure);
     }
-    by_policy(charges, now, |local| memory.charge_share(local, now, gateways))
+    by_policy(charges, now, |local| {
+        let verdict = memory.charge_share(local, now, gateways);
+        if let Some(noting) = noting.filter(|_| verdict.admitted) {
+            for (charge, decision) in local.iter().zip(&verdict.decisions) {
+                if decision.admitted {
+                    noting.charged(charge, gateways);
+                }
+            }
+        }
+        verdict
+    })
 }
 
 /// What a request would meet without the shared store, charging nothing.

@@ -68,10 +68,14 @@ impl Apart<'_> {
         let shared = answers.iter().flatten().all(|verdict| verdict.admitted);
         let lost = lost(&groups, &answers);
         let (memory, gateways) = (&self.stores.memory, self.stores.presence.gateways());
+        // If one may have been charged at its place, none is noted.
+        let noting = answers.iter().filter_map(|answer| answer.as_ref().err());
+        let noting = noting.map(|&failure| self.stores.noting(failure));
+        let noting = noting.reduce(Option::and).flatten();
         let local = if lost.items.is_empty() {
             Ok(Verdict::empty(now))
         } else if shared {
-            fallback::decide(&lost.items, now, memory, gateways, self.counts)
+            fallback::decide(&lost.items, now, memory, gateways, self.counts, noting)
         } else {
             fallback::refused(&lost.items, now, memory, gateways, self.counts)
         };

@@ -14,7 +14,8 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use self::shard::{Ask, Shard};
-use crate::limit::{Change, Charge, Decision, Key, Limit, Millis, Settlement, Verdict};
+use super::record_id;
+use crate::limit::{Charge, Decision, Key, Limit, Millis, Settlement, Verdict};
 
 /// The most shards that records are spread over.
 const MAX_SHARDS: usize = 256;
@@ -126,9 +127,11 @@ impl Memory {
     ) -> SmallVec<[Decision; 2]> {
         let settled = settlements.iter().map(|settlement| {
             let &Settlement { limit, key, change } = settlement;
-            let (Change::Refund { cost, .. } | Change::Overdraw { cost }) = change;
             // The share is that of the charge, whatever the correction is.
-            let ask = Ask { cost, ..ask(&Charge { limit, key, cost: limit.cost }, gateways) };
+            let ask = Ask {
+                cost: change.cost(),
+                ..ask(&Charge { limit, key, cost: limit.cost }, gateways)
+            };
             self.lock(self.shard_of(ask.id)).settle(&ask, now, change)
         });
         settled.collect()
@@ -181,15 +184,21 @@ impl Memory {
 
 /// The name of the record that a limit keeps of a caller; never 0, which is no record's name.
 fn record(limit: &Limit, key: Key) -> u128 {
-    (key.0 ^ limit.identity()).max(1)
+    record_id::record(limit, key).max(1)
+}
+
+/// The share of a quota that one of `gateways` enforces alone.
+pub(super) fn share(quota: u32, cost: u32, gateways: u32) -> u32 {
+    match gateways {
+        0 | 1 => quota,
+        // A share that no request fits into would refuse for ever, and could name no time to retry.
+        _ => quota.div_ceil(gateways).max(cost),
+    }
 }
 
 fn ask(charge: &Charge<'_>, gateways: u32) -> Ask {
     let mut quota = charge.limit.quota;
-    if gateways > 1 {
-        // A share that no request fits into would refuse for ever, and could name no time to retry.
-        quota.limit = quota.limit.div_ceil(gateways).max(charge.cost);
-    }
+    quota.limit = share(quota.limit, charge.cost, gateways);
     let id = record(charge.limit, charge.key);
     let Limit { algorithm, enforce, .. } = *charge.limit;
     Ask { id, algorithm, quota, cost: charge.cost, enforce }

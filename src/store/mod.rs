@@ -9,10 +9,12 @@ mod ahead;
 mod door;
 mod fallback;
 mod groups;
+mod journal;
 pub mod memory;
+mod merge;
 mod record_id;
 mod redis;
-mod refusals;
+pub mod refusals;
 pub mod reservation;
 mod returns;
 mod several;
@@ -25,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     ahead::Tokens,
+    journal::{Journal, Noting},
     memory::Memory,
     redis::{Presence, Reporter, Shared},
     refusals::Refusals,
@@ -94,6 +97,8 @@ pub struct Stores {
     /// All counters; with Redis, those of the time without it.
     memory: Memory,
     redis: Option<Arc<Shared>>,
+    /// What was charged in memory while Redis was lost, until Redis has heard of it.
+    journal: Journal,
     presence: Presence,
     register: Register,
     tokens: Arc<Tokens>,
@@ -129,6 +134,7 @@ impl Stores {
         Ok(Arc::new(Self {
             memory: Memory::new(max_keys),
             redis,
+            journal: Journal::default(),
             presence: Presence::new(seed, getrandom::u64()?),
             register: Register::default(),
             tokens: Arc::default(),
@@ -169,6 +175,8 @@ impl Stores {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {
             self.memory.tick(self.clock.now());
+            self.journal.expire(self.clock.ticks());
+            self.journal.wake();
             if let Some(reporter) = &mut reporter {
                 reporter.report().await;
                 self.tokens.set_gateways(self.presence.gateways());
@@ -198,6 +206,7 @@ impl Stores {
     pub async fn reset(&self, limits: &[&Limit], key: Key) -> Result<(), Failure> {
         for limit in limits {
             self.memory.reset(limit, key);
+            self.journal.forget(limit, key);
         }
         let Some(shared) = &self.redis else { return Ok(()) };
         shared.reset(limits, key).await?;
@@ -206,6 +215,16 @@ impl Stores {
             self.refusals.forget(limit, key);
         }
         Ok(())
+    }
+
+    /// The journal, and what its times are made of.
+    fn noted(&self) -> Noting<'_> {
+        Noting { journal: &self.journal, ticks: self.clock.ticks() }
+    }
+
+    /// The same for charges that the shared store has certainly not made.
+    fn noting(&self, failure: Failure) -> Option<Noting<'_>> {
+        matches!(failure, Failure::Open | Failure::Server).then(|| self.noted())
     }
 
     /// Opens connections to the shared store for what is exchanged there besides counters: bulk
@@ -235,6 +254,8 @@ impl Stores {
         let mut stats = self.register.total();
         stats.evictions = self.memory.evictions();
         stats.keys = self.memory.len();
+        stats.unmerged = self.journal.len();
+        (stats.merged, stats.merge_drops) = self.journal.told();
         stats.gateways = self.presence.gateways();
         stats.refusals = self.refusals.stats(self.clock.ticks());
         stats.tokens = self.tokens.numbers();

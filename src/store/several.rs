@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::{
-    Store, StoreError,
+    Failure, Store, StoreError,
     ahead::{Ahead, Held, Stood, reserves},
     fallback::uncounted,
 };
@@ -108,7 +108,7 @@ impl Store {
         known: &mut Known<'c>,
         held: &mut Held<'_, 'c>,
         rest: &mut SmallVec<[usize; 4]>,
-    ) -> SmallVec<[usize; 4]> {
+    ) -> SmallVec<[(usize, Failure); 4]> {
         let (charges, mut failed) = (known.charges, SmallVec::new());
         let queued: SmallVec<[_; 4]> = rest
             .iter()
@@ -130,7 +130,7 @@ impl Store {
                 Stood::Ask => rest.push(at),
                 Stood::Failed(failure) => {
                     self.counts.failed(failure);
-                    failed.push(at);
+                    failed.push((at, failure));
                 }
             }
         }
@@ -142,16 +142,19 @@ impl Store {
     fn charge_failed<'c>(
         &self,
         known: &mut Known<'c>,
-        failed: &[usize],
+        failed: &[(usize, Failure)],
         now: Millis,
     ) -> Result<SmallVec<[Charge<'c>; 2]>, StoreError> {
-        if failed.is_empty() {
-            return Ok(SmallVec::new());
-        }
+        // If one may have been charged at the store, none is noted.
+        let kind = |&(_, failure): &(usize, Failure)| failure;
+        let unknown = |failure: &Failure| !matches!(failure, Failure::Open | Failure::Server);
+        let Some(&(_, first)) = failed.first() else { return Ok(SmallVec::new()) };
+        let failure = failed.iter().map(kind).find(unknown).unwrap_or(first);
+        let places: SmallVec<[usize; 4]> = failed.iter().map(|&(at, _)| at).collect();
         let charges: SmallVec<[Charge<'_>; 4]> =
-            failed.iter().map(|&at| known.charges[at]).collect();
-        let verdict = self.fall_back(&charges, now)?;
-        known.adopt(failed, &verdict);
+            places.iter().map(|&at| known.charges[at]).collect();
+        let verdict = self.fall_back(&charges, now, failure)?;
+        known.adopt(&places, &verdict);
         let made = charges.iter().zip(&verdict.decisions);
         let made = made.filter(|(_, made)| verdict.admitted && made.admitted && made.counted);
         Ok(made.map(|(charge, _)| *charge).collect())

@@ -20,6 +20,8 @@ mod differential;
 mod exactness;
 /// What happens when Redis is absent, killed, hung, emptied or unwilling.
 mod failure;
+/// What was charged while Redis was lost counts there when it is back.
+mod merge;
 /// Rust and Lua grant the same tokens ahead.
 mod orders;
 /// Limits, charges, stores and waits that the tests share.

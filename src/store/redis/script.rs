@@ -11,7 +11,7 @@ use crate::limit::{
 /// What stands before each script that reads records: the algorithms, and how records are read and
 /// written. A new algorithm is one line here.
 macro_rules! with_records {
-    ($script:literal) => {
+    ($($script:literal),+) => {
         concat!(
             include_str!("../../../lua/prelude.lua"),
             include_str!("../../../lua/sliding_window.lua"),
@@ -21,7 +21,7 @@ macro_rules! with_records {
             include_str!("../../../lua/leaky_bucket.lua"),
             include_str!("../../../lua/concurrency.lua"),
             include_str!("../../../lua/record.lua"),
-            include_str!($script),
+            $(include_str!($script)),+,
         )
     };
 }
@@ -36,13 +36,17 @@ const ACQUIRE: &str = with_records!("../../../lua/acquire.lua");
 const LOOK: &str = with_records!("../../../lua/look.lua");
 
 /// Corrects what requests were charged.
-const SETTLE: &str = with_records!("../../../lua/settle.lua");
+const SETTLE: &str = with_records!("../../../lua/late.lua", "../../../lua/settle.lua");
 
 /// Reports a gateway alive and counts those that are.
 pub(super) const PRESENCE: &str = include_str!("../../../lua/presence.lua");
 
 /// Integers that a script returns for each charge or correction, after the time.
 const FIELDS: usize = 6;
+
+/// The latest time that scripts are told: what lies behind is no time of any clock, and Lua would round
+/// it.
+const LAST: Millis = 1 << 52;
 
 /// The scripts that read records, and the names that Redis knows them by.
 pub(super) struct Scripts {
@@ -133,13 +137,13 @@ impl Scripts {
         }
         command.arg(now);
         for settlement in settlements {
-            let (cost, charged_at) = match settlement.change {
-                Change::Refund { charged_at, cost } => {
-                    (cost, i64::try_from(charged_at).unwrap_or(i64::MAX))
-                }
-                Change::Overdraw { cost } => (cost, -1),
+            let exact = |at: Millis| at.min(LAST).cast_signed();
+            let charged_at = match settlement.change {
+                Change::Refund { charged_at, .. } => exact(charged_at),
+                Change::Overdraw { .. } => -1,
+                Change::Late { charged_at, .. } => -2 - exact(charged_at),
             };
-            ask(&mut command, settlement.limit, cost);
+            ask(&mut command, settlement.limit, settlement.change.cost());
             command.arg(charged_at);
         }
         command

@@ -93,6 +93,11 @@ impl Worker {
         self.shared.place(key)
     }
 
+    /// Whether a call there would be made: not with an open breaker.
+    pub(in crate::store) fn is_live(&self, place: Place) -> bool {
+        self.links.to(place).is_some_and(|link| !link.is_open())
+    }
+
     /// One script call for all charges, whose keys must live at `place`. Waits no longer than the
     /// response timeout, whatever happens; with an open breaker, not at all.
     pub(in crate::store) async fn charge(

@@ -1,0 +1,386 @@
+//! What was charged in this process while the shared store was lost, until that has heard of it.
+//!
+//! Bounded: so many callers, and of each a few sums. A caller who no longer finds room is dropped, and
+//! counted; what is too old to weigh is forgotten. Times are ticks of [`crate::clock::Clock::ticks`],
+//! which nobody sets; they become the store's when it is told.
+//!
+//! Of a token bucket the journal keeps what is owed, as it flows back at this gateway's share of the
+//! rate: the sum of what gateways owe of their shares is never less than what all would owe of the whole.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+};
+
+use ahash::RandomState;
+use crossbeam_utils::CachePadded;
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tokio::sync::Notify;
+
+use super::{memory, record_id::record};
+use crate::limit::{Algorithm, Change, Charge, Key, Limit, Millis, Settlement};
+
+/// Locks, each with its part of the callers.
+const SHARDS: usize = 16;
+
+/// Callers in each part.
+const CALLERS: usize = 1_024;
+
+/// Charges of one such part of a window are one sum.
+const PARTS: u64 = 8;
+
+/// See the module.
+pub(super) struct Journal {
+    shards: Box<[CachePadded<Mutex<Shard>>]>,
+    /// Callers held: while there is none, nobody takes a lock.
+    held: AtomicUsize,
+    merged: AtomicU64,
+    dropped: AtomicU64,
+    busy: AtomicBool,
+    woken: Notify,
+}
+
+#[derive(Default)]
+struct Shard {
+    callers: HashMap<u128, Caller, RandomState>,
+    /// One copy of each limit, for all callers; by its identity.
+    limits: HashMap<u128, Arc<Limit>, RandomState>,
+    /// The tick at which it was last searched for what is past.
+    searched: u64,
+}
+
+/// One record, and what was charged to it here.
+pub(super) struct Caller {
+    pub(super) limit: Arc<Limit>,
+    pub(super) key: Key,
+    /// The share of the rate at which a token bucket is paid back.
+    rate: u32,
+    /// Oldest first; of a token bucket one.
+    sums: SmallVec<[Sum; 2]>,
+}
+
+#[derive(Clone, Copy)]
+struct Sum {
+    /// The tick of its last charge; of a fixed window, of its first.
+    at: u64,
+    /// Units of cost; of a token bucket, what was owed then: `window` a token.
+    cost: u64,
+}
+
+/// The journal at one time.
+#[derive(Clone, Copy)]
+pub(super) struct Noting<'a> {
+    pub(super) journal: &'a Journal,
+    pub(super) ticks: u64,
+}
+
+impl Noting<'_> {
+    /// One of `gateways` has charged this by itself.
+    pub(super) fn charged(&self, charge: &Charge<'_>, gateways: u32) {
+        let rate = memory::share(charge.limit.quota.limit, charge.cost, gateways);
+        self.journal.note(charge, rate, self.ticks);
+    }
+
+    /// A charge that was made here is corrected at `now`, by the clock that it was made by.
+    pub(super) fn settled(&self, settlement: &Settlement<'_>, now: Millis, gateways: u32) {
+        let &Settlement { limit, key, change } = settlement;
+        match change {
+            Change::Refund { charged_at, cost } => {
+                let at = self.ticks.saturating_sub(now.saturating_sub(charged_at));
+                self.journal.take_off(limit, key, cost, at, self.ticks);
+            }
+            Change::Overdraw { cost } => {
+                let rate = memory::share(limit.quota.limit, limit.cost, gateways);
+                self.journal.note(&Charge { limit, key, cost }, rate, self.ticks);
+            }
+            Change::Late { .. } => {}
+        }
+    }
+}
+
+impl Default for Journal {
+    fn default() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
+            held: AtomicUsize::new(0),
+            merged: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            busy: AtomicBool::new(false),
+            woken: Notify::new(),
+        }
+    }
+}
+
+impl Journal {
+    /// The most callers that are held.
+    #[cfg(test)]
+    pub(super) const CAPACITY: usize = SHARDS * CALLERS;
+
+    /// Notes a charge; `rate` is the share of a token bucket's that pays it back.
+    fn note(&self, charge: &Charge<'_>, rate: u32, ticks: u64) {
+        let &Charge { limit, key, cost } = charge;
+        // What these charge is past, or taken anew, when the store is back: see `Change::Late`.
+        let meant = !matches!(limit.algorithm, Algorithm::LeakyBucket | Algorithm::Concurrency);
+        if cost == 0 || !meant {
+            return;
+        }
+        let id = record(limit, key);
+        let mut shard = self.shard_of(id).lock();
+        if let Some(caller) = shard.callers.get_mut(&id).filter(|of| of.limit.quota == limit.quota)
+        {
+            caller.rate = rate;
+            return caller.add(ticks, cost.into(), ticks);
+        }
+        let limit = shard.limit(limit);
+        let mut caller = Caller { limit, key, rate, sums: SmallVec::new() };
+        caller.add(ticks, cost.into(), ticks);
+        self.put(&mut shard, id, caller, ticks);
+    }
+
+    /// Puts a caller, or adds what is known of him.
+    fn put(&self, shard: &mut Shard, id: u128, caller: Caller, ticks: u64) {
+        if let Some(there) = shard.callers.get_mut(&id) {
+            there.join(caller, ticks);
+            return;
+        }
+        if shard.callers.len() >= CALLERS && ticks >= shard.searched.saturating_add(1_000) {
+            self.search(shard, ticks);
+        }
+        if shard.callers.len() >= CALLERS {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        shard.callers.insert(id, caller);
+        self.held.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes off what was given back of a charge made at tick `at`; never below nothing.
+    fn take_off(&self, limit: &Limit, key: Key, cost: u32, at: u64, ticks: u64) {
+        let id = record(limit, key);
+        if self.len() > 0
+            && let Some(caller) = self.shard_of(id).lock().callers.get_mut(&id)
+        {
+            caller.take_off(cost, at, ticks);
+        }
+    }
+
+    /// Forgets what was charged to a caller.
+    pub(super) fn forget(&self, limit: &Limit, key: Key) {
+        let id = record(limit, key);
+        if self.len() > 0 && self.shard_of(id).lock().callers.remove(&id).is_some() {
+            self.held.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets what is too old to weigh.
+    pub(super) fn expire(&self, ticks: u64) {
+        if self.len() > 0 {
+            self.shards.iter().for_each(|shard| self.search(&mut shard.lock(), ticks));
+        }
+    }
+
+    fn search(&self, shard: &mut Shard, ticks: u64) {
+        let before = shard.callers.len();
+        shard.callers.retain(|_, caller| !caller.is_past(ticks));
+        shard.searched = ticks;
+        self.held.fetch_sub(before - shard.callers.len(), Ordering::Relaxed);
+        if shard.callers.is_empty() {
+            *shard = Shard { searched: ticks, ..Shard::default() };
+        }
+    }
+
+    /// Takes the callers of one part that has some, without those of whom nothing weighs; empty: there is
+    /// none.
+    pub(super) fn drain(&self, ticks: u64) -> Vec<Caller> {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            self.search(&mut shard, ticks);
+            if !shard.callers.is_empty() {
+                let callers = std::mem::take(&mut *shard).callers;
+                self.held.fetch_sub(callers.len(), Ordering::Relaxed);
+                return callers.into_values().collect();
+            }
+        }
+        Vec::new()
+    }
+
+    /// Puts back what the store has not been told.
+    pub(super) fn put_back(&self, callers: Vec<Caller>, ticks: u64) {
+        for caller in callers {
+            let id = record(&caller.limit, caller.key);
+            self.put(&mut self.shard_of(id).lock(), id, caller, ticks);
+        }
+    }
+
+    /// Callers held.
+    pub(super) fn len(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// Corrections that the store has been told of, and what it will never be.
+    pub(super) fn told(&self) -> (u64, u64) {
+        (self.merged.load(Ordering::Relaxed), self.dropped.load(Ordering::Relaxed))
+    }
+
+    /// So many corrections have been made in the store, or may have been and are not repeated.
+    pub(super) fn count(&self, corrections: usize, known: bool) {
+        let counter = if known { &self.merged } else { &self.dropped };
+        counter.fetch_add(corrections as u64, Ordering::Relaxed);
+    }
+
+    /// Wakes those who could tell the store, if there is something to tell and nobody does.
+    pub(super) fn wake(&self) {
+        if self.len() > 0 && !self.busy.load(Ordering::Relaxed) {
+            self.woken.notify_waiters();
+        }
+    }
+
+    /// Returns when [`Self::wake`] has found something.
+    pub(super) async fn woken(&self) {
+        self.woken.notified().await;
+    }
+
+    /// Lets one at a time tell the store: whoever holds this.
+    pub(super) fn begin(&self) -> Option<Busy<'_>> {
+        (!self.busy.swap(true, Ordering::Acquire)).then_some(Busy(self))
+    }
+
+    fn shard_of(&self, id: u128) -> &Mutex<Shard> {
+        &self.shards[(id >> 64) as usize % SHARDS]
+    }
+}
+
+/// The only one who tells the store.
+pub(super) struct Busy<'a>(&'a Journal);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.busy.store(false, Ordering::Release);
+    }
+}
+
+impl Shard {
+    /// The shard's copy of a limit, of its newest quota.
+    fn limit(&mut self, limit: &Limit) -> Arc<Limit> {
+        let kept = self.limits.entry(limit.identity()).or_insert_with(|| Arc::new(limit.clone()));
+        if kept.quota != limit.quota {
+            *kept = Arc::new(limit.clone());
+        }
+        Arc::clone(kept)
+    }
+}
+
+impl Caller {
+    /// What the store is told: (when, by its clock, and how much), for a store whose clock shows `now` at
+    /// `ticks`.
+    pub(super) fn told(&self, ticks: u64, now: Millis) -> impl Iterator<Item = (Millis, u32)> {
+        let weighs = self.sums.iter().filter(move |sum| !self.is_over(sum, ticks));
+        weighs.map(move |sum| match self.limit.algorithm {
+            Algorithm::TokenBucket => {
+                let owed = self.owed(sum, ticks).div_ceil(self.limit.quota.window);
+                (now, clamp(owed))
+            }
+            _ => ((now + sum.at).saturating_sub(ticks), clamp(sum.cost)),
+        })
+    }
+
+    /// How many corrections that is, at most.
+    pub(super) fn len(&self) -> usize {
+        self.sums.len()
+    }
+
+    fn add(&mut self, at: u64, cost: u64, ticks: u64) {
+        if self.limit.algorithm == Algorithm::TokenBucket {
+            let owed = self.sums.first().map_or(0, |sum| self.owed(sum, ticks));
+            let cost = owed.saturating_add(cost.saturating_mul(self.limit.quota.window));
+            self.sums = SmallVec::from_iter([Sum { at: ticks, cost }]);
+            return;
+        }
+        let part = self.part(at);
+        let place = self.sums.partition_point(|sum| self.part(sum.at) < part);
+        match self.sums.get(place).copied() {
+            Some(sum) if self.part(sum.at) == part => {
+                let first = self.limit.algorithm == Algorithm::FixedWindow;
+                let at = if first { sum.at.min(at) } else { sum.at.max(at) };
+                self.sums[place] = Sum { at, cost: sum.cost.saturating_add(cost) };
+            }
+            _ => {
+                self.sums.insert(place, Sum { at, cost });
+                let past = self.sums.iter().take_while(|sum| self.is_over(sum, ticks)).count();
+                self.sums.drain(..past);
+            }
+        }
+    }
+
+    /// Adds what was known of him before, or is known of another quota.
+    fn join(&mut self, other: Self, ticks: u64) {
+        for sum in &other.sums {
+            let tokens = match self.limit.algorithm {
+                Algorithm::TokenBucket => other.owed(sum, ticks).div_ceil(other.limit.quota.window),
+                _ => sum.cost,
+            };
+            self.add(sum.at, tokens, ticks);
+        }
+        if other.limit.quota != self.limit.quota {
+            (self.limit, self.rate) = (other.limit, other.rate);
+        }
+    }
+
+    fn take_off(&mut self, cost: u32, at: u64, ticks: u64) {
+        if self.limit.algorithm == Algorithm::TokenBucket {
+            let Some(&sum) = self.sums.first() else { return };
+            let given = u64::from(cost).saturating_mul(self.limit.quota.window);
+            let cost = self.owed(&sum, ticks).saturating_sub(given);
+            self.sums[0] = Sum { at: ticks, cost };
+            return;
+        }
+        // Two clocks of whole ms told the time: it may have been the part before, or after.
+        let (part, mut left) = (self.part(at), u64::from(cost));
+        for part in [Some(part), part.checked_sub(1), Some(part + 1)].into_iter().flatten() {
+            let width = self.width();
+            for sum in self.sums.iter_mut().filter(|sum| sum.at / width == part) {
+                let taken = left.min(sum.cost);
+                (sum.cost, left) = (sum.cost - taken, left - taken);
+            }
+        }
+    }
+
+    /// The length of the parts of a window that charges are summed up by.
+    fn width(&self) -> u64 {
+        (self.limit.quota.window / PARTS).max(1)
+    }
+
+    fn part(&self, at: u64) -> u64 {
+        at / self.width()
+    }
+
+    /// What a token bucket owes still.
+    fn owed(&self, sum: &Sum, ticks: u64) -> u64 {
+        let flowed = ticks.saturating_sub(sum.at).saturating_mul(self.rate.into());
+        sum.cost.saturating_sub(flowed)
+    }
+
+    /// Whether a sum is too old to weigh.
+    fn is_over(&self, sum: &Sum, ticks: u64) -> bool {
+        let quota = &self.limit.quota;
+        let reach = match self.limit.algorithm {
+            Algorithm::TokenBucket => return self.owed(sum, ticks) == 0,
+            Algorithm::SlidingWindow => quota.window + quota.sub_window(),
+            _ => quota.window,
+        };
+        sum.cost == 0 || sum.at.saturating_add(reach) <= ticks
+    }
+
+    fn is_past(&self, ticks: u64) -> bool {
+        self.sums.iter().all(|sum| self.is_over(sum, ticks))
+    }
+}
+
+fn clamp(cost: u64) -> u32 {
+    u32::try_from(cost).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests;

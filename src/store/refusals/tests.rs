@@ -1,0 +1,252 @@
+//! The cache against one without a bound, and against a store asked at any time.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::limit::{OnFailure, Quota, Reserve, State};
+
+const NOW: Millis = 1_700_000_000_000;
+
+fn limit(quota: u32) -> Limit {
+    Limit {
+        name: "refused".into(),
+        fingerprint: 7,
+        algorithm: Algorithm::SlidingWindow,
+        quota: Quota::new(quota, 60_000, 6),
+        cost: 1,
+        on_failure: OnFailure::Local,
+        reserve: Reserve::Off,
+        enforce: true,
+        index: 0,
+    }
+}
+
+fn refusal(limit: u32, used: u64, retry_at: Millis) -> Decision {
+    Decision {
+        admitted: false,
+        limit: limit.into(),
+        remaining: 0,
+        used,
+        reset_at: retry_at,
+        retry_at: Some(retry_at),
+        wait: 0,
+        counted: true,
+    }
+}
+
+fn at(sent: u64) -> Heard {
+    Heard { sent, received: sent, now: NOW + sent }
+}
+
+fn charge(limit: &Limit, key: u128, cost: u32) -> Charge<'_> {
+    Charge { limit, key: Key(key), cost }
+}
+
+#[test]
+fn a_refusal_stands_until_it_ends_for_its_own_alone() {
+    let (refusals, of) = (Refusals::default(), limit(10));
+    assert_eq!(refusals.find(&charge(&of, 1, 2), 0), None);
+    let said = refusal(10, 10, NOW + 1_000);
+    refusals.remember(&charge(&of, 1, 2), &said, Heard { sent: 5, received: 25, now: NOW });
+    let found = refusals.find(&charge(&of, 1, 2), 25).unwrap();
+    assert_eq!(found, Refused { decision: said, now: NOW });
+    assert_eq!(refusals.find(&charge(&of, 1, 2), 1_003).unwrap().now, NOW + 977);
+    assert_eq!(refusals.find(&charge(&of, 1, 2), 1_004), None, "from when it was sent");
+    for other in [charge(&of, 1, 1), charge(&of, 1, 3), charge(&of, 2, 2)] {
+        assert_eq!(refusals.find(&other, 25), None);
+    }
+    let raised = limit(11);
+    assert_eq!(refusals.find(&charge(&raised, 1, 2), 25), None, "another quota");
+    let strict = Limit { quota: Quota { strict: true, ..of.quota }, ..of.clone() };
+    assert_eq!(refusals.find(&charge(&strict, 1, 2), 25), None, "another kind of counting");
+    assert_eq!(refusals.stats(25), RefusalStats { hits: 2, entries: 1 });
+    assert_eq!(refusals.stats(1_004), RefusalStats { hits: 2, entries: 0 });
+}
+
+#[test]
+fn a_cost_above_the_quota_is_refused_and_told_no_time() {
+    let (refusals, of) = (Refusals::default(), limit(10));
+    let said = refusal(10, 10, NOW + 1_000);
+    refusals.remember(&charge(&of, 1, 1), &said, at(0));
+    let found = refusals.find(&charge(&of, 1, 11), 0).unwrap();
+    assert_eq!(found.decision, Decision { retry_at: None, ..said });
+}
+
+#[test]
+fn only_refusals_that_hold_are_remembered() {
+    let (refusals, of) = (Refusals::default(), limit(10));
+    let said = refusal(10, 10, NOW + 1_000);
+    refusals.remember(&charge(&of, 1, 1), &Decision { admitted: true, ..said }, at(0));
+    refusals.remember(&charge(&of, 1, 1), &Decision { retry_at: None, ..said }, at(0));
+    refusals.remember(&charge(&of, 1, 1), &refusal(10, 10, NOW), at(0));
+    refusals.remember(&charge(&of, 1, 1), &refusal(10, 10, NOW + 1), at(0));
+    let late = Heard { received: 5_000, ..at(0) };
+    refusals.remember(&charge(&of, 1, 1), &said, late);
+    let watching = Limit { enforce: false, ..of.clone() };
+    refusals.remember(&charge(&watching, 1, 1), &said, at(0));
+    let slots = Limit { algorithm: Algorithm::Concurrency, ..of.clone() };
+    refusals.remember(&charge(&slots, 1, 1), &said, at(0));
+    assert_eq!(refusals.stats(0).entries, 0);
+    refusals.remember(&charge(&of, 1, 1), &said, at(0));
+    assert_eq!(refusals.find(&charge(&watching, 1, 1), 0), None, "one that only watches");
+    assert!(refusals.find(&charge(&of, 1, 1), 0).is_some());
+}
+
+#[test]
+fn forgetting_a_caller_forgets_every_quota_and_cost() {
+    let (refusals, quotas) = (Refusals::default(), [limit(10), limit(20)]);
+    let said = refusal(10, 10, NOW + 1_000);
+    for of in &quotas {
+        for key in [1, 2] {
+            refusals.remember(&charge(of, key, 1), &said, at(0));
+            refusals.remember(&charge(of, key, 2), &said, at(0));
+        }
+    }
+    assert_eq!(refusals.stats(0).entries, 8);
+    refusals.forget(&limit(30), Key(1));
+    assert_eq!(refusals.stats(0).entries, 4);
+    assert_eq!(refusals.find(&charge(&quotas[0], 1, 1), 0), None);
+    assert!(refusals.find(&charge(&quotas[1], 2, 2), 0).is_some());
+}
+
+#[test]
+fn a_flood_of_callers_takes_no_more_memory_and_gets_no_wrong_answer() {
+    let (refusals, of) = (Refusals::default(), limit(10));
+    assert!(refusals.shards.iter().all(|shard| shard.part.lock().places.is_empty()), "unused");
+    let flood = 3 * Refusals::CAPACITY as u32;
+    let key = |n: u32| u128::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+    for n in 0..flood {
+        refusals.remember(&charge(&of, key(n), 1), &refusal(10, n.into(), NOW + 1_000), at(0));
+    }
+    let held = refusals.stats(0).entries;
+    assert!((Refusals::CAPACITY * 9 / 10..=Refusals::CAPACITY).contains(&held), "{held}");
+    assert!(refusals.shards.iter().all(|shard| shard.part.lock().places.len() == PLACES));
+    let found = (0..flood).filter_map(|n| {
+        let found = refusals.find(&charge(&of, key(n), 1), 1)?;
+        assert_eq!(found.decision.used, u64::from(n), "another's refusal");
+        Some(())
+    });
+    assert_eq!(found.count(), held);
+    // What is over makes room.
+    for n in 0..1_000 {
+        let heard = at(2_000);
+        refusals.remember(&charge(&of, key(n), 1), &refusal(10, 0, NOW + 9_000), heard);
+        assert!(refusals.find(&charge(&of, key(n), 1), 2_000).is_some());
+    }
+}
+
+#[test]
+fn the_one_that_ends_first_makes_room() {
+    let mut place = Place::EMPTY;
+    for (entry, end) in place.entries.iter_mut().zip([400, 200, 300, 500]) {
+        entry.end = end;
+    }
+    assert_eq!(place.least(0), 1);
+    place.entries[3].end = 90;
+    assert_eq!(place.least(100), 3);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// A refusal is heard: caller, quota, cost, how long it took, how long it holds.
+    Hear(u128, usize, u32, u64, u64),
+    Find(u128, usize, u32),
+    Forget(u128),
+}
+
+fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
+    let (key, quota, cost) = (0_u128..3, 0_usize..2, 1_u32..3);
+    let hear = (key.clone(), quota.clone(), cost.clone(), 0_u64..50, 0_u64..300)
+        .prop_map(|(key, quota, cost, took, wait)| Step::Hear(key, quota, cost, took, wait));
+    let find =
+        (key.clone(), quota, 1_u32..4).prop_map(|(key, quota, cost)| Step::Find(key, quota, cost));
+    let step = prop_oneof![3 => hear, 6 => find, 1 => key.prop_map(Step::Forget)];
+    prop::collection::vec((0_u64..60, step), 1..120)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn it_answers_what_a_cache_without_a_bound_answers(steps in steps()) {
+        let (refusals, quotas) = (Refusals::default(), [limit(2), limit(20)]);
+        let mut model = BTreeMap::<(u128, usize, u32), (u64, Heard, Decision)>::new();
+        let (mut ticks, mut hits) = (100, 0);
+        for (serial, (later, step)) in steps.into_iter().enumerate() {
+            ticks += later;
+            match step {
+                Step::Hear(key, quota, cost, took, wait) => {
+                    let heard = Heard { sent: ticks - took, received: ticks, now: NOW + ticks };
+                    let said = refusal(quotas[quota].quota.limit, serial as u64, heard.now + wait);
+                    refusals.remember(&charge(&quotas[quota], key, cost), &said, heard);
+                    let end = heard.sent + wait.saturating_sub(1);
+                    if end > ticks {
+                        model.insert((key, quota, cost), (end, heard, said));
+                    }
+                }
+                Step::Find(key, quota, cost) => {
+                    let found = refusals.find(&charge(&quotas[quota], key, cost), ticks);
+                    hits += u64::from(found.is_some());
+                    let known = model.get(&(key, quota, cost)).filter(|known| ticks < known.0);
+                    if quota == 0 && cost > 2 {
+                        let any = (1..3).any(|cost| {
+                            model.get(&(key, quota, cost)).is_some_and(|known| ticks < known.0)
+                        });
+                        prop_assert_eq!(found.is_some(), any);
+                        prop_assert!(found.is_none_or(|found| found.decision.retry_at.is_none()));
+                    } else if let Some((_, heard, said)) = known {
+                        let found = found.unwrap();
+                        prop_assert_eq!(found.decision, *said, "the newest");
+                        prop_assert!(found.now <= heard.now + (ticks - heard.received));
+                    } else {
+                        prop_assert_eq!(found, None);
+                    }
+                }
+                Step::Forget(key) => {
+                    refusals.forget(&quotas[0], Key(key));
+                    model.retain(|known, _| known.0 != key);
+                }
+            }
+            let held = model.values().filter(|known| ticks < known.0).count();
+            prop_assert_eq!(refusals.stats(ticks), RefusalStats { hits, entries: held });
+        }
+    }
+
+    /// Times are in microseconds; both clocks show whole ms, and do not begin together.
+    #[test]
+    fn nobody_is_told_to_come_too_early_or_kept_too_long(
+        charges in prop::collection::vec((0_u64..8_000_000, 1_u32..4), 1..20),
+        cost in 1_u32..6,
+        phases in (0_u64..1_000, 0_u64..1_000),
+        delays in (0_u64..400_000, 0_u64..400_000),
+        asked in prop::collection::vec(0_u64..30_000_000, 1..20),
+        algorithm in prop::sample::select(Algorithm::ALL.to_vec()),
+    ) {
+        let of = Limit { algorithm, quota: Quota::new(6, 12_000, 1), ..limit(6) };
+        let quota = Quota { max_wait: 5_000, ..of.quota };
+        let of = Limit { quota, ..of };
+        let (store_time, tick) = (|t: u64| NOW + (t + phases.0) / 1_000, |t: u64| (t + phases.1) / 1_000);
+        let (mut state, mut t) = (State::fresh(algorithm), 0);
+        for (later, cost) in charges {
+            t += later;
+            state.admit(&quota, store_time(t), cost);
+        }
+        let (decided, received) = (t + delays.0, t + delays.0 + delays.1);
+        let now = store_time(decided);
+        let said = state.decide(&quota, now, cost);
+        let refusals = Refusals::default();
+        let asking = charge(&of, 1, cost);
+        refusals.remember(&asking, &said, Heard { sent: tick(t), received: tick(received), now });
+        for after in asked {
+            let t = received + after;
+            let Some(found) = refusals.find(&asking, tick(t)) else { continue };
+            let real = state.decide(&quota, store_time(t), cost);
+            prop_assert!(!real.admitted, "kept too long");
+            prop_assert!(found.now <= store_time(t));
+            prop_assert_eq!(found.decision.retry_at, real.retry_at);
+            prop_assert!(found.now < found.decision.retry_at.unwrap());
+        }
+    }
+}

@@ -1,0 +1,183 @@
+use std::time::Duration;
+
+use tidegate::{
+    clock::Clock,
+    limit::{Algorithm, Change, Charge, Key, Limit, Quota, Settlement},
+    store::{Failure, Store, Stores},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    redis_server::RedisServer,
+    support::{charge, eventually, gateway, limit},
+};
+
+/// How long recovery may take: an attempt a second, jitter, and a busy machine.
+const RECOVERY: Duration = Duration::from_secs(6);
+
+/// The algorithms of which a store that was lost is told.
+const TOLD: [Algorithm; 4] = [
+    Algorithm::SlidingWindow,
+    Algorithm::SlidingLog,
+    Algorithm::FixedWindow,
+    Algorithm::TokenBucket,
+];
+
+fn now() -> u64 {
+    Clock::system().now()
+}
+
+/// A limit of each algorithm, with windows so long that nothing expires meanwhile.
+fn limits() -> Vec<Limit> {
+    let of = |algorithm: Algorithm| {
+        let resolution = if algorithm == Algorithm::SlidingWindow { 6 } else { 1 };
+        let quota = Quota { max_wait: 2_400_000, ..Quota::new(100, 6_000_000, resolution) };
+        Limit { algorithm, quota, ..limit(algorithm.tag(), 100) }
+    };
+    Algorithm::ALL.into_iter().map(of).collect()
+}
+
+/// Charges so much, one after the other, in whichever store there is.
+async fn spend(store: &Store, limit: &Limit, count: u32) {
+    for _ in 0..count {
+        assert!(store.charge(&[charge(limit, 1)], now()).await.expect("a local policy").admitted);
+    }
+}
+
+/// Makes a request of somebody else find out that Redis is lost.
+async fn lose(stores: &Stores, store: &Store) {
+    let other = limit("other", 1_000_000);
+    eventually("Redis is lost", RECOVERY, async || {
+        store.charge(&[charge(&other, 99)], now()).await.expect("a local policy");
+        stores.status().lost == 1
+    })
+    .await;
+}
+
+/// Makes requests of somebody else until Redis decides again and has heard everything.
+async fn regain(stores: &Stores, store: &Store) {
+    let other = limit("other", 1_000_000);
+    eventually("Redis has heard", RECOVERY, async || {
+        let verdict = store.charge(&[charge(&other, 98)], now()).await.expect("a local policy");
+        !verdict.fallback && stores.stats().unmerged == 0
+    })
+    .await;
+    // The last call may be on its way.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+}
+
+async fn used(stores: &Stores, limit: &Limit) -> u64 {
+    let looked = stores.look(&[Charge { cost: 0, ..charge(limit, 1) }]).await.expect("Redis");
+    looked.decisions[0].used
+}
+
+#[tokio::test]
+async fn what_was_used_while_redis_hung_counts_when_it_is_back() {
+    let redis = RedisServer::start();
+    let (stores, store) = gateway(&redis);
+    let limits = limits();
+    for limit in &limits {
+        spend(&store, limit, 3).await;
+    }
+    redis.suspend();
+    lose(&stores, &store).await;
+    for limit in &limits {
+        spend(&store, limit, 7).await;
+    }
+    redis.resume();
+    regain(&stores, &store).await;
+    for limit in &limits {
+        let told = TOLD.contains(&limit.algorithm);
+        assert_eq!(used(&stores, limit).await, if told { 10 } else { 3 }, "{}", limit.name);
+    }
+    let stats = stores.stats();
+    assert_eq!(stats.merge_drops, 0, "{stats:?}");
+    assert!(stats.merged >= 4, "{stats:?}");
+}
+
+#[tokio::test]
+async fn what_was_used_counts_in_a_redis_that_came_back_empty_and_is_told_once() {
+    let mut redis = RedisServer::start();
+    let (stores, store) = gateway(&redis);
+    let limits = limits();
+    for limit in &limits {
+        spend(&store, limit, 3).await;
+    }
+    redis.kill();
+    lose(&stores, &store).await;
+    for limit in &limits {
+        spend(&store, limit, 7).await;
+        let charged_at = now();
+        let change = Change::Refund { charged_at, cost: 2 };
+        let settlements = [Settlement { limit, key: Key(1), change }];
+        store.settle(&settlements, true, charged_at).await.unwrap();
+    }
+    redis.restart();
+    regain(&stores, &store).await;
+    for limit in &limits {
+        let told = TOLD.contains(&limit.algorithm);
+        assert_eq!(used(&stores, limit).await, if told { 5 } else { 0 }, "{}", limit.name);
+    }
+    regain(&stores, &store).await;
+    assert_eq!(used(&stores, &limits[0]).await, 5, "told once");
+}
+
+#[tokio::test]
+async fn gateways_all_tell_what_each_of_them_admitted() {
+    let mut redis = RedisServer::start();
+    let (one, two) = (gateway(&redis), gateway(&redis));
+    let limits = limits();
+    redis.kill();
+    for (stores, store) in [&one, &two] {
+        lose(stores, store).await;
+        for limit in &limits {
+            spend(store, limit, 20).await;
+        }
+    }
+    redis.restart();
+    for (stores, store) in [&one, &two] {
+        regain(stores, store).await;
+    }
+    for limit in limits.iter().filter(|limit| TOLD.contains(&limit.algorithm)) {
+        // Two windows that began apart are not one.
+        let told = if limit.algorithm == Algorithm::FixedWindow { 20..=40 } else { 40..=40 };
+        let used = used(&one.0, limit).await;
+        assert!(told.contains(&used), "{}: {used}", limit.name);
+    }
+}
+
+#[tokio::test]
+async fn many_callers_are_told_in_calls_of_bounded_size() {
+    let mut redis = RedisServer::absent();
+    let (stores, store) = gateway(&redis);
+    let of = limit("many", 100);
+    lose(&stores, &store).await;
+    for key in 1_000..3_000 {
+        store.charge(&[charge(&of, key << 64)], now()).await.unwrap();
+    }
+    assert!(stores.stats().unmerged >= 2_000);
+    redis.restart();
+    regain(&stores, &store).await;
+    let stats = stores.stats();
+    assert!(stats.merged >= 2_000 && stats.merge_drops == 0, "{stats:?}");
+    let looked = stores.look(&[charge(&of, 2_999 << 64)]).await.unwrap();
+    assert_eq!(looked.decisions[0].used, 1);
+    assert_eq!(stats.failures[Failure::Timeout.index()], 0);
+}
+
+#[tokio::test]
+async fn a_gateway_that_nobody_asks_any_more_tells_all_the_same() {
+    let mut redis = RedisServer::start();
+    let (stores, store) = gateway(&redis);
+    let stop = CancellationToken::new();
+    tokio::spawn(stores.clone().run(stop.clone()));
+    let of = limit("idle", 100);
+    redis.kill();
+    lose(&stores, &store).await;
+    spend(&store, &of, 7).await;
+    redis.restart();
+    eventually("Redis has heard", RECOVERY, async || stores.stats().unmerged == 0).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(used(&stores, &of).await, 7);
+    stop.cancel();
+}
