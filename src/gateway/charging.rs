@@ -57,9 +57,11 @@ impl Gateway {
             GatewayError::StoreUnavailable
         })?;
         let counted = limits.iter().zip(&verdict.decisions).zip(&rules.routes[route].limits);
-        for ((used, decision), counters) in counted {
+        for (at, ((used, decision), counters)) in counted.enumerate() {
             match (decision.counted, decision.admitted) {
-                (false, _) => counters.unknown.add(1),
+                (false, _) if verdict.origin(at).fallback => counters.unknown.add(1),
+                // Another limit refused, and this one was not asked.
+                (false, _) => {}
                 (true, true) => counters.admitted.add(1),
                 (true, false) if used.policy.limit.enforce => counters.refused.add(1),
                 (true, false) => counters.would_refuse.add(1),

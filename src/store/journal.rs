@@ -191,19 +191,17 @@ impl Journal {
         }
     }
 
-    /// Takes the callers of one part that has some, without those of whom nothing weighs; empty: there is
-    /// none.
+    /// Takes all callers but those of whom nothing weighs any more.
     pub(super) fn drain(&self, ticks: u64) -> Vec<Caller> {
+        let mut all = Vec::new();
         for shard in &self.shards {
             let mut shard = shard.lock();
             self.search(&mut shard, ticks);
-            if !shard.callers.is_empty() {
-                let callers = std::mem::take(&mut *shard).callers;
-                self.held.fetch_sub(callers.len(), Ordering::Relaxed);
-                return callers.into_values().collect();
-            }
+            let callers = std::mem::take(&mut *shard).callers;
+            self.held.fetch_sub(callers.len(), Ordering::Relaxed);
+            all.extend(callers.into_values());
         }
-        Vec::new()
+        all
     }
 
     /// Puts back what the store has not been told.

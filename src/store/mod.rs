@@ -217,6 +217,11 @@ impl Stores {
         Ok(())
     }
 
+    /// Forgets all refusals that are remembered, so that whoever comes next is decided by Redis.
+    pub fn forget_refusals(&self) {
+        self.refusals.clear();
+    }
+
     /// The journal, and what its times are made of.
     fn noted(&self) -> Noting<'_> {
         Noting { journal: &self.journal, ticks: self.clock.ticks() }

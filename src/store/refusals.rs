@@ -206,6 +206,13 @@ impl Refusals {
         }
     }
 
+    /// Forgets all refusals.
+    pub fn clear(&self) {
+        for shard in &self.shards {
+            shard.part.lock().places = Box::default();
+        }
+    }
+
     /// What the cache has done, and holds at that tick. Takes every lock, one after the other.
     pub fn stats(&self, ticks: u64) -> RefusalStats {
         let mut stats = RefusalStats::default();

@@ -77,6 +77,9 @@ impl Store {
                 rest.push(at);
             }
         }
+        if rest.len() == charges.len() && !charges.iter().any(reserves) {
+            return self.ask(charges, now).await;
+        }
         let failed = self.stand(ahead, &mut known, &mut held, &mut rest).await;
         if known.refuses() {
             return Ok(known.verdict(now));

@@ -2,7 +2,7 @@ use proptest::{prelude::*, test_runner::TestCaseResult};
 use tidegate::{
     clock::Clock,
     limit::{Algorithm, Change, Charge, Key, Limit, MAX_QUOTA_MILLIS, Quota, Settlement},
-    store::{Store, memory::Memory},
+    store::{Store, Stores, memory::Memory},
 };
 use tokio::runtime::Runtime;
 
@@ -108,6 +108,7 @@ struct Both<'a> {
     clock: &'a Clock,
     memory: Memory,
     store: &'a Store,
+    stores: &'a Stores,
     /// Tells this sequence's callers from those of others in the one Redis.
     caller: u128,
     now: u64,
@@ -122,6 +123,8 @@ impl Both<'_> {
             Charge { limit, key: Key(self.caller + who), cost }
         };
         let charges: Vec<Charge<'_>> = wanted.iter().map(charge).collect();
+        // What is compared is what Redis decides.
+        self.stores.forget_refusals();
         let ours = self.memory.charge(&charges, self.now);
         let theirs =
             self.runtime.block_on(self.store.charge(&charges, self.now)).expect("local limits");
@@ -205,6 +208,7 @@ fn rust_and_lua_decide_alike() {
             clock: &clock,
             memory: Memory::new(1_000),
             store: &store,
+            stores: &stores,
             caller: caller.get(),
             now: NOW + 1_000_000_000_000,
             times: Vec::new(),
@@ -259,7 +263,8 @@ fn long_records_are_alike() {
     let redis = RedisServer::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let clock = Clock::manual(NOW);
-    let store = runtime.block_on(async { patient(&redis, clock.clone()).worker() });
+    let stores = runtime.block_on(async { patient(&redis, clock.clone()) });
+    let store = runtime.block_on(async { stores.worker() });
     let caller = std::cell::Cell::new(0_u128);
     let config = ProptestConfig { cases: 8, max_shrink_iters: 200, ..ProptestConfig::default() };
     let long = prop::sample::select(vec![Algorithm::SlidingLog, Algorithm::Concurrency]);
@@ -272,6 +277,7 @@ fn long_records_are_alike() {
             clock: &clock,
             memory: Memory::new(1_000),
             store: &store,
+            stores: &stores,
             caller: caller.get(),
             now: NOW + 1_000_000_000_000,
             times: Vec::new(),

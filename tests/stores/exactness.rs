@@ -63,15 +63,20 @@ fn admitted_by_two_gateways(redis: &RedisServer, limit: &Limit) -> u32 {
 #[tokio::test]
 async fn a_refusal_by_one_limit_charges_none() {
     let redis = RedisServer::start();
-    let (_stores, store) = gateway(&redis);
+    let (stores, store) = gateway(&redis);
     let (narrow, broad) = (long("narrow", 1), long("broad", 1_000));
     let both = [charge(&broad, 1), charge(&narrow, 1)];
     assert!(store.charge(&both, 0).await.unwrap().admitted);
     for _ in 0..100 {
+        stores.forget_refusals();
         let verdict = store.charge(&both, 0).await.unwrap();
         assert!(!verdict.admitted);
         assert_eq!(verdict.decisions[0].remaining, 999);
     }
+    // What is known is told, and of the other limit nothing.
+    let verdict = store.charge(&both, 0).await.unwrap();
+    assert!(!verdict.admitted && !verdict.decisions[0].counted);
+    assert_eq!(verdict.decisions[1].remaining, 0);
 }
 
 #[tokio::test]
