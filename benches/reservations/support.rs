@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tidegate::{
     clock::Clock,
     limit::{Algorithm, Limit, OnFailure, Quota, Reserve},
-    store::{RedisOptions, Stores},
+    store::{Credentials, RedisOptions, Stores, Topology},
 };
 
 use crate::redis_server::RedisServer;
@@ -31,7 +31,9 @@ pub(crate) fn limit(quota: u32, reserve: Reserve) -> Limit {
 /// One gateway's store, with patience: what is measured is not who gives up.
 pub(crate) fn stores(redis: &RedisServer) -> Arc<Stores> {
     let options = RedisOptions {
-        url: redis.url().into(),
+        topology: Topology::one(redis.url()),
+        credentials: Credentials::default(),
+        tls_ca: None,
         namespace: "bench".into(),
         connect_timeout: Duration::from_secs(5),
         response_timeout: Duration::from_secs(5),
