@@ -277,8 +277,7 @@ impl World {
                 continue;
             }
             let (key, delay) = (key.0 as usize, self.delay());
-            let refund =
-                Event::Refund { gateway, key, at: back.charged_at, cost: back.tokens };
+            let refund = Event::Refund { gateway, key, at: back.charged_at, cost: back.tokens };
             self.after(delay, refund);
         }
     }

@@ -128,14 +128,8 @@ fn what_is_given_back_does_not_outlive_its_sub_window() {
 /// All parts are those of one reply.
 #[test]
 fn what_was_told_is_read_from_one_reply() {
-    let told = |n: u64| Told {
-        end: n,
-        deadline: n,
-        remaining: n,
-        reset_at: n,
-        charged_at: n,
-        offset: n,
-    };
+    let told =
+        |n: u64| Told { end: n, deadline: n, remaining: n, reset_at: n, charged_at: n, offset: n };
     check(move || {
         let board = Arc::new(Board::<Checked<1>>::default());
         let reader = thread::spawn({

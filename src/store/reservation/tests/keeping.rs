@@ -59,7 +59,11 @@ fn a_desk_finds_the_entry_that_took_the_place() {
     swept(&book, 100);
     swept(&book, 100 + RETIRE);
     assert_eq!(book.numbers().entries, 0);
-    assert_eq!(desk.take(&limit, KEY, 1, 101), None, "the desk still holds it, and it holds nothing");
+    assert_eq!(
+        desk.take(&limit, KEY, 1, 101),
+        None,
+        "the desk still holds it, and it holds nothing"
+    );
     let fetching = fetch(desk.join(&limit, KEY, Caller::of(1), 20_000));
     assert_eq!(book.numbers().entries, 1);
     assert!(fetching.complete(&reply(2, 50, 20_000)).is_none());

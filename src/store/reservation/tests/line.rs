@@ -32,7 +32,11 @@ fn a_fetch_asks_for_the_line_and_a_chunk() {
     assert_eq!(book.exactly(4), limit::exactly(4, 40));
     let next = [stand(&entry, 5, 101), stand(&entry, 2, 101)];
     let fetching = fetching.complete(&reply(4, 50, 102)).expect("two came since");
-    assert_eq!((fetching.order().least, fetching.order().needed), (1, 6), "one is left of the first");
+    assert_eq!(
+        (fetching.order().least, fetching.order().needed),
+        (1, 6),
+        "one is left of the first"
+    );
     assert!(next.iter().all(|caller| caller.heard().is_none()));
     assert!(fetching.complete(&reply(16, 40, 103)).is_none());
     assert!(next.iter().all(Caller::is_granted));
@@ -72,7 +76,9 @@ fn who_is_refused_gets_the_stores_own_decision() {
     let first = Caller::of(2);
     let fetching = fetch(entry.join(first.clone(), 100));
     assert!(fetching.complete(&reply(0, 1, 102)).is_none());
-    let Some(Outcome::Refused { decision, now }) = first.heard() else { panic!("{:?}", first.heard()) };
+    let Some(Outcome::Refused { decision, now }) = first.heard() else {
+        panic!("{:?}", first.heard())
+    };
     assert_eq!((decision.admitted, decision.remaining), (false, 1));
     assert_eq!((decision.retry_at, now), (Some(START + 6_000), START + 102));
     assert!(matches!(entry.join(Caller::of(2), 103), Joined::Fetch(_)));
