@@ -97,7 +97,7 @@ impl<A: Atomics> Board<A> {
         (0..A::LOOKS).find_map(|_| {
             let version = self.version.load(Acquire);
             let told = self.parts(Acquire);
-            (version % 2 == 0 && self.is_current(version)).then_some((version, told))
+            (version.is_multiple_of(2) && self.is_current(version)).then_some((version, told))
         })
     }
 

@@ -103,7 +103,7 @@ impl Gateway {
     }
 
     pub(super) fn entry(&self, key: u128) -> Arc<Entry<Thread>> {
-        self.book.entry(&self.limit, Key(key)).unwrap()
+        self.book.entry(&self.limit, Key(key)).expect("there is room")
     }
 
     pub(super) fn enter(&self, key: u128, cost: u32, ticks: u64) -> Came {

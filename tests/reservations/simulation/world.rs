@@ -94,7 +94,7 @@ struct Call {
     over: bool,
 }
 
-#[derive(Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
 enum Event {
     Arrive(usize),
     Answer(usize, usize),
@@ -259,7 +259,7 @@ impl World {
     fn crash(&mut self, who: usize) {
         let life = self.gateways[who].life + 1;
         let limit = self.gateways[who].limit.clone();
-        self.gateways[who] = Gateway { life, limit, ..gateway(&self.plan, self.now) };
+        self.gateways[who] = Gateway { limit, life, ..gateway(&self.plan, self.now) };
         for call in self.calls.iter_mut().filter(|call| call.gateway == who) {
             call.fetching = None;
             call.over = true;
