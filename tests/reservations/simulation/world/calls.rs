@@ -124,8 +124,11 @@ impl World {
                 match outcome {
                     Outcome::Granted(taken) => {
                         self.gateways[gateway].spent += u64::from(cost);
-                        assert!(taken.now <= self.store_now());
-                        self.admit(id, taken.now, taken.now, true);
+                        let (now, came) = (self.store_now(), self.pending.get(&id).copied());
+                        assert!(taken.now <= now);
+                        // Who came after the store had decided was not decided there.
+                        let since = came.is_some_and(|came| START + came - 1_000 > taken.now);
+                        self.admit(id, if since { now } else { taken.now }, taken.now, true);
                     }
                     Outcome::Refused { decision, now } => {
                         assert!(!decision.admitted);
