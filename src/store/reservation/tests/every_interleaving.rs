@@ -206,7 +206,7 @@ impl<const LOOKS: usize> Gateway<LOOKS> {
             Joined::Gone(_) => Came::Gone,
             Joined::Fetch(fetching) => {
                 self.begins();
-                self.drive(fetching, 0);
+                self.drive(fetching, 1);
                 Came::Fetched
             }
         }
