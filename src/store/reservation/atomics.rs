@@ -10,6 +10,9 @@ pub trait Atomics: 'static {
     type Cell: Cell;
     /// A lock around a value.
     type Lock<T: Send>: Lock<T>;
+    /// How often a reader of several cells looks before it asks for the lock: a writer may have been put
+    /// to sleep.
+    const LOOKS: usize;
 }
 
 /// An atomic of 64 bits.
@@ -42,6 +45,7 @@ pub struct Native;
 impl Atomics for Native {
     type Cell = AtomicU64;
     type Lock<T: Send> = Mutex<T>;
+    const LOOKS: usize = 4;
 }
 
 impl Cell for AtomicU64 {

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::limit::{Back, Key, Limit, Order, Reserve};
 
-/// The most entries that a process keeps: about 20 MB. Who finds no place asks the store by itself.
+/// The most entries that a process keeps: about 40 MB. Who finds no place asks the store by itself.
 pub const MAX_ENTRIES: usize = 1 << 16;
 
 /// Locks that the entries are spread over.

@@ -9,9 +9,6 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use super::atomics::{Atomics, Cell, Native};
 use crate::limit::{Decision, Millis, Quota};
 
-/// How often a reader looks before it asks for the lock: a writer may have been put to sleep.
-const LOOKS: usize = 2;
-
 /// The parts of [`Told`].
 const PARTS: usize = 6;
 
@@ -97,10 +94,10 @@ impl<A: Atomics> Board<A> {
     /// What was told, and its version; `None` where somebody keeps writing.
     #[inline]
     pub fn read(&self) -> Option<(u64, Told)> {
-        (0..LOOKS).find_map(|_| {
+        (0..A::LOOKS).find_map(|_| {
             let version = self.version.load(Acquire);
             let told = self.parts(Acquire);
-            (version % 2 == 0 && self.is_current(version)).then_some((version, told))
+            (version.is_multiple_of(2) && self.is_current(version)).then_some((version, told))
         })
     }
 

@@ -112,7 +112,7 @@ fn the_book_has_its_bounds() {
 #[test]
 fn the_sweep_reaches_everybody() {
     let (book, limit) = (Book::<Caller>::with_room(1 << 12), limit(Reserve::Tokens(10)));
-    let keys = (0..1_000_u128).map(|key| Key(key));
+    let keys = (0..1_000_u128).map(Key);
     let entries: Vec<_> = keys.map(|key| stock(&book, &limit, key, 2)).take(60).collect();
     let mut out = Vec::new();
     for ticks in [100, 100 + IDLE, 100 + RETIRE] {

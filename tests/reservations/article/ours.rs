@@ -1,0 +1,156 @@
+//! A gateway of ours before a store of ours, one step at a time.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tidegate::{
+    limit::{Algorithm, Key, Limit, Millis, OnFailure, Quota, Reserve, State},
+    store::reservation::{Book, Entry, Fetching, Joined, Outcome, Reply, Taken, Waiter},
+};
+
+/// The store's time at tick 0: the start of a window.
+pub(super) const START: Millis = 1_699_999_980_000;
+
+/// A window, in ms.
+pub(super) const WINDOW: Millis = 6_000;
+
+/// A thread that waits.
+#[derive(Clone, Default)]
+pub(super) struct Thread {
+    cost: u32,
+    heard: Arc<Mutex<Vec<Outcome>>>,
+}
+
+impl Thread {
+    pub(super) fn heard(&self) -> Option<Outcome> {
+        let heard = self.heard.lock();
+        assert!(heard.len() <= 1, "told twice: {heard:?}");
+        heard.first().copied()
+    }
+
+    pub(super) fn is_admitted(&self) -> bool {
+        matches!(self.heard(), Some(Outcome::Granted(_)))
+    }
+}
+
+impl Waiter for Thread {
+    fn cost(&self) -> u32 {
+        self.cost
+    }
+
+    fn serve(self, outcome: Outcome) -> bool {
+        self.heard.lock().push(outcome);
+        true
+    }
+}
+
+/// The record of one caller.
+pub(super) struct Store {
+    state: State,
+    quota: Quota,
+    pub(super) calls: u32,
+    pub(super) charged: u32,
+}
+
+impl Store {
+    pub(super) fn of(limit: u32) -> Self {
+        let state = State::fresh(Algorithm::SlidingWindow);
+        Self { state, quota: Quota::new(limit, WINDOW, 1), calls: 0, charged: 0 }
+    }
+
+    /// The answer to a fetch, at once.
+    pub(super) fn reply(&mut self, fetching: &Fetching<Thread>, ticks: u64) -> Reply {
+        self.calls += 1;
+        let now = START + ticks;
+        let grant = self.state.acquire(&self.quota, now, fetching.order());
+        self.charged += grant.tokens;
+        Reply { grant, now, sent: ticks, received: ticks }
+    }
+}
+
+/// A fetch of a thread.
+pub(super) type Fetch = Fetching<Thread>;
+
+/// What came of a thread that came.
+pub(super) enum Came {
+    Admitted(Taken),
+    Waits(Thread),
+    Fetches(Thread, Fetching<Thread>),
+}
+
+pub(super) struct Gateway {
+    pub(super) book: Book<Thread>,
+    limit: Limit,
+}
+
+impl Gateway {
+    /// One of `gateways` that takes `batch` at a time.
+    pub(super) fn new(quota: u32, batch: u32, gateways: u32) -> Self {
+        let book = Book::default();
+        book.set_gateways(gateways);
+        let limit = Limit {
+            name: "article".into(),
+            fingerprint: 1,
+            algorithm: Algorithm::SlidingWindow,
+            quota: Quota::new(quota, WINDOW, 1),
+            cost: 1,
+            on_failure: OnFailure::Local,
+            reserve: Reserve::Tokens(batch),
+            enforce: true,
+            index: 0,
+        };
+        Self { book, limit }
+    }
+
+    pub(super) fn entry(&self, key: u128) -> Arc<Entry<Thread>> {
+        self.book.entry(&self.limit, Key(key)).expect("there is room")
+    }
+
+    pub(super) fn enter(&self, key: u128, cost: u32, ticks: u64) -> Came {
+        let entry = self.entry(key);
+        if let Some(taken) = entry.take(cost, ticks) {
+            return Came::Admitted(taken);
+        }
+        let thread = Thread { cost, ..Thread::default() };
+        match entry.join(thread.clone(), ticks) {
+            Joined::Fetch(fetching) => Came::Fetches(thread, fetching),
+            Joined::Waiting | Joined::Served => Came::Waits(thread),
+            Joined::Gone(_) => panic!("there is room"),
+        }
+    }
+
+    pub(super) fn fetches(&self, cost: u32, ticks: u64) -> (Thread, Fetching<Thread>) {
+        match self.enter(1, cost, ticks) {
+            Came::Fetches(thread, fetching) => (thread, fetching),
+            Came::Admitted(_) | Came::Waits(_) => panic!("it should fetch"),
+        }
+    }
+
+    pub(super) fn waits(&self, cost: u32, ticks: u64) -> Thread {
+        match self.enter(1, cost, ticks) {
+            Came::Waits(thread) => thread,
+            Came::Admitted(_) | Came::Fetches(..) => panic!("it should wait"),
+        }
+    }
+
+    /// One thread alone, from coming to its answer.
+    pub(super) fn alone(&self, store: &mut Store, cost: u32, ticks: u64) -> bool {
+        match self.enter(1, cost, ticks) {
+            Came::Admitted(_) => true,
+            Came::Waits(_) => panic!("nobody else is there"),
+            Came::Fetches(thread, fetching) => {
+                drive(store, fetching, ticks);
+                thread.is_admitted()
+            }
+        }
+    }
+}
+
+/// Fetches until nobody waits.
+pub(super) fn drive(store: &mut Store, fetching: Fetching<Thread>, ticks: u64) {
+    let mut next = Some(fetching);
+    while let Some(fetching) = next {
+        let reply = store.reply(&fetching, ticks);
+        next = fetching.complete(&reply);
+    }
+}

@@ -1,0 +1,378 @@
+//! Gateways, a network and a store in virtual time. Everything follows from one seed.
+
+mod calls;
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use tidegate::{
+    limit::{Algorithm, Change, Grant, Key, Limit, Millis, Order, State},
+    store::{
+        Failure,
+        reservation::{Book, Fetching, GiveBack, Joined, Outcome, Reply, Taken, Waiter},
+    },
+};
+
+use super::{Dice, Plan};
+
+/// The store's time when a run begins: on a whole minute.
+pub(super) const START: Millis = 1_699_999_980_000;
+
+/// How long a gateway waits for a reply, in ms.
+const PATIENCE: u64 = 60;
+
+/// Between two sweeps, in ms.
+const SWEEP: u64 = 250;
+
+type Mailbox = Arc<Mutex<Vec<(usize, Outcome)>>>;
+
+/// A request that waits for its outcome.
+pub(super) struct Caller {
+    id: usize,
+    cost: u32,
+    mailbox: Mailbox,
+    gone: bool,
+}
+
+impl Waiter for Caller {
+    fn cost(&self) -> u32 {
+        self.cost
+    }
+
+    fn serve(self, outcome: Outcome) -> bool {
+        let outcome = if self.gone { Outcome::Failed(None) } else { outcome };
+        self.mailbox.lock().push((self.id, outcome));
+        !self.gone
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Request {
+    gateway: usize,
+    key: usize,
+    cost: u32,
+}
+
+/// A request that passed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Admission {
+    pub(super) key: usize,
+    /// By the store's clock.
+    pub(super) at: Millis,
+    pub(super) cost: u32,
+}
+
+struct Gateway {
+    book: Book<Caller>,
+    limit: Limit,
+    /// The time of the run when its clock began to tick, and one more for each restart.
+    made: u64,
+    life: u32,
+    denied: BTreeMap<(usize, u32), u64>,
+    spent: u64,
+    /// What the store charged and nobody heard of; what was handed back and nobody knows.
+    unheard: u64,
+    unknown: u64,
+}
+
+/// A call that is under way.
+struct Call {
+    gateway: usize,
+    life: u32,
+    key: usize,
+    limit: Limit,
+    order: Order,
+    /// `None` for a request that asks by itself, or once the gateway has given up.
+    fetching: Option<Fetching<Caller>>,
+    /// The request that asks by itself.
+    own: Option<usize>,
+    sent: u64,
+    over: bool,
+}
+
+#[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
+enum Event {
+    Arrive(usize),
+    Answer(usize, usize),
+    GiveUp(usize),
+    Refund { gateway: usize, key: usize, at: Millis, cost: u32 },
+    Return { gateway: usize, life: u32, admission: usize, now: Millis },
+    Sweep(usize),
+    Crash(usize),
+    Reload(usize, u32),
+}
+
+pub(super) struct World {
+    pub(super) plan: Plan,
+    dice: Dice,
+    now: u64,
+    serial: u64,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    gateways: Vec<Gateway>,
+    records: Vec<State>,
+    calls: Vec<Call>,
+    replies: Vec<(Grant, Millis)>,
+    requests: Vec<Request>,
+    pending: BTreeMap<usize, u64>,
+    mailbox: Mailbox,
+    /// All that passed and was not returned.
+    pub(super) admitted: Vec<Option<Admission>>,
+    /// The ends of windows that the store told.
+    pub(super) ends: Vec<Vec<Millis>>,
+    pub(super) asked: usize,
+    /// What had passed when the first was refused.
+    pub(super) first_refusal: Option<u64>,
+    passed: u64,
+}
+
+impl World {
+    pub(super) fn new(plan: Plan) -> Self {
+        let mut dice = Dice(plan.seed);
+        let gateways = (0..plan.gateways).map(|_| gateway(&plan, dice.below(1_000))).collect();
+        let fresh = State::fresh(plan.limit.algorithm);
+        let mut world = Self {
+            now: 1_000,
+            serial: 0,
+            events: BinaryHeap::new(),
+            gateways,
+            records: vec![fresh; plan.keys],
+            calls: Vec::new(),
+            replies: Vec::new(),
+            requests: Vec::new(),
+            pending: BTreeMap::new(),
+            mailbox: Mailbox::default(),
+            admitted: Vec::new(),
+            ends: vec![Vec::new(); plan.keys],
+            asked: 0,
+            first_refusal: None,
+            passed: 0,
+            dice,
+            plan,
+        };
+        for gateway in 0..world.plan.gateways {
+            let at = world.dice.below(SWEEP);
+            world.after(at, Event::Sweep(gateway));
+        }
+        for _ in 0..world.plan.crashes {
+            let (at, who) = (world.dice.below(world.plan.length), world.any_gateway());
+            world.after(at, Event::Crash(who));
+        }
+        for at in 0..world.plan.reloads {
+            let quota = world.plan.limit.quota.limit;
+            let quota = if at % 2 == 0 { quota.div_ceil(2) } else { quota };
+            let at = world.dice.below(world.plan.length);
+            for gateway in 0..world.plan.gateways {
+                let late = world.dice.below(100);
+                world.after(at + late, Event::Reload(gateway, quota));
+            }
+        }
+        world
+    }
+
+    fn any_gateway(&mut self) -> usize {
+        let plan = &self.plan;
+        if plan.skewed && self.dice.below(10) < 9 {
+            return 0;
+        }
+        self.dice.below(plan.gateways as u64) as usize
+    }
+
+    fn after(&mut self, delay: u64, event: Event) {
+        self.serial += 1;
+        self.events.push(Reverse((self.now + delay, self.serial, event)));
+    }
+
+    /// The store's clock.
+    fn store_now(&self) -> Millis {
+        START + self.now - 1_000
+    }
+
+    fn ticks(&self, gateway: usize) -> u64 {
+        self.now - self.gateways[gateway].made
+    }
+
+    fn delay(&mut self) -> u64 {
+        self.dice.below(self.plan.delay + 1)
+    }
+
+    /// The whole run; panics where somebody hangs or the books do not balance.
+    pub(super) fn run(mut self) -> Self {
+        let (start, length, requests) = (self.now, self.plan.length, self.plan.requests as u64);
+        for at in 0..requests {
+            let mut due = start + at * length / requests;
+            if self.plan.idle > 0 && due % (2 * self.plan.idle) > self.plan.idle {
+                due += self.plan.idle;
+            }
+            self.pass(due);
+            self.request();
+        }
+        self.pass(start + length + 2_000);
+        assert!(self.pending.is_empty(), "{} wait for ever", self.pending.len());
+        self.balance();
+        self
+    }
+
+    /// Lets events happen up to this time.
+    fn pass(&mut self, until: u64) {
+        while let Some(Reverse((at, ..))) = self.events.peek()
+            && *at <= until
+        {
+            let Some(Reverse((at, _, event))) = self.events.pop() else { return };
+            self.now = self.now.max(at);
+            self.happen(event);
+            self.deliver();
+        }
+        self.now = self.now.max(until);
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Arrive(call) => self.arrive(call),
+            Event::Answer(call, reply) => self.answer(call, reply),
+            Event::GiveUp(call) => self.give_up(call),
+            Event::Refund { gateway, key, at, cost } => {
+                let (now, quota) = (self.store_now(), self.gateways[gateway].limit.quota);
+                self.records[key].settle(&quota, now, Change::Refund { charged_at: at, cost });
+            }
+            Event::Return { gateway, life, admission, now } => {
+                self.give_back(gateway, life, admission, now);
+            }
+            Event::Sweep(gateway) => {
+                let mut out = Vec::new();
+                self.gateways[gateway].book.sweep(self.ticks(gateway), &mut out);
+                self.refund(gateway, out);
+                self.after(SWEEP, Event::Sweep(gateway));
+            }
+            Event::Crash(who) => self.crash(who),
+            Event::Reload(who, quota) => {
+                self.gateways[who].limit.quota.limit = quota;
+                self.gateways[who].denied.clear();
+            }
+        }
+    }
+
+    /// A process dies with all that it holds, and another takes its place.
+    fn crash(&mut self, who: usize) {
+        let life = self.gateways[who].life + 1;
+        let limit = self.gateways[who].limit.clone();
+        self.gateways[who] = Gateway { limit, life, ..gateway(&self.plan, self.now) };
+        for call in self.calls.iter_mut().filter(|call| call.gateway == who) {
+            call.fetching = None;
+            call.over = true;
+        }
+        let requests = &self.requests;
+        self.pending.retain(|&id, _| requests[id].gateway != who);
+        self.mailbox.lock().clear();
+    }
+
+    fn refund(&mut self, gateway: usize, out: Vec<GiveBack>) {
+        for GiveBack { key, back, .. } in out {
+            if self.dice.one_in(self.plan.failures) {
+                self.gateways[gateway].book.lose(&back);
+                self.gateways[gateway].unknown += u64::from(back.tokens);
+                continue;
+            }
+            let (key, delay) = (key.0 as usize, self.delay());
+            let refund = Event::Refund { gateway, key, at: back.charged_at, cost: back.tokens };
+            self.after(delay, refund);
+        }
+    }
+
+    fn request(&mut self) {
+        let gateway = self.any_gateway();
+        let key = self.dice.below(self.plan.keys as u64) as usize;
+        let cost = 1 + self.dice.below(u64::from(self.plan.costs)) as u32;
+        let (id, ticks) = (self.requests.len(), self.ticks(gateway));
+        self.requests.push(Request { gateway, key, cost });
+        let at = &mut self.gateways[gateway];
+        if at.denied.get(&(key, cost)).is_some_and(|&until| ticks < until) {
+            return;
+        }
+        at.denied.remove(&(key, cost));
+        self.pending.insert(id, self.now);
+        let at = &mut self.gateways[gateway];
+        let Some(entry) = at.book.entry(&at.limit, Key(key as u128)) else {
+            return self.ask(id);
+        };
+        if self.plan.several && self.dice.one_in(6) {
+            let claim = entry.try_claim(cost, ticks);
+            let order = claim.as_ref().map_or(at.book.exactly(cost), |claim| *claim.order());
+            return self.send(gateway, key, order, claim, Some(id));
+        }
+        if let Some(taken) = entry.take(cost, ticks) {
+            self.gateways[gateway].spent += u64::from(cost);
+            self.taken_here(&taken, key);
+            return self.admit(id, self.store_now(), taken.now, true);
+        }
+        let gone = self.dice.one_in(self.plan.failures);
+        let caller = Caller { id, cost, mailbox: Arc::clone(&self.mailbox), gone };
+        match entry.join(caller, ticks) {
+            Joined::Served | Joined::Waiting => {}
+            Joined::Fetch(fetching) => {
+                self.send(gateway, key, *fetching.order(), Some(fetching), None);
+            }
+            Joined::Gone(_) => self.ask(id),
+        }
+        self.deliver();
+    }
+
+    /// What is taken without asking is taken in the sub-window that it was charged to.
+    fn taken_here(&self, taken: &Taken, key: usize) {
+        let (real, s) = (self.store_now(), self.plan.limit.quota.sub_window());
+        assert!(taken.now <= real, "the time told is ahead of the store's");
+        let same = match self.plan.limit.algorithm {
+            Algorithm::FixedWindow => {
+                let window = |at| self.ends[key].partition_point(|&end| end <= at);
+                window(taken.now) == window(real)
+            }
+            _ => taken.now / s == real / s,
+        };
+        assert!(same, "spent at {real}, charged at {}", taken.now);
+    }
+
+    fn admit(&mut self, id: usize, at: Millis, now: Millis, here: bool) {
+        let Request { gateway, key, cost } = self.requests[id];
+        assert!(self.pending.remove(&id).is_some(), "{id} was told twice");
+        self.passed += u64::from(cost);
+        self.admitted.push(Some(Admission { key, at, cost }));
+        if here && self.dice.one_in(self.plan.returns) {
+            let (admission, life) = (self.admitted.len() - 1, self.gateways[gateway].life);
+            let delay = 1 + self.dice.below(300);
+            self.after(delay, Event::Return { gateway, life, admission, now });
+        }
+    }
+
+    /// The answer costs nothing after all.
+    fn give_back(&mut self, gateway: usize, life: u32, admission: usize, now: Millis) {
+        let Some(Admission { key, cost, .. }) = self.admitted[admission] else { return };
+        let (ticks, at) = (self.ticks(gateway), &mut self.gateways[gateway]);
+        if at.life != life {
+            return;
+        }
+        let entry = at.book.entry(&at.limit, Key(key as u128));
+        if entry.is_some_and(|entry| entry.give_back(now, cost, ticks)) {
+            at.spent -= u64::from(cost);
+            self.admitted[admission] = None;
+            self.passed -= u64::from(cost);
+        }
+    }
+
+    /// A request asks the store by itself.
+    fn ask(&mut self, id: usize) {
+        let Request { gateway, key, cost } = self.requests[id];
+        let order = self.gateways[gateway].book.exactly(cost);
+        self.send(gateway, key, order, None, Some(id));
+    }
+}
+
+fn gateway(plan: &Plan, made: u64) -> Gateway {
+    let book = Book::with_room(plan.room);
+    book.set_gateways(plan.gateways as u32);
+    let limit = plan.limit.clone();
+    let denied = BTreeMap::new();
+    Gateway { book, limit, made, life: 0, denied, spent: 0, unheard: 0, unknown: 0 }
+}
