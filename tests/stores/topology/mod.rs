@@ -96,7 +96,7 @@ async fn is_exact(gateways: &[Arc<Stores>], keys: std::ops::Range<u128>) {
     let tasks: Vec<_> = tasks.into_iter().map(|(key, task)| (key, tokio::spawn(task))).collect();
     let mut admitted = std::collections::BTreeMap::<u128, u32>::new();
     for (key, task) in tasks {
-        let verdict = task.await.unwrap();
+        let verdict = task.await.expect("a decision");
         assert!(!verdict.fallback, "key {key}");
         *admitted.entry(key).or_default() += u32::from(verdict.admitted);
     }

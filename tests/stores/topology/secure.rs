@@ -26,15 +26,17 @@ fn credentials(username: Option<&str>, password: &str) -> Credentials {
 
 /// An authority, and a server's certificate and key that it signed: PEM.
 fn certificates(folder: &Path) -> String {
-    let mut params = CertificateParams::new(vec![]).unwrap();
+    let mut params = CertificateParams::new(vec![]).expect("certificates");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-    let key = KeyPair::generate().unwrap();
-    let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-    let server = params.signed_by(&key, &authority).unwrap();
-    std::fs::write(folder.join("ca.pem"), authority.pem()).unwrap();
-    std::fs::write(folder.join("server.pem"), server.pem()).unwrap();
-    std::fs::write(folder.join("server.key"), key.serialize_pem()).unwrap();
+    let authority =
+        CertifiedIssuer::self_signed(params, KeyPair::generate().expect("certificates"))
+            .expect("certificates");
+    let key = KeyPair::generate().expect("certificates");
+    let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("certificates");
+    let server = params.signed_by(&key, &authority).expect("certificates");
+    std::fs::write(folder.join("ca.pem"), authority.pem()).expect("certificates");
+    std::fs::write(folder.join("server.pem"), server.pem()).expect("certificates");
+    std::fs::write(folder.join("server.key"), key.serialize_pem()).expect("certificates");
     authority.pem()
 }
 
