@@ -162,6 +162,9 @@ impl Stores {
             if let Some(reporter) = &mut reporter {
                 reporter.report().await;
             }
+            if let Some(shared) = &self.redis {
+                shared.revive().await;
+            }
             if let (Some(shared), Some(sentinels)) = (&self.redis, &mut sentinels) {
                 shared.look_out(sentinels).await;
             }
@@ -247,7 +250,7 @@ impl Store {
             return Ok(memory.charge(charges, now));
         };
         let Some(place) = groups::common(charges, |charge| worker.place(charge.key)) else {
-            return self.apart(worker).charge(charges, now).await;
+            return Box::pin(self.apart(worker).charge(charges, now)).await;
         };
         match worker.charge(place, charges).await {
             Ok(verdict) => Ok(verdict),
@@ -290,7 +293,7 @@ impl Store {
         }
         let Some(place) = groups::common(settlements, |settlement| worker.place(settlement.key))
         else {
-            return self.apart(worker).settle(settlements).await;
+            return Box::pin(self.apart(worker).settle(settlements)).await;
         };
         let settled = worker.settle(place, settlements).await;
         settled.inspect_err(|&failure| self.counts.failed(failure)).ok()
@@ -308,7 +311,7 @@ impl Store {
             return Ok(memory.look(charges, now));
         };
         let Some(place) = groups::common(charges, |charge| worker.place(charge.key)) else {
-            return self.apart(worker).look(charges, now).await;
+            return Box::pin(self.apart(worker).look(charges, now)).await;
         };
         match worker.look(place, charges).await {
             Ok(verdict) => Ok(verdict),

@@ -196,7 +196,7 @@ impl Cluster {
 
     async fn ask(&self, node: &Arc<Node>) -> Result<SlotMap, Failure> {
         let pass = node.gate.follow(false).await?;
-        let mut connection = node.connect(pass).await?.connection;
+        let mut connection = node.reach(pass).await?;
         let mut command = redis::cmd("CLUSTER");
         command.arg("SLOTS");
         let asking = command.query_async::<Value>(&mut connection);

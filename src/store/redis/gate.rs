@@ -100,7 +100,8 @@ impl Gate {
     }
 
     /// For whoever keeps no breaker: at once, unless keepers are looking for a server that is down. Then
-    /// it waits for what the next of them finds, where it `waits` at all.
+    /// it waits for what the next of them finds, where it `waits` at all; and not for a server that only
+    /// refuses to do something.
     pub(super) async fn follow(&self, waits: bool) -> Result<Pass<'_>, Failure> {
         let mut changes = self.0.subscribe();
         let outcomes = changes.borrow().outcomes;
@@ -108,7 +109,10 @@ impl Gate {
             let mut outcome = None;
             self.0.send_if_modified(|state| {
                 outcome = match state.condition {
-                    Condition::Down(failure) if state.seeking > 0 => {
+                    Condition::Down(failure)
+                        if state.seeking > 0
+                            && !(waits && matches!(failure, Failure::Server | Failure::Reply)) =>
+                    {
                         (state.outcomes > outcomes).then_some(Err(failure))
                     }
                     _ => {
