@@ -110,6 +110,12 @@ impl Cluster {
         self.map.load()
     }
 
+    /// The nodes that serve slots; until they are known, those that the configuration names.
+    pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
+        let map = self.map();
+        if map.nodes.is_empty() { self.seeds.to_vec() } else { map.nodes.clone() }
+    }
+
     /// Tells of a new map, and whether any reading is over yet.
     pub(super) fn progress(&self) -> watch::Receiver<(u64, bool)> {
         self.progress.subscribe()

@@ -139,7 +139,7 @@ impl Shared {
     pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
         match &self.servers {
             Servers::Fixed(shards) => shards.iter().map(|s| Arc::clone(&s.primary)).collect(),
-            Servers::Cluster(cluster) => cluster.map().nodes.clone(),
+            Servers::Cluster(cluster) => cluster.nodes(),
         }
     }
 

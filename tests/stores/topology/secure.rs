@@ -105,6 +105,37 @@ async fn a_password_is_used_where_the_url_has_none() {
     eventually("it is known to be lost", seconds, async || !stores.shards()[0].is_up).await;
 }
 
+#[tokio::test]
+async fn a_sentinel_and_its_primary_have_their_own_passwords() {
+    let mut server = RedisServer::absent_with(&["--requirepass", "hush"]);
+    server.login = Some(":hush".to_owned());
+    server.restart();
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("sentinel.conf");
+    let rules = format!(
+        "requirepass watch\nsentinel monitor main 127.0.0.1 {} 1\nsentinel auth-pass main hush\n",
+        server.port()
+    );
+    std::fs::write(&file, rules).unwrap();
+    let mut sentinel = RedisServer::sentinel(&file);
+    sentinel.login = Some(":watch".to_owned());
+    sentinel.restart();
+    let topology = |password: &str| Topology::Sentinel {
+        master: "main".into(),
+        nodes: vec![sentinel.url().into()],
+        credentials: credentials(None, password),
+    };
+    let limit = limit("watched", 1_000);
+    let to = |password| RedisOptions {
+        credentials: credentials(None, "hush"),
+        ..options(topology(password))
+    };
+    let (_stores, store) = with(to("watch"));
+    shared("both passwords are right", &store, &limit, 1).await;
+    let (_stores, store) = with(to("hush"));
+    assert!(ask(&store, &[charge(&limit, 1)]).await.fallback, "the primary's is not Sentinel's");
+}
+
 #[test]
 fn a_secret_of_the_configuration_is_read_at_the_start_or_told_to_be_missing() {
     let mut redis = RedisServer::absent_with(&["--requirepass", "hush"]);
