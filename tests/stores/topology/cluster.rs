@@ -7,7 +7,7 @@ use tidegate::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{CHANGE, ask, is_exact, now, shared, stores};
+use super::{CHANGE, ask, every_algorithm_counts, is_exact, now, shared, stores};
 use crate::{
     redis_server::RedisServer,
     redis_topology::RedisCluster,
@@ -44,7 +44,10 @@ async fn quotas_are_exact_and_slots_are_followed_where_they_go() {
     let keys = keys(&cluster);
     let (broad, narrow) = (limit("broad", 100), limit("narrow", 1));
     let all = [charge(&broad, keys[0]), charge(&narrow, keys[1]), charge(&broad, keys[2])];
-    shared("the Cluster is there", &store, &limit("warm", 1_000), keys[0]).await;
+    for key in keys {
+        shared("the Cluster is there", &store, &limit("warm", 1_000), key).await;
+        every_algorithm_counts(&store, key).await;
+    }
     let verdict = ask(&store, &all).await;
     assert!(verdict.admitted && verdict.origins.is_some(), "{verdict:?}");
     assert!(!ask(&store, &all).await.admitted);
@@ -69,6 +72,7 @@ async fn quotas_are_exact_and_slots_are_followed_where_they_go() {
     };
     cluster.begin_move(&slot, from, to);
     remaining("there is still the record").await;
+    let _: String = cluster.nodes[to].command(&["SCRIPT", "FLUSH"]);
     assert_eq!(ask(&store, &[charge(&new, moving)]).await.decisions[0].remaining, 99);
     assert_eq!(ask(&store, &[charge(&new, moving)]).await.decisions[0].remaining, 98);
     cluster.move_keys(&slot, from, to);
