@@ -34,6 +34,31 @@ fn check_tells_what_a_sound_file_says() {
 }
 
 #[test]
+fn check_passes_every_example_and_notes_what_only_the_gateway_may_have() {
+    let mut count = 0;
+    for entry in std::fs::read_dir("config/examples").unwrap() {
+        let path = entry.unwrap().path();
+        let (exit, said) = output(&["check", "--config", path.to_str().unwrap()]);
+        assert_eq!(exit, Exit::Ok, "{said}");
+        count += 1;
+    }
+    assert!(count > 8);
+    for (example, missing) in [
+        ("redis-sharded", "note: the variable REDIS_PASSWORD is not set"),
+        ("redis-cluster", "note: cannot read the secret in /run/secrets/redis"),
+        ("redis-cluster", "note: no file /etc/tidegate/redis-ca.pem"),
+    ] {
+        let (_, said) = output(&["check", "--config", &format!("config/examples/{example}.yaml")]);
+        assert!(said.contains(missing), "{said}");
+    }
+    let arguments = ["tidegate", "check", "--config", "config/examples/redis-sentinel.yaml"];
+    let mut out = Vec::new();
+    assert_eq!(super::run_with(arguments, &|_| Some("hush".to_owned()), &mut out), Exit::Ok);
+    let said = String::from_utf8(out).unwrap();
+    assert!(!said.contains("note") && !said.contains("hush"), "{said}");
+}
+
+#[test]
 fn check_tells_faults_of_form_and_of_sense() {
     let (_folder, path) = file("upstreams: {}\nroutes: 5\n");
     let (exit, said) = output(&["check", "--config", &path]);

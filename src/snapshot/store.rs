@@ -98,3 +98,77 @@ fn users(check: &mut Check<'_>, redis: &Redis) {
         check.fault("store.redis.username", "`username` alone", "`password`, too");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{config, snapshot::Snapshot};
+
+    const GOOD: &str = "upstreams: {a: {respond: {body: hi}}}\n\
+        routes: [{name: a, match: {path: /}, upstream: a}]\n";
+
+    fn compile(text: &str) -> Result<(), Vec<String>> {
+        let loaded = config::parse("t.yaml", text).unwrap_or_else(|faults| panic!("{faults}"));
+        let compiled = Snapshot::compile(&loaded).map(drop);
+        compiled.map_err(|faults| faults.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn a_store_that_cannot_be_meant_is_refused() {
+        let cases = [
+            (
+                "shards: [{primary: 'redis://a'}], cluster: ['redis://b']",
+                "`cluster` beside `shards`, expected only one of them",
+            ),
+            (
+                "cluster: ['redis://b'], sentinel: {master: m, nodes: ['redis://a']}",
+                "`sentinel` beside `cluster`, expected only one of them",
+            ),
+            (
+                "shards: [{primary: 'redis://A'}, {primary: 'redis://u:p@a:6379/1'}]",
+                "`a:6379` again, expected each server once",
+            ),
+            (
+                "shards: [{primary: 'redis://a', replicas: ['redis://a:6379']}]",
+                "`a:6379` again, expected each server once",
+            ),
+            (
+                "cluster: ['redis://[::1]', 'redis://[::1]:6379']",
+                "`[::1]:6379` again, expected each server once",
+            ),
+            ("cluster: ['redis://a/1']", "database 1, expected no number: there is only one"),
+            (
+                "sentinel: {master: m, nodes: ['redis://a/2']}",
+                "database 2, expected no number: there is only one",
+            ),
+            (
+                "cluster: ['redis://a', 'rediss://b']",
+                "redis:// and rediss://, expected one of the two for all",
+            ),
+            ("sentinel: {master: m, nodes: []}", "no sentinel, expected at least one"),
+            (
+                "shards: [{primary: 'redis://a'}], tls_ca: x.pem",
+                "`tls_ca` without TLS, expected a server with rediss://",
+            ),
+            (
+                "shards: [{primary: 'redis://a'}], username: me",
+                "`username` alone, expected `password`, too",
+            ),
+            (
+                "sentinel: {master: m, nodes: ['redis://a'], username: me}",
+                "`username` alone, expected `password`, too",
+            ),
+        ];
+        for (keys, expected) in cases {
+            let faults = compile(&format!("{GOOD}store: {{redis: {{{keys}}}}}\n")).unwrap_err();
+            let [fault] = &faults[..] else { panic!("{keys}: {faults:#?}") };
+            assert!(fault.contains(&format!(": {expected}\n")), "{fault}\n{expected}");
+        }
+        for keys in [
+            "shards: [{primary: 'redis://a', replicas: ['redis://b']}, {primary: 'rediss://c'}]",
+            "cluster: ['redis://a', 'redis://a:6380'], username: me, password: env:X",
+            "sentinel: {master: m, nodes: ['rediss://a'], password: 'file:/x'}, tls_ca: x.pem",
+        ] {
+            compile(&format!("{GOOD}store: {{redis: {{{keys}}}}}\n")).unwrap();
+        }
+    }
+}

@@ -96,7 +96,7 @@ impl Store {
         self.counts.asked();
         let sent = ahead.ticks();
         let verdict = match groups::common(charges, |charge| worker.place(charge.key)) {
-            None => self.apart(worker).charge(charges, now).await?,
+            None => Box::pin(self.apart(worker).charge(charges, now)).await?,
             Some(place) => match worker.charge(place, charges).await {
                 Ok(verdict) => {
                     self.stores.journal.wake();
@@ -171,7 +171,7 @@ impl Store {
         let (first, rest) = kept.split_first()?;
         let place = worker.place(first.key);
         if rest.iter().any(|settlement| worker.place(settlement.key) != place) {
-            return self.apart(worker).settle(&kept).await;
+            return Box::pin(self.apart(worker).settle(&kept)).await;
         }
         let settled = worker.settle(place, &kept).await;
         settled.inspect_err(|&failure| self.counts.failed(failure)).ok()
@@ -189,7 +189,7 @@ impl Store {
             return Ok(memory.look(charges, now));
         };
         let Some(place) = groups::common(charges, |charge| worker.place(charge.key)) else {
-            return self.apart(worker).look(charges, now).await;
+            return Box::pin(self.apart(worker).look(charges, now)).await;
         };
         match worker.look(place, charges).await {
             Ok(verdict) => Ok(verdict),

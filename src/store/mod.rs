@@ -181,6 +181,9 @@ impl Stores {
                 reporter.report().await;
                 self.tokens.set_gateways(self.presence.gateways());
             }
+            if let Some(shared) = &self.redis {
+                shared.revive().await;
+            }
             if let (Some(shared), Some(sentinels)) = (&self.redis, &mut sentinels) {
                 shared.look_out(sentinels).await;
             }

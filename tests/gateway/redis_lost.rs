@@ -133,6 +133,9 @@ fn absent_at_start_each_policy_applies_and_it_is_found_later() {
         ] {
             assert!(metric(gateway, line) >= least, "{line}");
         }
+        assert_eq!(store(gateway)["lost_shards"][0], redis.address());
+        let up = format!("tidegate_store_shard_up{{shard=\"{}\"}}", redis.address());
+        assert_eq!(metric(gateway, &up), 0);
     }
     redis.restart();
     shared_again(&gateways);

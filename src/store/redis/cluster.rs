@@ -110,6 +110,12 @@ impl Cluster {
         self.map.load()
     }
 
+    /// The nodes that serve slots; until they are known, those that the configuration names.
+    pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
+        let map = self.map();
+        if map.nodes.is_empty() { self.seeds.to_vec() } else { map.nodes.clone() }
+    }
+
     /// Tells of a new map, and whether any reading is over yet.
     pub(super) fn progress(&self) -> watch::Receiver<(u64, bool)> {
         self.progress.subscribe()
@@ -196,7 +202,7 @@ impl Cluster {
 
     async fn ask(&self, node: &Arc<Node>) -> Result<SlotMap, Failure> {
         let pass = node.gate.follow(false).await?;
-        let mut connection = node.connect(pass).await?.connection;
+        let mut connection = node.reach(pass).await?;
         let mut command = redis::cmd("CLUSTER");
         command.arg("SLOTS");
         let asking = command.query_async::<Value>(&mut connection);

@@ -100,7 +100,8 @@ impl Gate {
     }
 
     /// For whoever keeps no breaker: at once, unless keepers are looking for a server that is down. Then
-    /// it waits for what the next of them finds, where it `waits` at all.
+    /// it waits for what the next of them finds, where it `waits` at all; and not for a server that only
+    /// refuses to do something.
     pub(super) async fn follow(&self, waits: bool) -> Result<Pass<'_>, Failure> {
         let mut changes = self.0.subscribe();
         let outcomes = changes.borrow().outcomes;
@@ -108,7 +109,10 @@ impl Gate {
             let mut outcome = None;
             self.0.send_if_modified(|state| {
                 outcome = match state.condition {
-                    Condition::Down(failure) if state.seeking > 0 => {
+                    Condition::Down(failure)
+                        if state.seeking > 0
+                            && !(waits && matches!(failure, Failure::Server | Failure::Reply)) =>
+                    {
                         (state.outcomes > outcomes).then_some(Err(failure))
                     }
                     _ => {
@@ -218,4 +222,71 @@ impl Drop for Pass<'_> {
 fn jitter() -> Duration {
     let dice = getrandom::u32().unwrap_or(u32::MAX / 2);
     JITTER.mul_f64(f64::from(dice) / f64::from(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A_MOMENT: Duration = Duration::from_millis(100);
+
+    async fn soon<T>(work: impl Future<Output = T>) -> Option<T> {
+        time::timeout(A_MOMENT, work).await.ok()
+    }
+
+    #[tokio::test]
+    async fn keepers_take_turns_until_one_succeeds() {
+        let gate = Gate::new();
+        let (_first, _second) = (gate.seek(), gate.seek());
+        let pass = soon(gate.turn()).await.expect("the first turn");
+        assert!(soon(gate.turn()).await.is_none(), "one at a time");
+        pass.end(Err(Failure::Io));
+        assert!(gate.is_down());
+        assert!(soon(gate.turn()).await.is_none(), "not within the second");
+        let pass = gate.turn().await;
+        let waiting = async { gate.turn().await.end(Ok(())) };
+        let (epoch, other) = tokio::join!(async { pass.end(Ok(())) }, waiting);
+        assert_eq!((epoch, other), (1, 1), "the other at once");
+        assert!(!gate.is_down());
+    }
+
+    #[tokio::test]
+    async fn others_follow_what_keepers_find() {
+        let gate = Gate::new();
+        drop(gate.follow(false).await.expect("nobody looks yet"));
+        let keeper = gate.seek();
+        gate.turn().await.end(Err(Failure::Io));
+        assert_eq!(gate.follow(false).await.err(), Some(Failure::Open));
+        let find = async |outcome| {
+            let waiting = gate.follow(true);
+            let finding = async { gate.turn().await.end(outcome) };
+            tokio::join!(waiting, finding).0.map(drop)
+        };
+        assert_eq!(find(Err(Failure::Timeout)).await, Err(Failure::Timeout));
+        assert_eq!(find(Err(Failure::Server)).await, Ok(()), "it can be reached");
+        assert!(soon(gate.follow(true)).await.expect("it answers").is_ok());
+        drop(keeper);
+        assert!(gate.follow(false).await.is_ok(), "nobody looks any more");
+    }
+
+    #[tokio::test]
+    async fn only_a_connection_of_now_tells_that_the_server_is_down() {
+        let gate = Gate::new();
+        let first = gate.turn().await.end(Ok(()));
+        gate.fall(first, Failure::Io);
+        assert!(gate.is_down());
+        let second = gate.turn().await.end(Ok(()));
+        gate.fall(first, Failure::Io);
+        assert!(!gate.is_down(), "it came up since");
+        gate.fall(second, Failure::Io);
+        assert!(gate.is_down());
+    }
+
+    #[tokio::test]
+    async fn a_turn_that_is_given_up_goes_to_the_next() {
+        let gate = Gate::new();
+        drop(gate.turn().await);
+        assert!(!gate.is_down());
+        assert!(time::timeout(Duration::from_secs(3), gate.turn()).await.is_ok());
+    }
 }

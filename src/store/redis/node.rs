@@ -160,6 +160,16 @@ impl Node {
         Ok(Connected { connection: connected?, epoch })
     }
 
+    /// Uses the pass: connects, whatever the server can do. That it cannot be reached is told at the gate;
+    /// that it can says nothing yet.
+    pub(super) async fn reach(&self, pass: Pass<'_>) -> Result<MultiplexedConnection, Failure> {
+        let opened = self.open().await;
+        if let Err(failure) = &opened {
+            pass.end(Err(*failure));
+        }
+        opened
+    }
+
     async fn probe(
         &self,
         mut connection: MultiplexedConnection,

@@ -33,8 +33,8 @@ pub(super) fn slot(tag: &[u8]) -> u16 {
 
 /// A tag that lives in `slot`.
 pub(super) fn slot_tag(slot: u16) -> String {
-    let found =
-        (0_u32..).map(|number| number.to_string()).find(|tag| self::slot(tag.as_bytes()) == slot);
+    let mut tags = (0..u32::MAX).map(|number| number.to_string());
+    let found = tags.find(|tag| self::slot(tag.as_bytes()) == slot);
     found.unwrap_or_default()
 }
 

@@ -11,7 +11,7 @@ use tokio::{sync::watch, time};
 
 use super::{
     Failure, Shared,
-    node::{Connected, Node},
+    node::{Connected, Node, is_elsewhere},
     script,
 };
 
@@ -160,20 +160,19 @@ impl<'a> Reporter<'a> {
     /// another gateway was faster.
     async fn agree(&mut self, answers: &mut [Result<Answer, Failure>]) -> Result<(), Failure> {
         let Self { presence, shared, keys, seats } = self;
-        let mut held = answers.iter().flatten().filter_map(|answer| answer.seed.clone());
-        let agreed = match held.next() {
-            Some(seed) => seed,
-            None => {
-                let answering = answers.iter().position(Result::is_ok).ok_or(Failure::Open)?;
-                let (first, second) = presence.seed();
-                let ours = format!("{first:016x}{second:016x}");
-                let set = seats[answering].offer(shared, keys, &ours).await;
-                let seed = set.inspect_err(|&failure| answers[answering] = Err(failure))?;
-                if let Ok(answer) = &mut answers[answering] {
-                    answer.seed = Some(seed.clone());
-                }
-                seed
+        let held = answers.iter().flatten().find_map(|answer| answer.seed.clone());
+        let agreed = if let Some(seed) = held {
+            seed
+        } else {
+            let answering = answers.iter().position(Result::is_ok).ok_or(Failure::Open)?;
+            let (first, second) = presence.seed();
+            let ours = format!("{first:016x}{second:016x}");
+            let set = seats[answering].offer(shared, keys, &ours).await;
+            let seed = set.inspect_err(|&failure| answers[answering] = Err(failure))?;
+            if let Ok(answer) = &mut answers[answering] {
+                answer.seed = Some(seed.clone());
             }
+            seed
         };
         presence.adopt(&agreed)?;
         let others = seats.iter_mut().zip(&mut *answers).map(async |(seat, answer)| {
@@ -257,13 +256,13 @@ impl Seat {
             }
         };
         let asked = time::timeout(shared.options.response_timeout, pipe.query_async(connection));
-        let failure = match asked.await {
+        let (failure, is_misled) = match asked.await {
             Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(error)) => Failure::of(&error),
-            Err(_) => Failure::Timeout,
+            Ok(Err(error)) => (Failure::of(&error), is_elsewhere(&error)),
+            Err(_) => (Failure::Timeout, false),
         };
         shared.misled();
-        if let Some((node, connected)) = self.connection.take() {
+        if let Some((node, connected)) = self.connection.take().filter(|_| !is_misled) {
             node.gate.fall(connected.epoch, failure);
         }
         Err(failure)

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue, RedisError, aio::MultiplexedConnection};
 use tokio::time;
 
@@ -138,7 +139,7 @@ impl Shared {
     pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
         match &self.servers {
             Servers::Fixed(shards) => shards.iter().map(|s| Arc::clone(&s.primary)).collect(),
-            Servers::Cluster(cluster) => cluster.map().nodes.clone(),
+            Servers::Cluster(cluster) => cluster.nodes(),
         }
     }
 
@@ -152,6 +153,19 @@ impl Shared {
         if let Servers::Cluster(cluster) = &self.servers {
             cluster.refresh();
         }
+    }
+
+    /// Of a Cluster, tries the nodes that are said to be down and that no worker looks for. To be called
+    /// once a second.
+    pub(in crate::store) async fn revive(&self) {
+        let Servers::Cluster(cluster) = &self.servers else { return };
+        let down = cluster.map().nodes.clone().into_iter().filter(|node| node.gate.is_down());
+        let tried = down.map(async |node| match node.gate.follow(false).await {
+            Ok(pass) => node.connect(pass).await.map(drop),
+            Err(failure) => Err(failure),
+        });
+        // A node that is still down is asked again.
+        join_all(tried).await;
     }
 
     /// Each server, and how it stands.
@@ -282,8 +296,8 @@ impl Connector {
     /// workers look for a server that is down, waits for what the next of them finds: a second or so.
     pub(crate) async fn connect(&self, tag: &str) -> Result<MultiplexedConnection, Failure> {
         let node = self.shared.node_of_tag(tag).await?;
-        let pass = node.gate.follow(true).await?;
-        Ok(node.connect(pass).await?.connection)
+        // What is read there is of use even if nothing can be written.
+        node.reach(node.gate.follow(true).await?).await
     }
 
     /// What kind of failure an error is. Where the server has the keys no more, or cannot write them, it

@@ -194,6 +194,8 @@ impl Worker {
         // It said that it did not execute the call.
         let redirected = self.links.redirected(&error, link);
         let Some((link, asking)) = redirected else { return Err(error.into()) };
+        // Whatever becomes of the call now is no fault of the first.
+        *asked = None;
         let live = link.live().await?;
         let Asked { live, .. } = asked.insert(Asked { link, live });
         Ok(run(&mut live.connection, &command, asking).await?)

@@ -1,7 +1,13 @@
-use tidegate::store::Topology;
+use std::sync::Arc;
+
+use tidegate::{
+    clock::Clock,
+    store::{Failure, Stores, Topology},
+    throttle::{redis::RedisLink, sync::Exchange},
+};
 use tokio_util::sync::CancellationToken;
 
-use super::{CHANGE, ask, is_exact, now, shared, stores};
+use super::{CHANGE, ask, every_algorithm_counts, is_exact, now, shared, stores};
 use crate::{
     redis_server::RedisServer,
     redis_topology::RedisCluster,
@@ -20,6 +26,14 @@ fn keys(cluster: &RedisCluster) -> [u128; 3] {
     keys
 }
 
+/// A throttle's exchange under a name that lives on the first node.
+fn exchange(cluster: &RedisCluster, stores: &Stores) -> (RedisLink, String) {
+    let names = (0..100).map(|number| format!("throttle-{number}"));
+    let name = names.into_iter().find(|name| cluster.home(name).1 == 0).expect("a name");
+    let connector = stores.connector().expect("a Redis");
+    (RedisLink::new(connector, &name, Clock::system(), Arc::default()), name)
+}
+
 #[tokio::test]
 async fn quotas_are_exact_and_slots_are_followed_where_they_go() {
     let cluster = RedisCluster::start();
@@ -30,7 +44,10 @@ async fn quotas_are_exact_and_slots_are_followed_where_they_go() {
     let keys = keys(&cluster);
     let (broad, narrow) = (limit("broad", 100), limit("narrow", 1));
     let all = [charge(&broad, keys[0]), charge(&narrow, keys[1]), charge(&broad, keys[2])];
-    shared("the Cluster is there", &store, &limit("warm", 1_000), keys[0]).await;
+    for key in keys {
+        shared("the Cluster is there", &store, &limit("warm", 1_000), key).await;
+        every_algorithm_counts(&store, key).await;
+    }
     let verdict = ask(&store, &all).await;
     assert!(verdict.admitted && verdict.origins.is_some(), "{verdict:?}");
     assert!(!ask(&store, &all).await.admitted);
@@ -55,6 +72,7 @@ async fn quotas_are_exact_and_slots_are_followed_where_they_go() {
     };
     cluster.begin_move(&slot, from, to);
     remaining("there is still the record").await;
+    let _: String = cluster.nodes[to].command(&["SCRIPT", "FLUSH"]);
     assert_eq!(ask(&store, &[charge(&new, moving)]).await.decisions[0].remaining, 99);
     assert_eq!(ask(&store, &[charge(&new, moving)]).await.decisions[0].remaining, 98);
     cluster.move_keys(&slot, from, to);
@@ -68,6 +86,14 @@ async fn quotas_are_exact_and_slots_are_followed_where_they_go() {
     gateways[1].reset(&[&broad], charge(&broad, moving).key).await.unwrap();
     assert_eq!(ask(&store, &[charge(&broad, moving)]).await.decisions[0].remaining, 99);
     assert_eq!(gateways[0].stats().failures, failures, "nothing was lost on the way");
+
+    let (mut link, name) = exchange(&cluster, &gateways[1]);
+    link.agree(None).await.unwrap();
+    let (slot, from) = cluster.home(&name);
+    cluster.end_move(&slot, (from + 1) % 3);
+    assert_eq!(link.agree(None).await.err(), Some(Failure::Io));
+    eventually("the next connection leads there", CHANGE, async || link.agree(None).await.is_ok())
+        .await;
 }
 
 #[tokio::test]
@@ -85,6 +111,8 @@ async fn a_replica_that_takes_over_is_followed() {
         shared("every node is there", &store, &limit, key).await;
     }
     assert_eq!(stores.shards().len(), 3);
+    let (mut link, _) = exchange(&cluster, &stores);
+    link.agree(None).await.unwrap();
     let lost = cluster.nodes[0].address();
     cluster.nodes[0].kill();
     assert!(ask(&store, &[charge(&limit, keys[0])]).await.fallback);
@@ -100,5 +128,6 @@ async fn a_replica_that_takes_over_is_followed() {
     })
     .await;
     assert_eq!(stores.seed(), seed);
+    eventually("the throttle, too", CHANGE, async || link.agree(None).await.is_ok()).await;
     stop.cancel();
 }

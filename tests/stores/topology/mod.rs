@@ -2,7 +2,7 @@ use std::{sync::Arc, time::Duration};
 
 use tidegate::{
     clock::Clock,
-    limit::{Charge, Key, Limit, Verdict},
+    limit::{Algorithm, Charge, Key, Limit, Verdict},
     store::{Credentials, RedisOptions, Shard, Store, Stores, Topology},
 };
 
@@ -76,6 +76,18 @@ async fn keys_on<const N: usize>(store: &Store, servers: [&RedisServer; N]) -> [
         }
     }
     panic!("a server has none of 200 keys: {keys:?}");
+}
+
+/// Whatever counts: what may pass at once passes, and not one more.
+async fn every_algorithm_counts(store: &Store, key: u128) {
+    for algorithm in Algorithm::ALL {
+        let limit = Limit { algorithm, ..crate::support::limit(algorithm.tag(), 5) };
+        for turn in 0..=limit.ceiling() {
+            let verdict = ask(store, &[charge(&limit, key)]).await;
+            assert!(!verdict.fallback, "{algorithm:?}");
+            assert_eq!(verdict.admitted, turn < limit.ceiling(), "{algorithm:?} at {turn}");
+        }
+    }
 }
 
 /// Eight charges a key from each gateway at once: exactly the quota of five is admitted.

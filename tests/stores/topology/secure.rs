@@ -26,15 +26,17 @@ fn credentials(username: Option<&str>, password: &str) -> Credentials {
 
 /// An authority, and a server's certificate and key that it signed: PEM.
 fn certificates(folder: &Path) -> String {
-    let mut params = CertificateParams::new(vec![]).unwrap();
+    let mut params = CertificateParams::new(vec![]).expect("certificates");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-    let key = KeyPair::generate().unwrap();
-    let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-    let server = params.signed_by(&key, &authority).unwrap();
-    std::fs::write(folder.join("ca.pem"), authority.pem()).unwrap();
-    std::fs::write(folder.join("server.pem"), server.pem()).unwrap();
-    std::fs::write(folder.join("server.key"), key.serialize_pem()).unwrap();
+    let authority =
+        CertifiedIssuer::self_signed(params, KeyPair::generate().expect("certificates"))
+            .expect("certificates");
+    let key = KeyPair::generate().expect("certificates");
+    let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("certificates");
+    let server = params.signed_by(&key, &authority).expect("certificates");
+    std::fs::write(folder.join("ca.pem"), authority.pem()).expect("certificates");
+    std::fs::write(folder.join("server.pem"), server.pem()).expect("certificates");
+    std::fs::write(folder.join("server.key"), key.serialize_pem()).expect("certificates");
     authority.pem()
 }
 
@@ -101,6 +103,37 @@ async fn a_password_is_used_where_the_url_has_none() {
     assert!(ask(&store, &[charge(&limit, 1)]).await.fallback);
     let seconds = Duration::from_secs(5);
     eventually("it is known to be lost", seconds, async || !stores.shards()[0].is_up).await;
+}
+
+#[tokio::test]
+async fn a_sentinel_and_its_primary_have_their_own_passwords() {
+    let mut server = RedisServer::absent_with(&["--requirepass", "hush"]);
+    server.login = Some(":hush".to_owned());
+    server.restart();
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("sentinel.conf");
+    let rules = format!(
+        "requirepass watch\nsentinel monitor main 127.0.0.1 {} 1\nsentinel auth-pass main hush\n",
+        server.port()
+    );
+    std::fs::write(&file, rules).unwrap();
+    let mut sentinel = RedisServer::sentinel(&file);
+    sentinel.login = Some(":watch".to_owned());
+    sentinel.restart();
+    let topology = |password: &str| Topology::Sentinel {
+        master: "main".into(),
+        nodes: vec![sentinel.url().into()],
+        credentials: credentials(None, password),
+    };
+    let limit = limit("watched", 1_000);
+    let to = |password| RedisOptions {
+        credentials: credentials(None, "hush"),
+        ..options(topology(password))
+    };
+    let (_stores, store) = with(to("watch"));
+    shared("both passwords are right", &store, &limit, 1).await;
+    let (_stores, store) = with(to("hush"));
+    assert!(ask(&store, &[charge(&limit, 1)]).await.fallback, "the primary's is not Sentinel's");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 use tidegate::store::{Credentials, Topology};
 use tokio_util::sync::CancellationToken;
 
-use super::{CHANGE, ask, is_exact, shared, stores};
+use super::{CHANGE, ask, every_algorithm_counts, is_exact, shared, stores};
 use crate::{
     redis_topology::SentinelTrio,
     support::{charge, eventually, limit},
@@ -28,6 +28,7 @@ async fn a_primary_is_followed_wherever_sentinel_says_that_it_is() {
     let (stores, store) = (&gateways[0], gateways[0].worker());
     let limit = limit("over", 1_000_000);
     shared("it is there", &store, &limit, 1).await;
+    every_algorithm_counts(&store, 2).await;
     assert_eq!(&*stores.shards()[0].name, "main");
     let charged = |at: usize| {
         let name = format!("tidegate:{{{:032x}}}:after-{at}:*", 1);

@@ -7,7 +7,10 @@ use tidegate::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{CHANGE, ask, is_exact, key, keys_on, now, options, shards, shared, stores};
+use super::{
+    CHANGE, ask, every_algorithm_counts, is_exact, key, keys_on, now, options, shards, shared,
+    stores,
+};
 use crate::{
     redis_server::RedisServer,
     redis_topology::{primary, replica_of, replicate},
@@ -30,6 +33,9 @@ async fn limits_on_two_shards_are_charged_all_or_none() {
     let stores = stores(shards(&[&a, &b]));
     let store = stores.worker();
     let [on_a, on_b] = keys_on(&store, [&a, &b]).await;
+    for key in [on_a, on_b] {
+        every_algorithm_counts(&store, key).await;
+    }
     let (broad, narrow) = (limit("broad", 10), limit("narrow", 1));
     let both = [charge(&broad, on_a), charge(&narrow, on_b)];
 
