@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use super::{
     Failure, Stores,
+    record_id::record,
     redis::Worker,
     refusals::{Heard, Refusals},
     reservation::{Book, Desk, Entry, Fetching, Joined, Outcome, Reply, Taken, Waiter},
@@ -95,7 +96,7 @@ impl Ahead {
 
     /// Forgets that a caller was refused: something was given back to him.
     pub(super) fn forgive(&self, limit: &Limit, key: Key) {
-        self.refusals.forget(limit, key);
+        self.refusals.forget(record(limit, key));
     }
 
     /// When a question is asked whose answer [`Self::hear`] is told.
@@ -109,7 +110,7 @@ impl Ahead {
         for (at, (charge, decision)) in charges.iter().zip(&verdict.decisions).enumerate() {
             let Origin { now, fallback } = verdict.origin(at);
             if decision.admitted {
-                self.refusals.forget(charge.limit, charge.key);
+                self.refusals.forget(record(charge.limit, charge.key));
             }
             if decision.admitted || fallback || is_twice(charges, charge) {
                 continue;
@@ -188,7 +189,7 @@ impl Fetches {
             next = match fetched {
                 Ok((grant, now)) => {
                     if grant.tokens > 0 {
-                        self.refusals.forget(&limit, key);
+                        self.refusals.forget(record(&limit, key));
                     }
                     let charge = Charge { limit: &limit, key, cost: order.least };
                     let refused = Decision { admitted: false, ..grant.decision };

@@ -29,6 +29,7 @@ use self::{
     ahead::Tokens,
     journal::{Journal, Noting},
     memory::Memory,
+    record_id::record,
     redis::{Presence, Reporter, Shared},
     refusals::Refusals,
     stats::Register,
@@ -178,7 +179,10 @@ impl Stores {
             self.journal.expire(self.clock.ticks());
             self.journal.wake();
             if let Some(reporter) = &mut reporter {
-                reporter.report().await;
+                for record in reporter.report().await {
+                    self.tokens.forget(record);
+                    self.refusals.forget(record);
+                }
                 self.tokens.set_gateways(self.presence.gateways());
             }
             if let Some(shared) = &self.redis {
@@ -213,9 +217,9 @@ impl Stores {
         }
         let Some(shared) = &self.redis else { return Ok(()) };
         shared.reset(limits, key).await?;
-        for limit in limits {
-            self.tokens.forget(limit, key);
-            self.refusals.forget(limit, key);
+        for record in limits.iter().map(|limit| record(limit, key)) {
+            self.tokens.forget(record);
+            self.refusals.forget(record);
         }
         Ok(())
     }

@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 
-use super::record_id::{RecordId, record};
-use crate::limit::{Algorithm, Charge, Decision, Key, Limit, Millis};
+use super::record_id::RecordId;
+use crate::limit::{Algorithm, Charge, Decision, Limit, Millis};
 
 /// Locks, each with its part of the table.
 const SHARDS: usize = 64;
@@ -187,12 +187,11 @@ impl Refusals {
         Some(refused)
     }
 
-    /// Forgets all refusals of a caller by this limit, of whatever quota and cost: he was given
+    /// Forgets all refusals that a record met ([`super::record_id::record`]), of whatever quota and cost: he was given
     /// something back, the operator has reset him, or he was admitted with a smaller cost, so that a
-    /// larger one has to wait longer than was told. Cheap while nobody is refused. An answer that is still on its way is not known
-    /// here, and may be remembered later.
-    pub fn forget(&self, limit: &Limit, key: Key) {
-        let record = record(limit, key);
+    /// larger one has to wait longer than was told. Cheap while nobody is refused. An answer that is still
+    /// on its way is not known here, and may be remembered later.
+    pub fn forget(&self, record: u128) {
         let (shard, place) = self.find_place(record);
         if shard.over.load(Ordering::Relaxed) == 0 {
             return;

@@ -24,6 +24,8 @@ mod failure;
 mod merge;
 /// Rust and Lua grant the same tokens ahead.
 mod orders;
+/// A reset by the operator, and the other gateways.
+mod reset;
 /// Limits, charges, stores and waits that the tests share.
 mod support;
 /// Several servers: shards, Cluster, Sentinel; TLS and passwords; how often a lost one is tried.

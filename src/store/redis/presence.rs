@@ -1,4 +1,5 @@
-//! What gateways on one Redis tell each other: that they are alive, and the secret of the keyed hash.
+//! What gateways on one Redis tell each other: that they are alive, the secret of the keyed hash, and which
+//! records the operator has deleted.
 
 use std::sync::{
     Arc,
@@ -17,6 +18,10 @@ use super::{
 
 /// How long a report of being alive counts, in ms. Reports come once a second.
 const LIFETIME: u64 = 5_000;
+
+/// How long it is noted that a record was deleted, in ms: longer than a gateway may miss reports and still
+/// count as alive.
+const NOTE_LIFETIME: u64 = 2 * LIFETIME;
 
 /// How long the secret outlives the last gateway, in seconds: longer than any window worth keeping.
 const SEED_LIFETIME: u64 = 30 * 24 * 3_600;
@@ -93,23 +98,38 @@ struct Seat {
     /// None of a Cluster: it is looked for each time.
     node: Option<Arc<Node>>,
     connection: Option<(Arc<Node>, Connected)>,
+    /// When the last report was made, by the server's clock (ms).
+    told_at: u64,
 }
 
-struct Keys {
+/// The keys that gateways share, beside records.
+pub(super) struct Keys {
     gateways: String,
     seed: String,
+    resets: String,
     /// Their hash tag in a Cluster.
-    tag: String,
+    pub(super) tag: String,
 }
 
 impl Keys {
-    fn new(namespace: &str, is_cluster: bool) -> Self {
+    pub(super) fn new(namespace: &str, is_cluster: bool) -> Self {
         let named = if is_cluster { format!("{{{namespace}}}") } else { namespace.to_owned() };
         Self {
             gateways: format!("{named}:gateways"),
             seed: format!("{named}:seed"),
+            resets: format!("{named}:resets"),
             tag: namespace.to_owned(),
         }
+    }
+
+    /// The command that notes the deletion of records.
+    pub(super) fn note_resets(&self, records: &[u128]) -> redis::Cmd {
+        let mut command = redis::cmd("EVAL");
+        command.arg(script::RESET).arg(1).arg(&self.resets).arg(NOTE_LIFETIME);
+        for record in records {
+            command.arg(format!("{record:032x}"));
+        }
+        command
     }
 }
 
@@ -117,23 +137,26 @@ impl Keys {
 struct Answer {
     seed: Option<String>,
     gateways: u32,
+    /// The records that were deleted since.
+    deleted: Vec<u128>,
 }
 
 impl<'a> Reporter<'a> {
     pub(in crate::store) fn new(presence: &'a Presence, shared: &'a Shared) -> Self {
         let seats = if shared.is_cluster() {
-            vec![Seat { node: None, connection: None }]
+            vec![Seat { node: None, connection: None, told_at: 0 }]
         } else {
             let nodes = shared.nodes().into_iter();
-            nodes.map(|node| Seat { node: Some(node), connection: None }).collect()
+            nodes.map(|node| Seat { node: Some(node), connection: None, told_at: 0 }).collect()
         };
         let keys = Keys::new(&shared.options.namespace, shared.is_cluster());
         Self { presence, shared, keys, seats }
     }
 
     /// Reports, counts the gateways and agrees on the secret. A failure is no more than a missed
-    /// report: whether requests are held up is the workers' breakers' business.
-    pub(in crate::store) async fn report(&mut self) {
+    /// report: whether requests are held up is the workers' breakers' business. Returns the records that
+    /// were deleted since the last report.
+    pub(in crate::store) async fn report(&mut self) -> Vec<u128> {
         let Self { presence, shared, keys, seats } = self;
         let answers = join_all(seats.iter_mut().map(|seat| seat.report(shared, presence, keys)));
         let mut answers: Vec<Result<Answer, Failure>> = answers.await;
@@ -152,6 +175,7 @@ impl<'a> Reporter<'a> {
             tracing::info!(gateways, "gateways alive on this Redis");
         }
         presence.reported.send_if_modified(|over| !std::mem::replace(over, true));
+        answers.into_iter().flatten().flat_map(|answer| answer.deleted).collect()
     }
 
     /// Takes over the secret of the first shard that has one, and tells the others. So a shard that comes
@@ -190,7 +214,7 @@ impl<'a> Reporter<'a> {
     pub(in crate::store) async fn leave(self) {
         let Self { presence, shared, keys, seats } = self;
         let goodbyes = seats.into_iter().filter_map(|seat| seat.connection).map(async |(_, to)| {
-            let (mut connection, command) = (to.connection, presence.command(&keys, 0));
+            let (mut connection, command) = (to.connection, presence.command(&keys, 0, 0));
             let leaving = command.exec_async(&mut connection);
             // A farewell that does not arrive is noticed by the absence of reports.
             let _ = time::timeout(shared.options.response_timeout, leaving).await;
@@ -201,9 +225,10 @@ impl<'a> Reporter<'a> {
 
 impl Presence {
     /// The command that reports, or with a lifetime of 0 says goodbye.
-    fn command(&self, keys: &Keys, lifetime: u64) -> redis::Cmd {
+    fn command(&self, keys: &Keys, lifetime: u64, since: u64) -> redis::Cmd {
         let mut command = redis::cmd("EVAL");
-        command.arg(script::PRESENCE).arg(1).arg(&keys.gateways).arg(&self.id).arg(lifetime);
+        command.arg(script::PRESENCE).arg(2).arg(&keys.gateways).arg(&keys.resets);
+        command.arg(&self.id).arg(lifetime).arg(since);
         command
     }
 }
@@ -218,9 +243,12 @@ impl Seat {
         let mut pipe = redis::pipe();
         pipe.cmd("GET").arg(&keys.seed);
         pipe.cmd("EXPIRE").arg(&keys.seed).arg(SEED_LIFETIME).ignore();
-        pipe.add_command(presence.command(keys, LIFETIME));
-        let (seed, gateways) = self.ask(shared, keys, &pipe).await?;
-        Ok(Answer { seed, gateways })
+        pipe.add_command(presence.command(keys, LIFETIME, self.told_at));
+        let answer = self.ask(shared, keys, &pipe).await?;
+        let (seed, (gateways, now, deleted)): (_, (u32, u64, Vec<String>)) = answer;
+        self.told_at = now;
+        let deleted = deleted.iter().filter_map(|name| u128::from_str_radix(name, 16).ok());
+        Ok(Answer { seed, gateways, deleted: deleted.collect() })
     }
 
     /// Sets our secret where there is none; gives the one that holds.

@@ -41,6 +41,9 @@ const SETTLE: &str = with_records!("../../../lua/late.lua", "../../../lua/settle
 /// Reports a gateway alive and counts those that are.
 pub(super) const PRESENCE: &str = include_str!("../../../lua/presence.lua");
 
+/// Notes that records were deleted.
+pub(super) const RESET: &str = include_str!("../../../lua/reset.lua");
+
 /// Integers that a script returns for each charge or correction, after the time.
 const FIELDS: usize = 6;
 

@@ -11,13 +11,14 @@ use super::{
     cluster::Cluster,
     node::{self, Node},
     place::{self, Place},
+    presence::Keys,
     script::{self, By, Scripts},
     sentinel::{Sentinel, Watch},
     worker::run,
 };
 use crate::{
     limit::{Charge, Key, Limit, Millis, Verdict},
-    store::SetupError,
+    store::{SetupError, record_id::record},
 };
 
 /// What all workers have in common.
@@ -223,10 +224,17 @@ impl Shared {
         read(&self.ask_owner::<Vec<i64>>(place, command).await?)
     }
 
-    /// Forgets what these limits remember of a caller, over a connection of its own.
+    /// Forgets what these limits remember of a caller, over a connection of its own, and tells the other
+    /// gateways.
     pub(in crate::store) async fn reset(&self, limits: &[&Limit], key: Key) -> Result<(), Failure> {
         let command = |_| self.scripts.reset(limits, key);
-        self.ask_owner::<u64>(self.place(key), command).await.map(drop)
+        let place = self.place(key);
+        self.ask_owner::<u64>(place, command).await?;
+        let records: Vec<u128> = limits.iter().map(|limit| record(limit, key)).collect();
+        let keys = Keys::new(&self.options.namespace, self.is_cluster());
+        // Gateways report to every shard, so any will do; of a Cluster, the node that they report to.
+        let place = if self.is_cluster() { self.place_of_tag(keys.tag.as_bytes()) } else { place };
+        self.ask_owner::<()>(place, |_| keys.note_resets(&records)).await
     }
 
     async fn ask_owner<T: FromRedisValue>(

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::limit::{OnFailure, Quota, Reserve, State};
+use crate::{
+    limit::{Key, OnFailure, Quota, Reserve, State},
+    store::record_id::record,
+};
 
 const NOW: Millis = 1_700_000_000_000;
 
@@ -105,7 +108,7 @@ fn forgetting_a_caller_forgets_every_quota_and_cost() {
         }
     }
     assert_eq!(refusals.stats(0).entries, 8);
-    refusals.forget(&limit(30), Key(1));
+    refusals.forget(record(&limit(30), Key(1)));
     assert_eq!(refusals.stats(0).entries, 4);
     assert_eq!(refusals.find(&charge(&quotas[0], 1, 1), 0), None);
     assert!(refusals.find(&charge(&quotas[1], 2, 2), 0).is_some());
@@ -205,7 +208,7 @@ proptest! {
                     }
                 }
                 Step::Forget(key) => {
-                    refusals.forget(&quotas[0], Key(key));
+                    refusals.forget(record(&quotas[0], Key(key)));
                     model.retain(|known, _| known.0 != key);
                 }
             }

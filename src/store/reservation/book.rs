@@ -11,7 +11,10 @@ use super::{
     Entry, Waiter,
     atomics::{Atomics, Lock, Native},
 };
-use crate::limit::{Back, Key, Limit, Order, Reserve};
+use crate::{
+    limit::{Back, Key, Limit, Order, Reserve},
+    store::record_id::record,
+};
 
 /// The most entries that a process keeps: about 40 MB. Who finds no place asks the store by itself.
 pub const MAX_ENTRIES: usize = 1 << 16;
@@ -35,7 +38,7 @@ pub struct Name {
 impl Name {
     /// That of `key` under `limit`.
     pub fn of(limit: &Limit, key: Key) -> Self {
-        let record = key.0 ^ limit.identity();
+        let record = record(limit, key);
         let reserve = match limit.reserve {
             Reserve::Off => 0,
             Reserve::Auto => 1,
@@ -229,8 +232,7 @@ impl<W: Waiter, A: Atomics> Book<W, A> {
 
     /// Forgets the tokens of a caller whose record the operator has deleted at the store, under every
     /// quota and those of a fetch in flight: they are not refunded. Called after the deletion.
-    pub fn forget(&self, limit: &Limit, key: Key) {
-        let record = Name::of(limit, key).record;
+    pub fn forget(&self, record: u128) {
         self.shard(record).with(|shard| {
             for entry in shard.entries.iter().filter(|entry| entry.name().record == record) {
                 entry.forget();

@@ -144,7 +144,7 @@ fn what_the_operator_reset_is_not_refunded() {
     let other = stock(&book, &limit, Key(8), 5);
     let raised = Limit { quota: Quota::new(200, 6_000, 6), ..limit.clone() };
     let under_another = stock(&book, &raised, KEY, 4);
-    book.forget(&limit, KEY);
+    book.forget(Name::of(&limit, KEY).record);
     assert!(entry.take(1, 101).is_none() && under_another.take(1, 101).is_none());
     assert!(!entry.give_back(START + 100, 1, 101));
     assert!(other.take(1, 101).is_some());
@@ -152,7 +152,7 @@ fn what_the_operator_reset_is_not_refunded() {
     // In flight: who waited is served, what is beyond that is discarded.
     let caller = Caller::of(1);
     let fetching = fetch(entry.join(caller.clone(), 102));
-    book.forget(&limit, KEY);
+    book.forget(Name::of(&limit, KEY).record);
     assert!(fetching.complete(&reply(11, 40, 103)).is_none());
     assert!(caller.is_granted());
     assert_eq!(entry.take(1, 104), None);

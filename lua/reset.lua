@@ -1,0 +1,11 @@
+-- Notes that records were deleted, for the gateways that remember something of them.
+--
+-- KEYS[1]  the resets: a sorted set of deleted records by the time
+-- ARGV[1]  how long a note is kept, in ms
+-- ARGV[2+] the records' names
+-- Returns  nothing
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+for i = 2, #ARGV do redis.call('ZADD', KEYS[1], string.format('%.0f', now), ARGV[i]) end
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now - ARGV[1]))
+redis.call('PEXPIRE', KEYS[1], ARGV[1])

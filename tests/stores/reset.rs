@@ -1,0 +1,60 @@
+use std::time::Duration;
+
+use tidegate::{
+    clock::Clock,
+    limit::{Key, Limit, Quota, Reserve},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    redis_server::RedisServer,
+    support::{charge, eventually, limit, stores},
+};
+
+/// Longer than gateways need to hear of it.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+/// A day, so that nothing ends by itself.
+fn daily(name: &str, reserve: Reserve) -> Limit {
+    Limit { quota: Quota::new(20, 86_400_000, 1), reserve, ..limit(name, 1) }
+}
+
+#[tokio::test]
+async fn a_reset_is_felt_at_every_gateway() {
+    let redis = RedisServer::start();
+    let fleet = [stores(&redis, Clock::system()), stores(&redis, Clock::system())];
+    let stop = CancellationToken::new();
+    for stores in &fleet {
+        tokio::spawn(stores.clone().run(stop.clone()));
+        stores.prepared().await;
+    }
+    let doors = [fleet[0].worker(), fleet[1].worker()];
+    for limit in [daily("plain", Reserve::Off), daily("ahead", Reserve::Tokens(5))] {
+        let (one, other) = (charge(&limit, 1), charge(&limit, 2));
+        for door in &doors {
+            let asks = async |charge| door.charge(&[charge], 0).await.expect("Redis decides");
+            eventually("everybody is refused", PATIENCE, async || {
+                !asks(one).await.admitted & !asks(other).await.admitted
+            })
+            .await;
+        }
+        let asked = fleet[1].stats().asked;
+        assert!(!doors[1].charge(&[one], 0).await.unwrap().admitted);
+        assert_eq!(fleet[1].stats().asked, asked, "he is known to be refused");
+
+        fleet[0].reset(&[&limit], Key(1)).await.expect("Redis forgets him");
+        assert!(
+            doors[0].charge(&[one], 0).await.unwrap().admitted,
+            "at once where it was asked for"
+        );
+        eventually("the other gateway has heard of it", PATIENCE, async || {
+            doors[1].charge(&[one], 0).await.expect("Redis decides").admitted
+        })
+        .await;
+        for door in &doors {
+            let verdict = door.charge(&[other], 0).await.unwrap();
+            assert!(!verdict.admitted, "nobody else is forgiven");
+        }
+    }
+    stop.cancel();
+}
