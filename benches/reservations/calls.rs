@@ -1,6 +1,12 @@
-//! How many requests reach Redis, and what each costs it.
+//! How many requests reach Redis, and what each costs it, beyond what Redis and the gateways' reports take
+//! when nobody asks.
 
-use std::{cell::Cell, fmt::Write as _, rc::Rc, time::Duration};
+use std::{
+    cell::Cell,
+    fmt::Write as _,
+    rc::Rc,
+    time::{Duration, Instant},
+};
 
 use redis::aio::MultiplexedConnection;
 use tidegate::{
@@ -52,15 +58,24 @@ struct Took {
 }
 
 /// Paced runs are short: their length is their requests by their pace.
-const RUNS: [Run; 7] = [
-    Run { name: "sorted set", way: Way::SortedSet, requests: 90_000, pace: None },
-    run("`reserve: off`", Reserve::Off, 90_000, None),
-    run("`reserve: 100` (1/1000)", Reserve::Tokens(QUOTA / 1_000), 90_000, None),
+const RUNS: [Run; 11] = [
+    Run { name: SET, way: Way::SortedSet, requests: 90_000, pace: None },
+    run(OFF, Reserve::Off, 90_000, None),
+    run(THOUSANDTH, Reserve::Tokens(QUOTA / 1_000), 90_000, None),
     run("`reserve: 100`, demand 1.3 x the quota", Reserve::Tokens(QUOTA / 1_000), 130_000, None),
-    run("`reserve: auto`", Reserve::Auto, 90_000, None),
-    run("`reserve: auto`, 2,000 a second", Reserve::Auto, 16_000, Some(1_000)),
-    run("`reserve: auto`, 200 a second", Reserve::Auto, 1_600, Some(100)),
+    run(AUTO, Reserve::Auto, 90_000, None),
+    Run { name: SET, way: Way::SortedSet, requests: 16_000, pace: Some(1_000) },
+    run(OFF, Reserve::Off, 16_000, Some(1_000)),
+    run(THOUSANDTH, Reserve::Tokens(QUOTA / 1_000), 16_000, Some(1_000)),
+    run(AUTO, Reserve::Auto, 16_000, Some(1_000)),
+    run(OFF, Reserve::Off, 1_600, Some(100)),
+    run(AUTO, Reserve::Auto, 1_600, Some(100)),
 ];
+
+const SET: &str = "sorted set";
+const OFF: &str = "`reserve: off`";
+const THOUSANDTH: &str = "`reserve: 100` (1/1000)";
+const AUTO: &str = "`reserve: auto`";
 
 const fn run(name: &'static str, reserve: Reserve, requests: u64, pace: Option<u32>) -> Run {
     Run { name, way: Way::Limit(reserve), requests, pace }
@@ -76,11 +91,18 @@ pub(crate) fn table(rounds: usize) -> String {
         }
     }
     let middle = |took: &[Took], of: fn(&Took) -> f64| median(took.iter().map(of).collect());
-    let [set, single] = [0, 1].map(|at| middle(&took[at], |took| took.cpu));
+    // Each is compared at its own pace.
+    let beside = |name, pace| {
+        let at = RUNS.iter().position(|run| run.name == name && run.pace == pace);
+        at.map(|at| middle(&took[at], |took| took.cpu))
+    };
+    let ratio = |cpu: f64, other: Option<f64>| {
+        other.map_or_else(|| "-".to_owned(), |other| format!("1/{:.1}", other / cpu))
+    };
     let mut text = format!(
-        "{GATEWAYS} gateways, {CLIENTS} requests in flight at each, one key, a quota of {QUOTA} an hour\n\n\
-         | way | requests | admitted | calls a request | us of Redis' CPU a request | of one script a \
-         request | of the sorted set |\n|---|---|---|---|---|---|---|\n"
+        "{GATEWAYS} gateways, {CLIENTS} clients at each, one key, a quota of {QUOTA} an hour\n\n\
+         | way | requests | a second | admitted | calls a request | us of Redis' CPU a request | of \
+         one script a request | of the sorted set |\n|---|---|---|---|---|---|---|---|\n"
     );
     for (run, took) in RUNS.iter().zip(&took) {
         let (calls, cpu) = (middle(took, |took| took.calls), middle(took, |took| took.cpu));
@@ -88,12 +110,13 @@ pub(crate) fn table(rounds: usize) -> String {
         // Writing to a string does not fail.
         let _ = writeln!(
             text,
-            "| {} | {} | {admitted} | {:.2}% | {cpu:.3} | 1/{:.1} | 1/{:.1} |",
+            "| {} | {} | {} | {admitted} | {:.2}% | {cpu:.2} | {} | {} |",
             run.name,
             run.requests,
+            run.pace.map_or_else(|| "all at once".into(), |pace| (pace * 2).to_string()),
             calls * 100.0,
-            single / cpu,
-            set / cpu
+            ratio(cpu, beside(OFF, run.pace)),
+            ratio(cpu, beside(SET, run.pace)),
         );
     }
     text
@@ -129,7 +152,7 @@ fn by_limit(redis: &RedisServer, run: &Run, limit: Limit) -> (f64, u64) {
         let doors: Vec<Rc<Store>> = fleet.iter().map(|stores| Rc::new(stores.worker())).collect();
         // Both know of each other after a second.
         tokio::time::sleep(Duration::from_millis(1_500)).await;
-        let before = cpu(redis);
+        let meter = Meter::start(redis).await;
         let admitted = drive(run, move |gateway| {
             let (door, limit) = (doors[gateway].clone(), limit.clone());
             async move {
@@ -139,7 +162,7 @@ fn by_limit(redis: &RedisServer, run: &Run, limit: Limit) -> (f64, u64) {
             }
         });
         let admitted = admitted.await;
-        let spent = cpu(redis) - before;
+        let spent = meter.spent();
         stop.cancel();
         for control in control {
             control.await.expect("the control task");
@@ -161,7 +184,7 @@ fn by_sorted_set(redis: &RedisServer, run: &Run) -> (f64, u64) {
         let mut load = redis::cmd("SCRIPT");
         load.arg("LOAD").arg(SCRIPT);
         let sha: String = load.query_async(&mut doors[0]).await.expect("a script");
-        let before = cpu(redis);
+        let meter = Meter::start(redis).await;
         let next = Rc::new(Cell::new(0_u64));
         let admitted = drive(run, move |gateway| {
             let (mut door, sha, next) = (doors[gateway].clone(), sha.clone(), next.clone());
@@ -175,7 +198,7 @@ fn by_sorted_set(redis: &RedisServer, run: &Run) -> (f64, u64) {
             }
         });
         let admitted = admitted.await;
-        (cpu(redis) - before, admitted)
+        (meter.spent(), admitted)
     })
 }
 
@@ -212,6 +235,30 @@ async fn drive<F: Future<Output = bool> + 'static>(
         admitted += client.await.expect("a client");
     }
     admitted
+}
+
+/// What Redis takes for requests.
+struct Meter<'a> {
+    redis: &'a RedisServer,
+    /// CPU seconds that it takes in a second when nobody asks.
+    idle: f64,
+    before: f64,
+    start: Instant,
+}
+
+impl<'a> Meter<'a> {
+    /// Looks at the idle server for a while.
+    async fn start(redis: &'a RedisServer) -> Self {
+        let (before, start) = (cpu(redis), instant());
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let idle = (cpu(redis) - before) / start.elapsed().as_secs_f64();
+        Self { redis, idle, before: cpu(redis), start: instant() }
+    }
+
+    /// CPU seconds since, beyond those of an idle server.
+    fn spent(&self) -> f64 {
+        cpu(self.redis) - self.before - self.idle * self.start.elapsed().as_secs_f64()
+    }
 }
 
 /// CPU seconds that Redis has taken, its whole process.
