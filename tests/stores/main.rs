@@ -6,6 +6,8 @@
 mod redis_server;
 #[path = "../support/redis_topology.rs"]
 mod redis_topology;
+#[path = "../support/refuser.rs"]
+mod refuser;
 #[path = "../support/scripts.rs"]
 mod scripts;
 
@@ -20,6 +22,8 @@ mod differential;
 mod exactness;
 /// What happens when Redis is absent, killed, hung, emptied or unwilling.
 mod failure;
+/// Whatever Redis may answer, and a record that it has evicted.
+mod faults;
 /// What was charged while Redis was lost counts there when it is back.
 mod merge;
 /// Rust and Lua grant the same tokens ahead.

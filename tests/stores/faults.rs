@@ -1,0 +1,91 @@
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tidegate::{
+    clock::{self, Clock},
+    store::{RedisOptions, Stores, Topology},
+};
+
+use crate::{
+    redis_server::RedisServer,
+    refuser::Refuser,
+    support::{charge, eventually, limit, options},
+};
+
+/// How long recovery may take: an attempt a second, jitter, and a busy machine.
+const RECOVERY: Duration = Duration::from_secs(10);
+
+/// What Redis may say instead of an answer, as it stands on the wire.
+const ANSWERS: [&str; 14] = [
+    "-LOADING Redis is loading the dataset in memory\r\n",
+    "-CLUSTERDOWN The cluster is down\r\n",
+    "-MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.\r\n",
+    "-READONLY You can't write against a read only replica.\r\n",
+    "-OOM command not allowed when used memory > 'maxmemory'.\r\n",
+    "-BUSY Redis is busy running a script.\r\n",
+    "-MISCONF Redis is configured to save RDB snapshots, but is unable to persist to disk.\r\n",
+    "-NOPERM this user has no permissions to run the 'evalsha' command\r\n",
+    "-MOVED 1 127.0.0.1:1\r\n",
+    "-nonsense\r\n",
+    ":1\r\n",
+    "$-1\r\n",
+    "*2\r\n:1\r\n$3\r\nabc\r\n",
+    "*3\r\n:9223372036854775807\r\n:-1\r\n:-1\r\n",
+];
+
+async fn survived(redis: &RedisServer, number: usize, answer: &str) {
+    let refuser = Refuser::before(&redis.url());
+    let topology = Topology::one(refuser.url());
+    let options = RedisOptions { topology, ..options(redis) };
+    let stores = Stores::redis(options, Clock::system(), 1_000).expect("usable options");
+    let store = stores.worker();
+    let limit = limit(&format!("fault-{number}"), 1_000);
+    let ask = async || store.charge(&[charge(&limit, 1)], 0).await.expect("a local policy");
+    eventually("Redis decides", RECOVERY, async || !ask().await.fallback).await;
+    let used = ask().await.decisions[0].used;
+
+    refuser.answer(answer);
+    let start = clock::instant();
+    let verdict = ask().await;
+    assert!(verdict.fallback && verdict.admitted, "{answer}");
+    for _ in 0..100 {
+        assert!(ask().await.fallback, "{answer}: the breaker is open");
+    }
+    assert!(start.elapsed() < Duration::from_secs(2), "{answer}: nobody waits");
+
+    refuser.pass();
+    eventually("Redis decides again", RECOVERY, async || !ask().await.fallback).await;
+    eventually("what passed meanwhile is told", RECOVERY, async || {
+        // An answer that says nothing may come from a server that has charged.
+        let counted = ask().await.decisions[0].used > used + 100;
+        counted || !answer.starts_with('-')
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn whatever_redis_says_nobody_waits_and_it_is_found_again() {
+    let redis = RedisServer::start();
+    let all = ANSWERS.iter().enumerate().map(|(number, answer)| survived(&redis, number, answer));
+    join_all(all).await;
+}
+
+#[tokio::test]
+async fn an_evicted_record_is_a_caller_never_seen() {
+    let redis = RedisServer::start();
+    let stores = Stores::redis(options(&redis), Clock::system(), 1_000).expect("usable options");
+    let store = stores.worker();
+    let limit = limit("evicted", 3);
+    let ask = async || store.charge(&[charge(&limit, 1)], 0).await.expect("Redis decides");
+    for left in [2, 1] {
+        assert_eq!(ask().await.decisions[0].remaining, left);
+    }
+    let records: Vec<String> = redis.command(&["KEYS", "*:evicted:*"]);
+    let [record] = &records[..] else { panic!("all of a limit is one key: {records:?}") };
+    let _: u64 = redis.command(&["DEL", record]);
+    let verdict = ask().await;
+    let decision = verdict.decisions[0];
+    assert_eq!((decision.remaining, decision.used), (2, 1));
+    assert!(decision.reset_at > verdict.now, "a window of its own");
+    assert_eq!(stores.stats().failures, [0; 5]);
+}
