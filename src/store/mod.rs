@@ -22,7 +22,7 @@ mod stats;
 
 use std::{sync::Arc, time::Duration};
 
-use parking_lot::Mutex;
+use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use self::{
@@ -103,8 +103,8 @@ pub struct Stores {
     register: Register,
     tokens: Arc<Tokens>,
     refusals: Arc<Refusals>,
-    /// Held by whoever looks for tokens to be given back.
-    sweeping: Mutex<()>,
+    /// Held by whoever gives tokens back.
+    returning: Mutex<()>,
     clock: Clock,
 }
 
@@ -139,7 +139,7 @@ impl Stores {
             register: Register::default(),
             tokens: Arc::default(),
             refusals: Arc::default(),
-            sweeping: Mutex::default(),
+            returning: Mutex::default(),
             clock,
         }))
     }
@@ -212,12 +212,15 @@ impl Stores {
             self.journal.forget(limit, key);
         }
         let Some(shared) = &self.redis else { return Ok(()) };
-        shared.reset(limits, key).await?;
-        for limit in limits {
-            self.tokens.forget(limit, key);
-            self.refusals.forget(limit, key);
+        let outcome = shared.reset(limits, key).await;
+        if !matches!(outcome, Err(Failure::Open)) {
+            // One that gave no answer may have been made.
+            for limit in limits {
+                self.tokens.forget(limit, key);
+                self.refusals.forgive(limit, key, self.clock.ticks());
+            }
         }
-        Ok(())
+        outcome
     }
 
     /// Forgets all refusals that are remembered, so that whoever comes next is decided by Redis.

@@ -9,6 +9,8 @@ mod redis_topology;
 #[path = "../support/scripts.rs"]
 mod scripts;
 
+/// Redis is not asked: refusals that are known, tokens taken ahead.
+mod ahead;
 /// What one call may cost Redis at the worst.
 mod burden;
 
