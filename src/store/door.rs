@@ -164,10 +164,10 @@ impl Store {
         let mut kept: SmallVec<[Settlement<'_>; 4]> = SmallVec::new();
         for settlement in settlements {
             let Settlement { limit, key, change } = *settlement;
-            if let Change::Refund { charged_at, cost } = change {
-                if ahead.take_back(limit, key, charged_at, cost) {
-                    continue;
-                }
+            if let Change::Refund { charged_at, cost } = change
+                && ahead.take_back(limit, key, charged_at, cost)
+            {
+                continue;
             }
             kept.push(*settlement);
         }

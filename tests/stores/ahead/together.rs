@@ -168,3 +168,18 @@ async fn who_leaves_while_the_second_is_asked_for_spends_none_of_the_first() {
     redis.resume();
     assert_eq!(gateway.one(&first).await.remaining, 998);
 }
+
+/// Refused at one server, a request gives back at the other what it was charged there: behind it, and
+/// others may have been refused for it.
+#[tokio::test]
+async fn who_was_refused_for_a_charge_that_is_given_back_is_let_in() {
+    let (servers, clock) = ([RedisServer::start(), RedisServer::start()], Clock::manual(NOW));
+    let (gateway, keys) = before(&[&servers[0], &servers[1]], &clock).await;
+    let (first, second) = (limit("first", 1), limit("second", 1));
+    assert!(gateway.ask(&[charge(&second, keys[1])]).await.admitted);
+    let (alone, both) = (charge(&first, keys[0]), charge(&second, keys[1]));
+    let (together, behind) = ([alone, both], [alone]);
+    let (refused, other) = tokio::join!(gateway.ask(&together), gateway.ask(&behind));
+    assert!(!refused.admitted && !other.admitted);
+    eventually("he is let in", BEHIND, async || gateway.ask(&behind).await.admitted).await;
+}

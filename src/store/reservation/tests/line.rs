@@ -156,15 +156,17 @@ fn a_failure_leaves_what_is_kept_to_the_line() {
 }
 
 #[test]
-fn a_fetch_that_was_never_sent_loses_nothing() {
-    let book = book();
-    let entry = stocked(&book, 3);
-    let fetching = fetch(entry.join(Caller::of(1), 1_200));
-    assert_eq!(fetching.order().back.tokens, 3);
-    fetching.fail(Failure::Open, 1_201);
-    let numbers = book.numbers();
-    assert_eq!((numbers.outstanding, numbers.lost), (3, 0));
-    assert_eq!(fetch(entry.join(Caller::of(1), 1_202)).order().back.tokens, 3);
+fn a_fetch_that_was_never_sent_or_not_made_loses_nothing() {
+    for failure in [Failure::Open, Failure::Server] {
+        let book = book();
+        let entry = stocked(&book, 3);
+        let fetching = fetch(entry.join(Caller::of(1), 1_200));
+        assert_eq!(fetching.order().back.tokens, 3);
+        fetching.fail(failure, 1_201);
+        let numbers = book.numbers();
+        assert_eq!((numbers.outstanding, numbers.lost), (3, 0));
+        assert_eq!(fetch(entry.join(Caller::of(1), 1_202)).order().back.tokens, 3);
+    }
 }
 
 #[test]
