@@ -92,11 +92,17 @@ impl Store {
     ) -> Result<Verdict, StoreError> {
         let (mut known, mut held) = (Known::nothing(charges), Held::new(ahead));
         let mut rest: SmallVec<[usize; 4]> = SmallVec::new();
+        // Those that only watch tell what becomes of requests that others refuse: the store decides all.
+        let watched = charges.iter().any(|charge| !charge.limit.enforce);
         for (at, charge) in charges.iter().enumerate() {
             if let Some((decision, then)) = ahead.take(charge) {
                 held.add_taken(charge, then);
                 known.set(at, decision, then);
             } else if let Some((decision, then)) = ahead.refused(charge) {
+                if watched {
+                    drop(held);
+                    return self.ask(charges, now).await;
+                }
                 known.set(at, decision, then);
                 return Ok(known.verdict(now));
             } else {
@@ -108,6 +114,10 @@ impl Store {
         }
         let failed = self.stand(ahead, &mut known, &mut held, &mut rest).await;
         if known.refuses() {
+            if watched {
+                drop(held);
+                return self.ask(charges, now).await;
+            }
             return Ok(known.verdict(now));
         }
         let local = self.charge_failed(&mut known, &failed, now)?;

@@ -178,6 +178,19 @@ async fn where_one_of_several_is_known_to_refuse_nobody_is_asked_and_none_is_cha
     }
 }
 
+#[tokio::test]
+async fn a_limit_that_only_watches_sees_what_another_refuses() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let gateway = Gateway::new(&redis, &clock);
+    let watching = Limit { enforce: false, ..limit("watching", 100) };
+    for narrow in [limit("narrow", 2), reserving("ahead", 2, 1)] {
+        blocked(&gateway, &narrow).await;
+        let verdict = gateway.ask(&[charge(&narrow, 1), charge(&watching, 1)]).await;
+        assert!(!verdict.admitted && verdict.decisions[1].counted && verdict.decisions[1].admitted);
+        assert_eq!(gateway.used(&watching).await, 0, "and charges nothing");
+    }
+}
+
 /// What is kept here is less than the first asks for, and what Redis has is less than is missing.
 #[tokio::test]
 async fn what_redis_refuses_to_add_to_tokens_here_refuses_no_cheaper_request() {
