@@ -15,7 +15,12 @@ use prometheus_client::{
 };
 
 use super::Control;
-use crate::{gateway::Shared, limit::OnFailure, metrics::LATENCY_BOUNDS, store::Failure};
+use crate::{
+    gateway::Shared,
+    limit::OnFailure,
+    metrics::LATENCY_BOUNDS,
+    store::{Failure, Stats},
+};
 
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 const DECISIONS: [&str; 4] = ["admitted", "refused", "unknown", "would_refuse"];
@@ -134,6 +139,7 @@ impl Reading {
         for failure in Failure::ALL {
             add(&mut family, &[("kind", failure.label())], stats.failures[failure.index()])?;
         }
+        ahead(encoder, &stats)?;
         let help = "Decisions that a limit's on_failure took, by policy";
         let mut family = counter(encoder, "store_fallbacks", help)?;
         let policies =
@@ -187,6 +193,26 @@ impl Reading {
         let help = "Access lines dropped because the log was slow";
         add(&mut counter(encoder, "access_log_dropped", help)?, &[], dropped)
     }
+}
+
+/// What was decided without asking the shared store, and what it was asked for.
+fn ahead(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Result {
+    let help = "Calls to the shared store for decisions and for tokens";
+    add(&mut counter(encoder, "store_asked", help)?, &[], stats.asked)?;
+    let help = "Charges made from tokens taken ahead";
+    add(&mut counter(encoder, "store_ahead", help)?, &[], stats.ahead)?;
+    let help = "Refusals by what the shared store had said before";
+    add(&mut counter(encoder, "store_refusals_remembered", help)?, &[], stats.refusals.hits)?;
+    let help = "Refusals that are remembered now";
+    gauge(encoder, "store_refusals", help, stats.refusals.entries as u64)?;
+    let help = "Tokens taken ahead that are not spent yet";
+    gauge(encoder, "store_tokens_outstanding", help, stats.tokens.outstanding)?;
+    let help = "Tokens that the shared store granted";
+    add(&mut counter(encoder, "store_tokens_granted", help)?, &[], stats.tokens.granted)?;
+    let help = "Of them, those that were given back unspent";
+    add(&mut counter(encoder, "store_tokens_given_back", help)?, &[], stats.tokens.given_back)?;
+    let help = "Tokens of which it is not known whether the shared store counts them, at the most";
+    add(&mut counter(encoder, "store_tokens_lost", help)?, &[], stats.tokens.lost)
 }
 
 pub(super) fn counter<'e>(

@@ -18,7 +18,8 @@ use super::{
 use crate::{
     clock::Clock,
     limit::{
-        Charge, Decision, Fetch, Key, Limit, MAX_AHEAD, Millis, Origin, Quota, Reserve, Verdict,
+        Change, Charge, Decision, Fetch, Key, Limit, MAX_AHEAD, Millis, Origin, Quota, Reserve,
+        Settlement, Verdict,
     },
 };
 
@@ -69,8 +70,13 @@ impl Ahead {
             return None;
         }
         let taken = self.desk.take(charge.limit, charge.key, charge.cost, self.clock.ticks())?;
-        self.counts.spent_ahead();
         Some((taken.decision(&charge.limit.quota), taken.now))
+    }
+
+    /// Counts a charge that [`Self::take`] has made.
+    #[inline]
+    pub(super) fn spent(&self) {
+        self.counts.spent_ahead();
     }
 
     /// The refusal that this charge is known to meet.
@@ -87,16 +93,24 @@ impl Ahead {
             && self.desk.give_back(limit, key, now, cost, self.clock.ticks())
     }
 
-    /// Puts back what was taken for a request that is refused.
+    /// Puts back what was taken for a request that is refused; at the store, where nothing is kept here
+    /// any more because the gateway leaves.
     fn put_back(&self, charge: &Charge<'_>, now: Millis) {
         if let Some(entry) = self.desk.entry(charge.limit, charge.key) {
-            put_back(&entry, charge.cost, now, &self.clock);
+            return put_back(&entry, charge.cost, now, &self.clock);
         }
+        let (limit, key, worker) = (charge.limit.clone(), charge.key, Arc::clone(&self.worker));
+        let change = Change::Refund { charged_at: now, cost: charge.cost };
+        tokio::spawn(async move {
+            // One that does not arrive counts as spent.
+            let settlement = Settlement { limit: &limit, key, change };
+            let _ = worker.settle(worker.place(key), &[settlement]).await;
+        });
     }
 
-    /// Forgets that a caller was refused: something was given back to him.
+    /// Forgets that a caller was refused: something was given back to him, as the store knows by now.
     pub(super) fn forgive(&self, limit: &Limit, key: Key) {
-        self.refusals.forget(record(limit, key));
+        self.refusals.forgive(record(limit, key), self.clock.ticks());
     }
 
     /// When a question is asked whose answer [`Self::hear`] is told.
@@ -188,12 +202,13 @@ impl Fetches {
             let received = self.clock.ticks();
             next = match fetched {
                 Ok((grant, now)) => {
-                    if grant.tokens > 0 {
+                    if grant.tokens > 0 || order.back.tokens > 0 {
                         self.refusals.forget(record(&limit, key));
                     }
                     let charge = Charge { limit: &limit, key, cost: order.least };
                     let refused = Decision { admitted: false, ..grant.decision };
-                    if grant.tokens < order.needed {
+                    // Where tokens are kept here, whoever costs the least finds those.
+                    if grant.tokens < order.needed && fetching.is_alone() {
                         self.refusals.remember(&charge, &refused, Heard { sent, received, now });
                     }
                     fetching.complete(&Reply { grant, now, sent, received })
@@ -263,20 +278,29 @@ impl Drop for Share {
 /// Tokens that were taken for a request with several limits; put back unless the request is admitted.
 pub(super) struct Held<'a, 'c> {
     ahead: &'a Ahead,
+    /// How many of them were here already.
+    here: usize,
     taken: SmallVec<[(Charge<'c>, Millis); 2]>,
 }
 
 impl<'a, 'c> Held<'a, 'c> {
     pub(super) fn new(ahead: &'a Ahead) -> Self {
-        Self { ahead, taken: SmallVec::new() }
+        Self { ahead, here: 0, taken: SmallVec::new() }
     }
 
     pub(super) fn add(&mut self, charge: &Charge<'c>, now: Millis) {
         self.taken.push((*charge, now));
     }
 
+    /// The same of those that [`Ahead::take`] gave.
+    pub(super) fn add_taken(&mut self, charge: &Charge<'c>, now: Millis) {
+        self.here += 1;
+        self.add(charge, now);
+    }
+
     /// The request is admitted: they are spent.
     pub(super) fn spend(mut self) {
+        (0..self.here).for_each(|_| self.ahead.spent());
         self.taken.clear();
     }
 }

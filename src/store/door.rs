@@ -66,8 +66,12 @@ impl Store {
             // Boxed, so that requests with one limit do not carry its state.
             return Box::pin(self.charge_several(&way.ahead, charges, now)).await;
         };
-        if let Some(known) = way.ahead.take(charge).or_else(|| way.ahead.refused(charge)) {
-            return Ok(verdict(charge, known));
+        if let Some(taken) = way.ahead.take(charge) {
+            way.ahead.spent();
+            return Ok(verdict(charge, taken));
+        }
+        if let Some(refused) = way.ahead.refused(charge) {
+            return Ok(verdict(charge, refused));
         }
         if reserves(charge)
             && let Some(queued) = way.ahead.queue(charge)
@@ -160,21 +164,27 @@ impl Store {
         let mut kept: SmallVec<[Settlement<'_>; 4]> = SmallVec::new();
         for settlement in settlements {
             let Settlement { limit, key, change } = *settlement;
-            if let Change::Refund { charged_at, cost } = change {
-                ahead.forgive(limit, key);
-                if ahead.take_back(limit, key, charged_at, cost) {
-                    continue;
-                }
+            if let Change::Refund { charged_at, cost } = change
+                && ahead.take_back(limit, key, charged_at, cost)
+            {
+                continue;
             }
             kept.push(*settlement);
         }
-        let (first, rest) = kept.split_first()?;
-        let place = worker.place(first.key);
-        if rest.iter().any(|settlement| worker.place(settlement.key) != place) {
-            return Box::pin(self.apart(worker).settle(&kept)).await;
+        let place = worker.place(kept.first()?.key);
+        let settled = if kept.iter().any(|settlement| worker.place(settlement.key) != place) {
+            Box::pin(self.apart(worker).settle(&kept)).await
+        } else {
+            let settled = worker.settle(place, &kept).await;
+            settled.inspect_err(|&failure| self.counts.failed(failure)).ok()
+        };
+        // Who was refused until this moment was perhaps refused before it arrived.
+        for Settlement { limit, key, change } in &kept {
+            if matches!(change, Change::Refund { .. }) {
+                ahead.forgive(limit, *key);
+            }
         }
-        let settled = worker.settle(place, &kept).await;
-        settled.inspect_err(|&failure| self.counts.failed(failure)).ok()
+        settled
     }
 
     /// What each of these charges would meet by itself now; charges nothing. A record that has expired is
@@ -203,8 +213,8 @@ impl Store {
     /// Gives all tokens back that are kept here: nothing more is charged at this door. It takes no longer
     /// than the response timeout a few times.
     pub async fn leave(&self) {
-        if let Some(way) = &self.shared {
-            returns::all(&way.worker, &self.stores).await;
+        if let (Some(way), Some(shared)) = (&self.shared, &self.stores.redis) {
+            returns::all(&way.worker, &self.stores, shared.patience()).await;
         }
     }
 }

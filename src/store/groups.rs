@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 
 use super::{
     StoreError, Stores, fallback,
+    record_id::record,
     redis::{Failure, Place, Shared, Worker},
     stats::WorkerCounts,
 };
@@ -153,12 +154,17 @@ impl Apart<'_> {
             return;
         }
         let (worker, counts, place) = (self.worker.clone(), self.counts.clone(), group.place);
+        let (refusals, clock) = (Arc::clone(&self.stores.refusals), self.stores.clock.clone());
         tokio::spawn(async move {
             let settlements: SmallVec<[Settlement<'_>; 4]> =
                 owed.iter().map(|(limit, key, change)| settlement(limit, *key, *change)).collect();
             if let Err(failure) = worker.settle(place, &settlements).await {
                 counts.failed(failure);
                 tracing::debug!(failure = failure.label(), "a refused charge was not given back");
+            }
+            // Others may have been refused for it meanwhile.
+            for (limit, key, _) in &owed {
+                refusals.forgive(record(limit, *key), clock.ticks());
             }
         });
     }

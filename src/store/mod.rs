@@ -22,7 +22,7 @@ mod stats;
 
 use std::{sync::Arc, time::Duration};
 
-use parking_lot::Mutex;
+use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use self::{
@@ -104,8 +104,8 @@ pub struct Stores {
     register: Register,
     tokens: Arc<Tokens>,
     refusals: Arc<Refusals>,
-    /// Held by whoever looks for tokens to be given back.
-    sweeping: Mutex<()>,
+    /// Held by whoever gives tokens back.
+    returning: Mutex<()>,
     clock: Clock,
 }
 
@@ -140,7 +140,7 @@ impl Stores {
             register: Register::default(),
             tokens: Arc::default(),
             refusals: Arc::default(),
-            sweeping: Mutex::default(),
+            returning: Mutex::default(),
             clock,
         }))
     }
@@ -181,7 +181,7 @@ impl Stores {
             if let Some(reporter) = &mut reporter {
                 for record in reporter.report().await {
                     self.tokens.forget(record);
-                    self.refusals.forget(record);
+                    self.refusals.forgive(record, self.clock.ticks());
                 }
                 self.tokens.set_gateways(self.presence.gateways());
             }
@@ -216,12 +216,15 @@ impl Stores {
             self.journal.forget(limit, key);
         }
         let Some(shared) = &self.redis else { return Ok(()) };
-        shared.reset(limits, key).await?;
-        for record in limits.iter().map(|limit| record(limit, key)) {
-            self.tokens.forget(record);
-            self.refusals.forget(record);
+        let outcome = shared.reset(limits, key).await;
+        if !matches!(outcome, Err(Failure::Open)) {
+            // One that gave no answer may have been made.
+            for record in limits.iter().map(|limit| record(limit, key)) {
+                self.tokens.forget(record);
+                self.refusals.forgive(record, self.clock.ticks());
+            }
         }
-        Ok(())
+        outcome
     }
 
     /// Forgets all refusals that are remembered, so that whoever comes next is decided by Redis.

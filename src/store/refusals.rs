@@ -69,6 +69,9 @@ pub struct Refusals {
 struct Shard {
     /// The tick by which all entries are over: where nobody is refused, nobody takes the lock.
     over: AtomicU64,
+    /// The tick of the last [`Refusals::forgive`], and one more: what was asked before it may be true no
+    /// longer.
+    forgiven: AtomicU64,
     part: Mutex<Part>,
 }
 
@@ -126,8 +129,12 @@ impl Entry {
 
 impl Default for Refusals {
     fn default() -> Self {
-        let shard = || CachePadded::new(Shard { over: AtomicU64::new(0), part: Mutex::default() });
-        Self { shards: (0..SHARDS).map(|_| shard()).collect() }
+        let shard = || Shard {
+            over: AtomicU64::new(0),
+            forgiven: AtomicU64::new(0),
+            part: Mutex::default(),
+        };
+        Self { shards: (0..SHARDS).map(|_| CachePadded::new(shard())).collect() }
     }
 }
 
@@ -153,6 +160,9 @@ impl Refusals {
         let id = RecordId::of(charge.limit, charge.key);
         let (shard, place) = self.find_place(id.record);
         let mut part = shard.part.lock();
+        if heard.sent < shard.forgiven.load(Ordering::Relaxed) {
+            return;
+        }
         if part.places.is_empty() {
             part.places = vec![Place::EMPTY; PLACES].into();
         }
@@ -187,10 +197,10 @@ impl Refusals {
         Some(refused)
     }
 
-    /// Forgets all refusals that a record met ([`super::record_id::record`]), of whatever quota and cost: he was given
-    /// something back, the operator has reset him, or he was admitted with a smaller cost, so that a
-    /// larger one has to wait longer than was told. Cheap while nobody is refused. An answer that is still
-    /// on its way is not known here, and may be remembered later.
+    /// Forgets all refusals that a record met ([`super::record_id::record`]), of whatever quota and cost: its
+    /// caller was admitted with a smaller cost, so that a larger one has to wait longer than was told. Cheap
+    /// while nobody is refused. An answer that is still on its way is not known here, and may be remembered
+    /// later.
     pub fn forget(&self, record: u128) {
         let (shard, place) = self.find_place(record);
         if shard.over.load(Ordering::Relaxed) == 0 {
@@ -203,6 +213,18 @@ impl Refusals {
                 entry.end = 0;
             }
         }
+    }
+
+    /// The same where he was given something back, or the operator has reset him, as the store knew at
+    /// that tick or before: nor is an answer remembered that is still on its way.
+    pub fn forgive(&self, record: u128, ticks: u64) {
+        let (shard, _) = self.find_place(record);
+        {
+            // Whoever remembers has the lock, and has not looked yet or is forgotten below.
+            let _part = shard.part.lock();
+            shard.forgiven.fetch_max(ticks.saturating_add(1), Ordering::Relaxed);
+        }
+        self.forget(record);
     }
 
     /// Forgets all refusals.

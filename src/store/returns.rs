@@ -5,11 +5,14 @@ use std::{sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 
-use super::{Stores, redis::Worker, reservation::GiveBack};
+use super::{Stores, record_id::record, redis::Worker, reservation::GiveBack};
 use crate::limit::Settlement;
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_millis(100);
+
+/// Between two looks of a gateway that leaves, at fetches in flight.
+const SOON: Duration = Duration::from_millis(2);
 
 /// The most that one call gives back.
 const BATCH: usize = 64;
@@ -22,18 +25,34 @@ pub(super) async fn run(worker: Arc<Worker>, stores: Arc<Stores>) {
     let mut unspent = Vec::new();
     loop {
         ticks.tick().await;
-        if let Some(_alone) = stores.sweeping.try_lock() {
+        // Held until they have arrived: whoever leaves waits for them.
+        if let Ok(_alone) = stores.returning.try_lock() {
             stores.tokens.sweep(stores.clock.ticks(), &mut unspent);
+            give_back(&worker, &stores, &mut unspent).await;
         }
-        give_back(&worker, &stores, &mut unspent).await;
     }
 }
 
-/// Gives everything back that is kept here.
-pub(super) async fn all(worker: &Worker, stores: &Stores) {
+/// Gives everything back that is kept here, and what fetches in flight bring, if they are over within
+/// `patience`.
+pub(super) async fn all(worker: &Worker, stores: &Stores, patience: Duration) {
+    let over = tokio::time::sleep(patience);
+    tokio::pin!(over);
     let mut unspent = Vec::new();
-    stores.tokens.drain(&mut unspent);
-    give_back(worker, stores, &mut unspent).await;
+    loop {
+        {
+            let _alone = stores.returning.lock().await;
+            stores.tokens.drain(&mut unspent);
+            give_back(worker, stores, &mut unspent).await;
+        }
+        if stores.tokens.is_empty() {
+            return;
+        }
+        tokio::select! {
+            () = &mut over => return,
+            () = tokio::time::sleep(SOON) => {}
+        }
+    }
 }
 
 /// Tells the store, in calls of bounded size, and empties `unspent`. What does not arrive is lost: it
@@ -55,6 +74,10 @@ async fn give_back(worker: &Worker, stores: &Stores, unspent: &mut Vec<GiveBack>
                 for unspent in batch {
                     stores.tokens.lose(&unspent.back);
                 }
+            }
+            // There is more at the store than it said when it refused.
+            for GiveBack { limit, key, .. } in batch {
+                stores.refusals.forgive(record(limit, *key), stores.clock.ticks());
             }
         }
     }

@@ -12,7 +12,28 @@ use crate::limit::{Change, Charge, Decision, Millis, Origin, Settlement, Verdict
 /// What is known of each charge so far, in the charges' order.
 struct Known<'c> {
     charges: &'c [Charge<'c>],
-    made: SmallVec<[Option<(Decision, Origin)>; 4]>,
+    made: SmallVec<[Option<Made>; 4]>,
+}
+
+/// What is known of one.
+#[derive(Clone, Copy)]
+struct Made {
+    decision: Decision,
+    origin: Origin,
+    /// Whether it was charged, and is to be taken back if the request is refused.
+    charged: bool,
+}
+
+impl Made {
+    /// What holds once `cost` was taken back, if it was charged.
+    fn undone(self, cost: u32) -> Decision {
+        let Self { mut decision, .. } = self;
+        if self.charged && decision.admitted && decision.counted {
+            decision.used = decision.used.saturating_sub(cost.into());
+            decision.remaining = decision.limit.saturating_sub(decision.used);
+        }
+        decision
+    }
 }
 
 impl<'c> Known<'c> {
@@ -21,13 +42,15 @@ impl<'c> Known<'c> {
     }
 
     fn set(&mut self, at: usize, decision: Decision, now: Millis) {
-        self.made[at] = Some((decision, Origin { now, fallback: false }));
+        let origin = Origin { now, fallback: false };
+        self.made[at] = Some(Made { decision, origin, charged: decision.admitted });
     }
 
     /// Takes over a verdict on the charges at these places.
     fn adopt(&mut self, places: &[usize], verdict: &Verdict) {
         for (index, (&at, decision)) in places.iter().zip(&verdict.decisions).enumerate() {
-            self.made[at] = Some((*decision, verdict.origin(index)));
+            let origin = verdict.origin(index);
+            self.made[at] = Some(Made { decision: *decision, origin, charged: verdict.admitted });
         }
     }
 
@@ -35,7 +58,7 @@ impl<'c> Known<'c> {
     fn refuses(&self) -> bool {
         let made = self.charges.iter().zip(&self.made);
         made.into_iter().any(|(charge, made)| {
-            made.is_some_and(|(decision, _)| charge.limit.enforce && !decision.admitted)
+            made.is_some_and(|made| charge.limit.enforce && !made.decision.admitted)
         })
     }
 
@@ -44,8 +67,11 @@ impl<'c> Known<'c> {
         let admitted = !self.refuses();
         let (mut decisions, mut origins) = (SmallVec::new(), Vec::new());
         for (charge, made) in self.charges.iter().zip(self.made) {
-            let untold = || (uncounted(charge.limit, now), Origin { now, fallback: false });
-            let (decision, origin) = made.unwrap_or_else(untold);
+            let (decision, origin) = match made {
+                Some(made) if admitted => (made.decision, made.origin),
+                Some(made) => (made.undone(charge.cost), made.origin),
+                None => (uncounted(charge.limit, now), Origin { now, fallback: false }),
+            };
             decisions.push(decision);
             origins.push(origin);
         }
@@ -66,11 +92,17 @@ impl Store {
     ) -> Result<Verdict, StoreError> {
         let (mut known, mut held) = (Known::nothing(charges), Held::new(ahead));
         let mut rest: SmallVec<[usize; 4]> = SmallVec::new();
+        // Those that only watch tell what becomes of requests that others refuse: the store decides all.
+        let watched = charges.iter().any(|charge| !charge.limit.enforce);
         for (at, charge) in charges.iter().enumerate() {
             if let Some((decision, then)) = ahead.take(charge) {
-                held.add(charge, then);
+                held.add_taken(charge, then);
                 known.set(at, decision, then);
             } else if let Some((decision, then)) = ahead.refused(charge) {
+                if watched {
+                    drop(held);
+                    return self.ask(charges, now).await;
+                }
                 known.set(at, decision, then);
                 return Ok(known.verdict(now));
             } else {
@@ -82,6 +114,10 @@ impl Store {
         }
         let failed = self.stand(ahead, &mut known, &mut held, &mut rest).await;
         if known.refuses() {
+            if watched {
+                drop(held);
+                return self.ask(charges, now).await;
+            }
             return Ok(known.verdict(now));
         }
         let local = self.charge_failed(&mut known, &failed, now)?;

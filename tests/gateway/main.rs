@@ -47,6 +47,8 @@ mod exactness;
 mod memory;
 // What a client reads is true: the contract's promises.
 mod promises;
+// Redis left alone: refusals that are known, tokens taken ahead.
+mod ahead;
 // Redis lost, and found again.
 mod redis_lost;
 // New rules under load, and the ways to bring them.

@@ -15,7 +15,7 @@ use crate::upstream::Upstream;
 pub(crate) const NOW: u64 = 1_700_000_000_000;
 
 /// Answers `/304` and the like with that status, and with an `X-Cost` where the path's query has one.
-fn statuses() -> Upstream {
+pub(crate) fn statuses() -> Upstream {
     Upstream::with(|request, socket| {
         let text = String::from_utf8_lossy(request);
         let path = text.split(' ').nth(1).unwrap_or_default();
@@ -29,7 +29,7 @@ fn statuses() -> Upstream {
 }
 
 /// A configuration of one limit on one route before `upstream`.
-fn one_limit(upstream: &Upstream, limit: &str) -> String {
+pub(crate) fn one_limit(upstream: &Upstream, limit: &str) -> String {
     format!(
         "client: {{token: [header:authorization]}}
 upstreams: {{app: {{targets: [\"{}\"], retries: 0}}}}

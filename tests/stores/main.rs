@@ -11,6 +11,8 @@ mod refuser;
 #[path = "../support/scripts.rs"]
 mod scripts;
 
+/// Redis is not asked: refusals that are known, tokens taken ahead.
+mod ahead;
 /// What one call may cost Redis at the worst.
 mod burden;
 

@@ -9,6 +9,7 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
 
 /// Nothing is written.
 const NO_DISK: [&str; 4] = ["--save", "", "--appendonly", "no"];
@@ -22,6 +23,8 @@ pub(crate) struct RedisServer {
     pub(crate) login: Option<String>,
     /// A sentinel's configuration.
     file: Option<String>,
+    /// Where it runs: a replica writes down what it was sent, and no other server may find that.
+    folder: Option<TempDir>,
 }
 
 impl RedisServer {
@@ -44,7 +47,8 @@ impl RedisServer {
 
     /// A port on which no server is listening yet; [`Self::restart`] starts it.
     pub(crate) fn absent() -> Self {
-        Self { port: free_port(), process: None, arguments: Vec::new(), login: None, file: None }
+        let (port, arguments) = (free_port(), Vec::new());
+        Self { port, process: None, arguments, login: None, file: None, folder: None }
     }
 
     /// The same, with arguments for when it is started.
@@ -86,12 +90,13 @@ impl RedisServer {
     /// Starts it, and does not wait until it answers.
     pub(crate) fn spawn(&mut self) {
         let port = self.port.to_string();
+        let folder = self.folder.insert(TempDir::new().expect("a folder"));
         let child = Command::new("redis-server")
             .args(&self.file)
             .args(["--port", &port, "--bind", "127.0.0.1"])
             .args(if self.file.is_none() { &NO_DISK[..] } else { &[] })
             .args(&self.arguments)
-            .current_dir(std::env::temp_dir())
+            .current_dir(folder.path())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()

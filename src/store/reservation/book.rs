@@ -31,7 +31,7 @@ pub struct Name {
     /// The store's record: the key and the limit's identity.
     pub record: u128,
     /// The record under one quota: who is given another, by a reload or a tier, never spends tokens that
-    /// were charged under this one.
+    /// were charged under this one. Nor is one that only watches the same.
     pub id: u128,
 }
 
@@ -44,7 +44,8 @@ impl Name {
             Reserve::Auto => 1,
             Reserve::Tokens(count) => u64::from(count) + 2,
         };
-        let quota = u64::from(limit.quota.limit) << 1 | u64::from(limit.quota.strict);
+        let kind = u64::from(limit.quota.strict) << 1 | u64::from(limit.enforce);
+        let quota = u64::from(limit.quota.limit) << 2 | kind;
         let low = stir(quota) ^ stir(!reserve);
         Self { record, id: record ^ u128::from(low) ^ u128::from(stir(low)) << 64 }
     }
@@ -172,11 +173,6 @@ impl<W: Waiter, A: Atomics> Book<W, A> {
         self.tally.gateways.store(gateways, Relaxed);
     }
 
-    /// The order of a request that asks the store for itself and takes nothing ahead.
-    pub fn exactly(&self, cost: u32) -> Order {
-        Order { least: cost, needed: cost, share: self.tally.share(), ..Order::default() }
-    }
-
     /// The entry of `key` under `limit`, a new one where there was none. `None` if there is no room, or
     /// after [`Self::drain`].
     pub fn entry(&self, limit: &Limit, key: Key) -> Option<Arc<Entry<W, A>>> {
@@ -238,6 +234,11 @@ impl<W: Waiter, A: Atomics> Book<W, A> {
                 entry.forget();
             }
         });
+    }
+
+    /// Whether it has no entries. Takes every lock, one after the other.
+    pub fn is_empty(&self) -> bool {
+        self.shards.iter().all(|shard| shard.with(|shard| shard.entries.is_empty()))
     }
 
     /// Counts a give-back that did not arrive, so that its tokens are lost.

@@ -52,7 +52,7 @@ impl<W: Waiter, A: Atomics> Desk<W, A> {
     }
 
     /// Stands in line at `ticks`, after [`Self::take`] gave nothing. [`Joined::Gone`] if the book is full:
-    /// then the request asks the store by itself ([`Book::exactly`]).
+    /// then the request asks the store by itself.
     pub fn join(&self, limit: &Limit, key: Key, mut waiter: W, ticks: u64) -> Joined<W, A> {
         loop {
             let Some(entry) = self.entry(limit, key) else { return Joined::Gone(waiter) };

@@ -149,25 +149,9 @@ impl<W: Waiter, A: Atomics> Entry<W, A> {
                 return Joined::Served;
             }
             line.stand(waiter);
-            Joined::Fetch(self.begin(line, ticks, 0))
+            let ask = line.begin(ticks, self.limit.reserve, self.tally.share());
+            Joined::Fetch(Fetching::new(Arc::clone(self), ask))
         })
-    }
-
-    /// The right to fetch at `ticks` for a request that costs `cost` and asks the store by itself: its
-    /// order is for that and a chunk. `None` if a fetch is in flight, or the entry has left the book.
-    pub fn try_claim(self: &Arc<Self>, cost: u32, ticks: u64) -> Option<Fetching<W, A>> {
-        self.line.with(|line| {
-            if line.retired || line.fetching {
-                return None;
-            }
-            line.pot.tokens = self.word.claim().count;
-            Some(self.begin(line, ticks, cost))
-        })
-    }
-
-    fn begin(self: &Arc<Self>, line: &mut Line<W>, ticks: u64, own: u32) -> Fetching<W, A> {
-        let ask = line.begin(ticks, own, self.limit.reserve, self.tally.share());
-        Fetching::new(Arc::clone(self), ask)
     }
 
     /// Puts what is in the pot into the word, where nobody stands in line.
@@ -196,15 +180,15 @@ impl<W: Waiter, A: Atomics> Entry<W, A> {
                 self.publish(line);
                 return None;
             }
-            Some(line.begin(reply.received, 0, self.limit.reserve, self.tally.share()))
+            Some(line.begin(reply.received, self.limit.reserve, self.tally.share()))
         })
     }
 
     pub(super) fn fail(&self, ask: &Ask, failure: Option<Failure>, ticks: Option<u64>) {
         self.line.with(|line| {
             let order = &ask.order;
-            if failure == Some(Failure::Open) {
-                // It was never sent.
+            if matches!(failure, Some(Failure::Open | Failure::Server)) {
+                // It was never sent, or not made.
                 if order.back.tokens > 0 && !line.forgotten {
                     line.late.push(order.back);
                 }

@@ -38,9 +38,13 @@ impl<W: Waiter, A: Atomics> Fetching<W, A> {
         self.entry.key()
     }
 
-    /// The reply has come: serves those who wait. Of a fetch by [`Entry::try_claim`], the claimant's
-    /// cost has been taken from it if it granted anything. Returns the next fetch where somebody is left
-    /// unserved.
+    /// Whether nothing was kept here when it began: then a request that costs the order's least is
+    /// refused where the store refuses that.
+    pub fn is_alone(&self) -> bool {
+        self.ask.alone
+    }
+
+    /// The reply has come: serves those who wait. Returns the next fetch where somebody is left unserved.
     pub fn complete(mut self, reply: &Reply) -> Option<Self> {
         let next = self.entry.complete(&self.ask, reply);
         self.over = true;

@@ -61,8 +61,8 @@ impl Pot {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Ask {
     pub(super) order: Order,
-    /// Of what is needed, what the fetch's own request costs; 0 where it is made for the line.
-    pub(super) own: u32,
+    /// Whether nothing was kept here when it began.
+    pub(super) alone: bool,
 }
 
 /// What comes of a reply.
@@ -127,22 +127,18 @@ impl<W: Waiter> Line<W> {
         }
     }
 
-    /// Begins a fetch at `ticks`, for those who stand or for `own`; what the word held is in the pot.
-    pub(super) fn begin(&mut self, ticks: u64, own: u32, reserve: Reserve, share: u32) -> Ask {
+    /// Begins a fetch at `ticks` for those who stand; what the word held is in the pot.
+    pub(super) fn begin(&mut self, ticks: u64, reserve: Reserve, share: u32) -> Ask {
         self.expire(ticks);
         self.fetching = true;
         self.ordered = self.waiting.len();
         let extra = self.pace.next(ticks, reserve);
         let back = self.late.pop().unwrap_or_default();
-        let (least, needed) = if own > 0 {
-            (own, own)
-        } else {
-            let costs = self.waiting.iter().map(Waiter::cost);
-            let least = costs.clone().min().unwrap_or(1).saturating_sub(self.pot.tokens).max(1);
-            let needed = costs.fold(0, u32::saturating_add).saturating_sub(self.pot.tokens);
-            (least, needed.max(least))
-        };
-        Ask { order: Order { least, needed, extra, share, back }, own }
+        let costs = self.waiting.iter().map(Waiter::cost);
+        let least = costs.clone().min().unwrap_or(1).saturating_sub(self.pot.tokens).max(1);
+        let needed = costs.fold(0, u32::saturating_add).saturating_sub(self.pot.tokens);
+        let order = Order { least, needed: needed.max(least), extra, share, back };
+        Ask { order, alone: self.pot.tokens == 0 }
     }
 
     /// Ends a fetch with the store's reply. Who still stands then needs another one.
@@ -151,7 +147,7 @@ impl<W: Waiter> Line<W> {
         let granted = reply.grant.tokens;
         let cut = granted < ask.order.needed;
         self.pace.fill(ticks, !cut && granted >= ask.order.needed.saturating_add(ask.order.extra));
-        self.pour(ask, reply);
+        self.pour(reply);
         let decision = &reply.grant.decision;
         let told = Told {
             end: self.pot.end,
@@ -195,8 +191,8 @@ impl<W: Waiter> Line<W> {
         self.forgotten = false;
     }
 
-    /// Puts a grant into the pot, less the cost of the fetch's own request.
-    fn pour(&mut self, ask: &Ask, reply: &Reply) {
+    /// Puts a grant into the pot.
+    fn pour(&mut self, reply: &Reply) {
         let grant = &reply.grant;
         if reply.now >= self.pot.end || (grant.tokens > 0 && grant.end != self.pot.end) {
             self.set_aside();
@@ -205,7 +201,7 @@ impl<W: Waiter> Line<W> {
             return;
         }
         self.pot = Pot {
-            tokens: self.pot.tokens.saturating_add(grant.tokens.saturating_sub(ask.own)),
+            tokens: self.pot.tokens.saturating_add(grant.tokens),
             deadline: reply.sent + grant.end.saturating_sub(reply.now),
             end: grant.end,
         };

@@ -299,9 +299,7 @@ impl World {
             return self.ask(id);
         };
         if self.plan.several && self.dice.one_in(6) {
-            let claim = entry.try_claim(cost, ticks);
-            let order = claim.as_ref().map_or(at.book.exactly(cost), |claim| *claim.order());
-            return self.send(gateway, key, order, claim, Some(id));
+            return self.ask(id);
         }
         if let Some(taken) = entry.take(cost, ticks) {
             self.gateways[gateway].spent += u64::from(cost);
@@ -364,7 +362,8 @@ impl World {
     /// A request asks the store by itself.
     fn ask(&mut self, id: usize) {
         let Request { gateway, key, cost } = self.requests[id];
-        let order = self.gateways[gateway].book.exactly(cost);
+        let share = 2 * self.plan.gateways as u32;
+        let order = Order { least: cost, needed: cost, share, ..Order::default() };
         self.send(gateway, key, order, None, Some(id));
     }
 }

@@ -29,7 +29,7 @@ fn a_fetch_asks_for_the_line_and_a_chunk() {
     let fetching = fetch(entry.join(Caller::of(3), 100));
     let order = *fetching.order();
     assert_eq!((order.least, order.needed, order.extra, order.share), (3, 3, 10, 40));
-    assert_eq!(book.exactly(4), limit::exactly(4, 40));
+    assert!(fetching.is_alone());
     let next = [stand(&entry, 5, 101), stand(&entry, 2, 101)];
     let fetching = fetching.complete(&reply(4, 50, 102)).expect("two came since");
     assert_eq!(
@@ -37,19 +37,12 @@ fn a_fetch_asks_for_the_line_and_a_chunk() {
         (1, 6),
         "one is left of the first"
     );
+    assert!(!fetching.is_alone());
     assert!(next.iter().all(|caller| caller.heard().is_none()));
     assert!(fetching.complete(&reply(16, 40, 103)).is_none());
     assert!(next.iter().all(Caller::is_granted));
     assert_eq!(entry.take(10, 104).map(|taken| taken.remaining), Some(40));
     assert_eq!(entry.take(1, 104), None);
-}
-
-mod limit {
-    use crate::limit::Order;
-
-    pub(super) fn exactly(cost: u32, share: u32) -> Order {
-        Order { least: cost, needed: cost, share, ..Order::default() }
-    }
 }
 
 #[test]
@@ -163,15 +156,17 @@ fn a_failure_leaves_what_is_kept_to_the_line() {
 }
 
 #[test]
-fn a_fetch_that_was_never_sent_loses_nothing() {
-    let book = book();
-    let entry = stocked(&book, 3);
-    let fetching = fetch(entry.join(Caller::of(1), 1_200));
-    assert_eq!(fetching.order().back.tokens, 3);
-    fetching.fail(Failure::Open, 1_201);
-    let numbers = book.numbers();
-    assert_eq!((numbers.outstanding, numbers.lost), (3, 0));
-    assert_eq!(fetch(entry.join(Caller::of(1), 1_202)).order().back.tokens, 3);
+fn a_fetch_that_was_never_sent_or_not_made_loses_nothing() {
+    for failure in [Failure::Open, Failure::Server] {
+        let book = book();
+        let entry = stocked(&book, 3);
+        let fetching = fetch(entry.join(Caller::of(1), 1_200));
+        assert_eq!(fetching.order().back.tokens, 3);
+        fetching.fail(failure, 1_201);
+        let numbers = book.numbers();
+        assert_eq!((numbers.outstanding, numbers.lost), (3, 0));
+        assert_eq!(fetch(entry.join(Caller::of(1), 1_202)).order().back.tokens, 3);
+    }
 }
 
 #[test]
@@ -182,25 +177,4 @@ fn a_dropped_fetch_spends_nothing_and_keeps_what_was_here() {
     drop(fetch(entry.join(first.clone(), 101)));
     assert_eq!(first.heard(), Some(Outcome::Failed(None)));
     assert!(entry.take(3, 102).is_some());
-}
-
-/// A request of several limits asks by itself, and brings a chunk for this one.
-#[test]
-fn a_claim_takes_its_own_cost_from_the_grant() {
-    let book = book();
-    let entry = entry(&book);
-    let claim = entry.try_claim(2, 100).unwrap();
-    assert_eq!((claim.order().least, claim.order().needed, claim.order().extra), (2, 2, 10));
-    assert!(entry.try_claim(2, 100).is_none(), "one in flight");
-    let later = stand(&entry, 3, 101);
-    assert!(claim.complete(&reply(12, 50, 102)).is_none());
-    assert!(later.is_granted());
-    assert!(entry.take(7, 103).is_some() && entry.take(1, 103).is_none());
-    // Another of its limits refused: nothing was charged.
-    let claim = entry.try_claim(2, 104).unwrap();
-    let later = stand(&entry, 1, 105);
-    let next = claim.complete(&reply(0, 50, 106)).expect("the line asks for itself");
-    assert_eq!(next.order().needed, 1);
-    assert!(next.complete(&reply(11, 39, 107)).is_none());
-    assert!(later.is_granted());
 }

@@ -56,14 +56,13 @@ impl World {
     /// At the gateway.
     pub(super) fn answer(&mut self, call: usize, reply: usize) {
         let (grant, now) = self.replies[reply];
-        let Call { gateway, order, sent, own, over, .. } = self.calls[call];
+        let Call { gateway, sent, own, over, .. } = self.calls[call];
         if over {
             return;
         }
         let received = self.ticks(gateway);
         let fetching = self.calls[call].fetching.take();
         self.calls[call].over = true;
-        let claimed = fetching.is_some();
         if let Some(fetching) = fetching {
             self.gateways[gateway].unheard -= u64::from(grant.tokens);
             if let Some(next) = fetching.complete(&Reply { grant, now, sent, received }) {
@@ -75,9 +74,6 @@ impl World {
         if grant.tokens == 0 {
             self.refused(id, grant.decision.remaining, grant.decision.retry_at, now);
             return;
-        }
-        if claimed {
-            self.gateways[gateway].spent += u64::from(order.needed);
         }
         self.admit(id, now, now, false);
     }

@@ -1,0 +1,105 @@
+//! Refusals that are remembered, and tokens taken ahead, at a store with a real Redis behind it.
+
+/// What is refused from memory, and when it no longer is.
+mod refusals;
+/// Tokens of limits that reserve: exact, however many take them.
+mod reserved;
+/// What is not spent goes back.
+mod returned;
+/// Requests with several limits, some of which reserve.
+mod together;
+/// Redis lost while tokens are here.
+mod without;
+
+use std::{sync::Arc, time::Duration};
+
+use tidegate::{
+    clock::Clock,
+    limit::{Change, Charge, Decision, Key, Limit, Reserve, Settlement, Verdict},
+    store::{Store, Stores},
+};
+
+use crate::{
+    redis_server::RedisServer,
+    support::{NOW, charge, eventually, limit, patient},
+};
+
+/// How long what happens behind requests may take on a busy machine.
+const BEHIND: Duration = Duration::from_secs(10);
+
+/// A gateway with one worker, on a clock that the test moves.
+struct Gateway {
+    stores: Arc<Stores>,
+    store: Store,
+}
+
+impl Gateway {
+    fn new(redis: &RedisServer, clock: &Clock) -> Self {
+        Self::on(patient(redis, clock.clone()))
+    }
+
+    fn on(stores: Arc<Stores>) -> Self {
+        let store = stores.worker();
+        Self { stores, store }
+    }
+
+    async fn ask(&self, charges: &[Charge<'_>]) -> Verdict {
+        self.store.charge(charges, NOW).await.expect("no limit that is closed")
+    }
+
+    /// Charges one caller one unit.
+    async fn one(&self, limit: &Limit) -> Decision {
+        self.cost(limit, 1).await
+    }
+
+    async fn cost(&self, limit: &Limit, cost: u32) -> Decision {
+        self.ask(&[Charge { cost, ..charge(limit, 1) }]).await.decisions[0]
+    }
+
+    /// Gives a unit back that was charged then; whether a store was told.
+    async fn refund(&self, limit: &Limit, charged_at: u64) -> bool {
+        let change = Change::Refund { charged_at, cost: 1 };
+        let settlement = Settlement { limit, key: Key(1), change };
+        self.store.settle(&[settlement], false, NOW).await.is_some()
+    }
+
+    /// What Redis has counted of the caller.
+    async fn used(&self, limit: &Limit) -> u64 {
+        self.used_by(limit, 1).await
+    }
+
+    async fn used_by(&self, limit: &Limit, key: u128) -> u64 {
+        let looked = self.stores.look(&[charge(limit, key)]).await.expect("a Redis");
+        looked.decisions[0].used
+    }
+
+    /// Tokens that are kept here.
+    fn outstanding(&self) -> u64 {
+        self.stores.stats().tokens.outstanding
+    }
+}
+
+/// Lets time pass until no tokens are here: nobody uses them.
+async fn idle(gateway: &Gateway, clock: &Clock) {
+    eventually("they are given back", BEHIND, async || {
+        clock.set(clock.now() + 100);
+        gateway.outstanding() == 0
+    })
+    .await;
+}
+
+/// A limit that takes so many tokens ahead; one that does not reserve, where they are none.
+fn reserving(name: &str, quota: u32, tokens: u32) -> Limit {
+    let reserve = if tokens > 0 { Reserve::Tokens(tokens) } else { Reserve::Off };
+    Limit { reserve, ..limit(name, quota) }
+}
+
+/// How many calls of a script Redis has had, those that only look included.
+fn calls(redis: &RedisServer) -> u64 {
+    let stats: String = redis.command(&["INFO", "commandstats"]);
+    let of = |name: &str| {
+        let rest = stats.lines().find_map(|line| line.strip_prefix(name));
+        rest.and_then(|rest| rest.split(',').next()?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    of("cmdstat_evalsha:calls=") + of("cmdstat_eval:calls=")
+}

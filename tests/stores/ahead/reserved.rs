@@ -1,0 +1,216 @@
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tidegate::{
+    clock::Clock,
+    limit::{Charge, Limit, Reserve},
+};
+use tokio::sync::Barrier;
+
+use super::{BEHIND, Gateway, calls, idle, reserving};
+use crate::{
+    redis_server::RedisServer,
+    support::{NOW, charge, eventually, patient},
+};
+
+#[tokio::test]
+async fn nine_thousand_charges_are_a_hundred_calls_and_are_told_as_if_each_had_asked() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let gateway = Gateway::new(&redis, &clock);
+    let limit = reserving("ahead", 10_000, 100);
+    let mut reset_at = 0;
+    for spent in 1..=9_000 {
+        let decision = gateway.one(&limit).await;
+        assert!(decision.admitted && decision.counted);
+        assert_eq!((decision.limit, decision.remaining), (10_000, 10_000 - spent));
+        assert_eq!(decision.used, spent);
+        assert!(decision.reset_at >= reset_at, "the reset went back");
+        reset_at = decision.reset_at;
+    }
+    let asked = calls(&redis);
+    assert!((80..=95).contains(&asked), "{asked} calls");
+    let stats = gateway.stores.stats();
+    assert_eq!((stats.calls, stats.asked, stats.ahead), (9_000, asked, 9_000 - asked));
+    assert_eq!(gateway.used(&limit).await, 9_000 + gateway.outstanding());
+    assert_eq!(stats.tokens.granted, 9_000 + gateway.outstanding());
+}
+
+#[tokio::test]
+async fn an_auto_reserve_learns_what_is_asked_for() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let gateway = Gateway::new(&redis, &clock);
+    let limit = Limit { reserve: Reserve::Auto, ..reserving("auto", 100_000, 0) };
+    for spent in 1..=9_000 {
+        assert_eq!(gateway.one(&limit).await.remaining, 100_000 - spent);
+    }
+    assert!(calls(&redis) < 300, "{}", calls(&redis));
+    assert_eq!(gateway.used(&limit).await, 9_000 + gateway.outstanding());
+}
+
+/// Charges until it is refused; what was admitted.
+async fn exhaust(gateway: &Gateway, limit: &Limit, cost: u32) -> u64 {
+    let mut admitted = 0;
+    while gateway.cost(limit, cost).await.admitted {
+        admitted += u64::from(cost);
+    }
+    admitted
+}
+
+#[test]
+fn two_gateways_with_two_workers_admit_the_quota_exactly() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    for (name, tokens) in [("ten", 10), ("many", 5_000), ("one", 1)] {
+        let limit = reserving(name, 2_000, tokens);
+        let gateways = [0, 1].map(|_| patient(&redis, clock.clone()));
+        let over = Barrier::new(4);
+        let admitted: u64 = std::thread::scope(|scope| {
+            let work = |number: usize| {
+                let (stores, limit, over) = (&gateways[number % 2], &limit, &over);
+                scope.spawn(move || {
+                    let mut builder = tokio::runtime::Builder::new_current_thread();
+                    let runtime = builder.enable_all().build().expect("a runtime");
+                    runtime.block_on(async {
+                        let gateway = Gateway::on(stores.clone());
+                        let lines = join_all((0..16).map(|_| exhaust(&gateway, limit, 1)));
+                        let admitted: u64 = lines.await.into_iter().sum();
+                        // Its fetches may be for those who wait at the other.
+                        over.wait().await;
+                        // What the other left when it had been refused here.
+                        gateway.stores.forget_refusals();
+                        let admitted = admitted + exhaust(&gateway, limit, 1).await;
+                        over.wait().await;
+                        admitted
+                    })
+                })
+            };
+            let workers: Vec<_> = (0..4).map(work).collect();
+            workers.into_iter().map(|worker| worker.join().expect("no panic")).sum()
+        });
+        assert_eq!(admitted, 2_000, "{name}");
+        for stores in gateways {
+            let (failures, tokens) = (stores.stats().failures, stores.stats().tokens);
+            assert_eq!((failures, tokens.outstanding, tokens.lost), ([0; 5], 0, 0), "{tokens:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn sixty_four_at_once_are_one_call_and_then_another() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let gateway = Gateway::new(&redis, &clock);
+    let limit = Limit { reserve: Reserve::Tokens(0), ..reserving("ahead", 100, 0) };
+    let decisions = join_all((0..64).map(|_| gateway.one(&limit))).await;
+    assert!(decisions.iter().all(|decision| decision.admitted));
+    let mut remaining: Vec<u64> = decisions.iter().map(|decision| decision.remaining).collect();
+    remaining.sort_unstable();
+    remaining.dedup();
+    assert_eq!(remaining.len(), 64, "each is told its own");
+    assert!(calls(&redis) <= 2, "{} calls", calls(&redis));
+    let decisions = join_all((0..64).map(|_| gateway.one(&limit))).await;
+    assert_eq!(decisions.iter().filter(|decision| decision.admitted).count(), 36);
+}
+
+#[tokio::test]
+async fn a_quota_of_ten_is_ten_with_any_number_of_gateways() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let gateways: Vec<Gateway> = (0..6).map(|_| Gateway::new(&redis, &clock)).collect();
+    for (name, tokens) in [("ahead", 100), ("one", 1)] {
+        let limit = reserving(name, 10, tokens);
+        let mut admitted = 0;
+        for turn in 0..20 * gateways.len() {
+            admitted += u32::from(gateways[turn % 6].one(&limit).await.admitted);
+        }
+        assert_eq!(admitted, 10, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn mixed_costs_leave_nothing_and_take_no_more() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let gateways = [0, 1].map(|_| Gateway::new(&redis, &clock));
+    let limit = reserving("ahead", 500, 20);
+    let mut spent = 0;
+    for turn in 0_u32..400 {
+        let (gateway, cost) =
+            (&gateways[turn as usize % 2], 1 + turn.wrapping_mul(2_654_435_761) % 7);
+        if gateway.cost(&limit, cost).await.admitted {
+            spent += u64::from(cost);
+        }
+        if turn % 50 == 0 {
+            let here: u64 = gateways.iter().map(Gateway::outstanding).sum();
+            assert_eq!(gateway.used(&limit).await, spent + here);
+        }
+    }
+    for gateway in &gateways {
+        spent += exhaust(gateway, &limit, 1).await;
+    }
+    assert_eq!(spent, 500);
+    let all = gateways[0].cost(&Limit { reserve: Reserve::Off, ..limit.clone() }, 501).await;
+    assert!(!all.admitted && all.retry_at.is_none(), "more than the quota, at any time");
+    let above = gateways[0].cost(&reserving("fresh", 500, 20), 501).await;
+    assert!(!above.admitted && above.retry_at.is_none(), "the same of one that reserves");
+}
+
+#[tokio::test]
+async fn who_has_gone_before_the_answer_spends_nothing() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let gateway = Gateway::new(&redis, &clock);
+    let limit = reserving("ahead", 100, 10);
+    assert!(gateway.one(&limit).await.admitted);
+    for _ in 0..10 {
+        assert!(gateway.one(&limit).await.admitted);
+    }
+    assert_eq!(gateway.outstanding(), 0);
+    redis.suspend();
+    let charges = [Charge { cost: 3, ..charge(&limit, 1) }];
+    let leaving = async || {
+        let asking = gateway.store.charge(&charges, NOW);
+        assert!(tokio::time::timeout(Duration::from_millis(20), asking).await.is_err());
+    };
+    tokio::join!(leaving(), leaving());
+    redis.resume();
+    eventually("the fetch is over", BEHIND, async || gateway.outstanding() > 0).await;
+    assert_eq!(gateway.used(&limit).await, 11 + gateway.outstanding());
+    assert_eq!(gateway.one(&limit).await.remaining, 88);
+    assert_eq!(gateway.stores.stats().failures, [0; 5]);
+}
+
+#[tokio::test]
+async fn tokens_of_one_quota_are_never_spent_under_another() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let gateway = Gateway::new(&redis, &clock);
+    let old = reserving("ahead", 1_000, 100);
+    assert!(gateway.one(&old).await.admitted);
+    assert_eq!(gateway.outstanding(), 100);
+
+    let lowered = reserving("ahead", 50, 100);
+    assert!(!gateway.one(&lowered).await.admitted, "101 are charged");
+    assert_eq!(gateway.outstanding(), 100);
+    let raised = reserving("ahead", 2_000, 100);
+    let asked = calls(&redis);
+    let decision = gateway.one(&raised).await;
+    assert!(decision.admitted);
+    assert_eq!((calls(&redis), gateway.outstanding()), (asked + 1, 200));
+    assert_eq!(gateway.used(&raised).await, 202);
+    // Those of the old quota go back, and are there for the new one.
+    idle(&gateway, &clock).await;
+    eventually("Redis knows", BEHIND, async || gateway.used(&raised).await == 2).await;
+    assert_eq!(gateway.one(&raised).await.remaining, 1_997);
+}
+
+#[tokio::test]
+async fn a_limit_that_begins_to_enforce_is_asked_for_no_more_than_any_other() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let gateway = Gateway::new(&redis, &clock);
+    let enforced = reserving("ahead", 3, 10);
+    let watching = Limit { enforce: false, ..enforced.clone() };
+    for _ in 0..10 {
+        gateway.one(&watching).await;
+    }
+    assert!(!gateway.one(&enforced).await.admitted);
+    let asked = calls(&redis);
+    for _ in 0..10 {
+        assert!(!gateway.one(&enforced).await.admitted);
+    }
+    assert_eq!(calls(&redis), asked);
+}

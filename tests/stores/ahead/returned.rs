@@ -1,0 +1,123 @@
+use tidegate::clock::Clock;
+
+use super::{BEHIND, Gateway, calls, idle, reserving};
+use crate::{
+    redis_server::RedisServer,
+    support::{NOW, charge, eventually, limit},
+};
+
+/// A gateway that has spent 3 of the tokens that it took of `limit`.
+async fn spent_three(redis: &RedisServer, clock: &Clock) -> (Gateway, tidegate::limit::Limit) {
+    let gateway = Gateway::new(redis, clock);
+    let limit = reserving("ahead", 1_000, 100);
+    for _ in 0..3 {
+        assert!(gateway.one(&limit).await.admitted);
+    }
+    assert_eq!((gateway.outstanding(), gateway.used(&limit).await), (98, 101));
+    (gateway, limit)
+}
+
+#[tokio::test]
+async fn tokens_go_back_when_nobody_has_used_them_for_a_second() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let (gateway, limit) = spent_three(&redis, &clock).await;
+    clock.set(NOW + 999);
+    assert!(gateway.one(&limit).await.admitted);
+    idle(&gateway, &clock).await;
+    assert!(clock.now() >= NOW + 1_999, "that was early");
+    eventually("Redis knows", BEHIND, async || gateway.used(&limit).await == 4).await;
+    assert_eq!(gateway.stores.stats().tokens.given_back, 97);
+    assert_eq!(gateway.one(&limit).await.remaining, 995, "as if each had asked");
+}
+
+#[tokio::test]
+async fn tokens_go_back_when_their_sub_window_ends() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let (gateway, limit) = spent_three(&redis, &clock).await;
+    clock.set(NOW + 9_999);
+    assert!(gateway.one(&limit).await.admitted, "its last ms");
+    let asked = calls(&redis);
+    clock.set(NOW + 10_000);
+    let decision = gateway.one(&limit).await;
+    assert_eq!(decision.remaining, 995, "with the same call");
+    assert_eq!(calls(&redis), asked + 1 + u64::from(gateway.stores.stats().tokens.given_back > 97));
+    eventually("Redis knows", BEHIND, async || {
+        gateway.used(&limit).await == 5 + gateway.outstanding()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_gateway_that_leaves_gives_all_back() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let (gateway, limit) = spent_three(&redis, &clock).await;
+    let second = gateway.stores.worker();
+    gateway.store.leave().await;
+    assert_eq!((gateway.outstanding(), gateway.used(&limit).await), (0, 3));
+    // Whoever is still there asks for each.
+    let verdict = second.charge(&[charge(&limit, 1)], NOW).await.expect("a Redis");
+    assert_eq!((verdict.admitted, gateway.outstanding()), (true, 0));
+    assert_eq!(gateway.used(&limit).await, 4);
+    second.leave().await;
+}
+
+#[tokio::test]
+async fn a_gateway_that_leaves_waits_for_what_is_under_way() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let (gateway, limit) = spent_three(&redis, &clock).await;
+    let other = reserving("other", 1_000, 100);
+    redis.suspend();
+    let charges = [charge(&other, 1)];
+    let leaving = async {
+        let asking = gateway.store.charge(&charges, NOW);
+        let moment = std::time::Duration::from_millis(20);
+        assert!(tokio::time::timeout(moment, asking).await.is_err(), "the client has gone");
+        tokio::join!(gateway.store.leave(), async {
+            tokio::time::sleep(moment).await;
+            redis.resume();
+        });
+    };
+    leaving.await;
+    assert_eq!(gateway.outstanding(), 0);
+    assert_eq!((gateway.used(&limit).await, gateway.used(&other).await), (3, 0));
+}
+
+#[tokio::test]
+async fn a_refund_costs_redis_nothing_while_the_sub_window_lasts() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let (gateway, limit) = spent_three(&redis, &clock).await;
+    let asked = calls(&redis);
+    for _ in 0..50 {
+        let verdict = gateway.ask(&[charge(&limit, 1)]).await;
+        assert_eq!(verdict.decisions[0].remaining, 996);
+        assert!(!gateway.refund(&limit, verdict.now).await, "nobody was told");
+    }
+    assert_eq!((calls(&redis), gateway.outstanding()), (asked, 98));
+
+    let verdict = gateway.ask(&[charge(&limit, 1)]).await;
+    clock.set(NOW + 10_000);
+    assert!(gateway.refund(&limit, verdict.now).await, "its sub-window is over");
+    idle(&gateway, &clock).await;
+    eventually("Redis knows", BEHIND, async || gateway.used(&limit).await == 3).await;
+}
+
+/// One that takes what it needs and no more, so that all is gone at once.
+#[tokio::test]
+async fn who_was_refused_is_let_in_when_tokens_have_gone_back() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let gateway = Gateway::new(&redis, &clock);
+    let (ahead, plain) = (reserving("ahead", 10, 100), limit("ahead", 10));
+    assert_eq!(ahead.identity(), plain.identity());
+    assert!(gateway.one(&ahead).await.admitted);
+    let kept = gateway.outstanding();
+    assert_eq!(kept, 4);
+    for _ in 0..5 {
+        assert!(gateway.one(&plain).await.admitted);
+    }
+    assert!(!gateway.one(&plain).await.admitted && !gateway.one(&plain).await.admitted);
+    let asked = calls(&redis);
+    assert!(!gateway.one(&plain).await.admitted);
+    assert_eq!(calls(&redis), asked, "known");
+    idle(&gateway, &clock).await;
+    eventually("he is let in", BEHIND, async || gateway.one(&plain).await.admitted).await;
+}

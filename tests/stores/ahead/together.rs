@@ -1,0 +1,185 @@
+use std::time::Duration;
+
+use tidegate::{
+    clock::Clock,
+    limit::{Charge, Limit, OnFailure},
+    store::{RedisOptions, Shard, Stores, Topology},
+};
+
+use super::{BEHIND, Gateway, reserving};
+use crate::{
+    redis_server::RedisServer,
+    support::{NOW, charge, eventually, limit, options},
+};
+
+/// A gateway before several servers, with all the time that a busy machine needs, and the first key on
+/// each.
+async fn before(servers: &[&RedisServer], clock: &Clock) -> (Gateway, Vec<u128>) {
+    let shard = |server: &&RedisServer| Shard { primary: server.url().into(), replicas: vec![] };
+    let topology = Topology::Shards(servers.iter().map(shard).collect());
+    let response_timeout = Duration::from_secs(5);
+    let options = RedisOptions { topology, response_timeout, ..options(servers[0]) };
+    let stores = Stores::redis(options, clock.clone(), 10_000).expect("usable options");
+    let gateway = Gateway::on(stores);
+    let (home, mut keys) = (limit("home", 1_000), vec![0; servers.len()]);
+    for key in 1..100 {
+        assert!(!gateway.ask(&[charge(&home, key)]).await.fallback);
+        let name = format!("tidegate:{{{key:032x}}}:home:*");
+        let has =
+            |server: &&RedisServer| !server.command::<Vec<String>>(&["KEYS", &name]).is_empty();
+        let at = servers.iter().position(has).expect("it was charged somewhere");
+        if keys[at] == 0 {
+            keys[at] = key;
+        }
+    }
+    (gateway, keys)
+}
+
+/// Charges the broad limit and the narrow one together, in both orders, far more often than the narrow
+/// one has; then what was admitted is what both have counted.
+async fn is_all_or_none(gateway: &Gateway, broad: (&Limit, u128), narrow: (&Limit, u128)) {
+    let (mut admitted, before) = (0, gateway.outstanding());
+    for turn in 0..40 {
+        let mut both = [charge(broad.0, broad.1), charge(narrow.0, narrow.1)];
+        both.rotate_left(turn % 2);
+        admitted += u64::from(gateway.ask(&both).await.admitted);
+        if turn % 3 == 0 {
+            gateway.stores.forget_refusals();
+        }
+    }
+    assert_eq!(admitted, 5, "{} {}", broad.0.name, narrow.0.name);
+    let counted = async || {
+        let here = gateway.outstanding() - before;
+        let used = gateway.used_by(broad.0, broad.1).await;
+        used + gateway.used_by(narrow.0, narrow.1).await == 10 + here
+    };
+    eventually("what was refused is not counted", BEHIND, counted).await;
+}
+
+#[tokio::test]
+async fn all_are_charged_or_none_on_one_server() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    for (number, (broad, narrow)) in [(100, 0), (0, 100), (100, 100)].into_iter().enumerate() {
+        let gateway = Gateway::new(&redis, &clock);
+        let broad = reserving(&format!("broad{number}"), 200, broad);
+        let narrow = reserving(&format!("narrow{number}"), 5, narrow);
+        is_all_or_none(&gateway, (&broad, 1), (&narrow, 1)).await;
+        gateway.store.leave().await;
+        assert_eq!((gateway.used(&broad).await, gateway.used(&narrow).await), (5, 5));
+    }
+}
+
+#[tokio::test]
+async fn all_are_charged_or_none_on_two_servers() {
+    let (servers, clock) = ([RedisServer::start(), RedisServer::start()], Clock::manual(NOW));
+    let (gateway, keys) = before(&[&servers[0], &servers[1]], &clock).await;
+    for (number, (broad, narrow)) in [(100, 0), (0, 100), (100, 100)].into_iter().enumerate() {
+        let broad = reserving(&format!("broad{number}"), 200, broad);
+        let narrow = reserving(&format!("narrow{number}"), 5, narrow);
+        is_all_or_none(&gateway, (&broad, keys[0]), (&narrow, keys[1])).await;
+    }
+    gateway.store.leave().await;
+    assert_eq!(gateway.stores.stats().failures, [0; 5]);
+}
+
+#[tokio::test]
+async fn two_gateways_admit_the_narrower_quota_exactly() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let gateways = [0, 1].map(|_| Gateway::new(&redis, &clock));
+    let (broad, narrow) = (reserving("broad", 500, 40), reserving("narrow", 100, 10));
+    let mut admitted = 0;
+    for turn in 0..400 {
+        let both = [charge(&broad, 1), charge(&narrow, 1)];
+        let twice = [both[1], both[0]];
+        let at = &gateways[turn % 2];
+        let (one, other) = tokio::join!(at.ask(&both), at.ask(&twice));
+        admitted += u64::from(one.admitted) + u64::from(other.admitted);
+    }
+    assert_eq!(admitted, 100);
+    let here: u64 = gateways.iter().map(Gateway::outstanding).sum();
+    assert_eq!(gateways[0].used(&broad).await + gateways[0].used(&narrow).await, 200 + here);
+}
+
+/// What the charges of a route are decided by when the second cannot be asked for.
+async fn without_the_second(hangs: bool, policy: OnFailure, reserves: bool) {
+    let (mut redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let stores = Stores::redis(options(&redis), clock.clone(), 1_000).expect("usable options");
+    let gateway = Gateway::on(stores);
+    let first = reserving("first", 1_000, 50);
+    let second = if reserves { reserving("second", 2, 10) } else { limit("second", 2) };
+    let second = Limit { on_failure: policy, index: 1, ..second };
+    eventually("Redis is there", BEHIND, async || {
+        !gateway.ask(&[charge(&first, 1)]).await.fallback && gateway.outstanding() > 0
+    })
+    .await;
+    let here = gateway.outstanding();
+    if hangs {
+        redis.suspend();
+    } else {
+        redis.kill();
+    }
+    let both = [charge(&first, 1), charge(&second, 1)];
+    let case = format!("hangs {hangs}, {policy:?}, reserves {reserves}");
+    let mut admitted = 0;
+    for _ in 0..5 {
+        match gateway.store.charge(&both, NOW).await {
+            Ok(verdict) => {
+                assert!(verdict.origin(1).fallback && !verdict.origin(0).fallback, "{case}");
+                assert_eq!(verdict.decisions[1].counted, policy == OnFailure::Local, "{case}");
+                admitted += u64::from(verdict.admitted);
+            }
+            Err(_) => assert_eq!(policy, OnFailure::Closed, "{case}"),
+        }
+    }
+    let wanted = match policy {
+        OnFailure::Local => 2,
+        OnFailure::Open => 5,
+        OnFailure::Closed => 0,
+    };
+    assert_eq!(admitted, wanted, "{case}");
+    assert_eq!(gateway.outstanding(), here - wanted, "{case}: what was refused was put back");
+    if hangs {
+        redis.resume();
+    }
+}
+
+#[tokio::test]
+async fn a_limit_that_cannot_be_asked_for_is_decided_by_its_policy_and_the_others_tokens_stay() {
+    for hangs in [false, true] {
+        for policy in [OnFailure::Local, OnFailure::Open, OnFailure::Closed] {
+            for reserves in [false, true] {
+                without_the_second(hangs, policy, reserves).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_leaves_while_the_second_is_asked_for_spends_none_of_the_first() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let gateway = Gateway::new(&redis, &clock);
+    let (first, second) = (reserving("first", 1_000, 50), limit("second", 100));
+    assert!(gateway.one(&first).await.admitted && gateway.one(&second).await.admitted);
+    redis.suspend();
+    let both: [Charge<'_>; 2] = [charge(&first, 1), charge(&second, 1)];
+    let asking = gateway.store.charge(&both, NOW);
+    assert!(tokio::time::timeout(Duration::from_millis(20), asking).await.is_err());
+    assert_eq!(gateway.outstanding(), 50);
+    redis.resume();
+    assert_eq!(gateway.one(&first).await.remaining, 998);
+}
+
+/// Refused at one server, a request gives back at the other what it was charged there: behind it, and
+/// others may have been refused for it.
+#[tokio::test]
+async fn who_was_refused_for_a_charge_that_is_given_back_is_let_in() {
+    let (servers, clock) = ([RedisServer::start(), RedisServer::start()], Clock::manual(NOW));
+    let (gateway, keys) = before(&[&servers[0], &servers[1]], &clock).await;
+    let (first, second) = (limit("first", 1), limit("second", 1));
+    assert!(gateway.ask(&[charge(&second, keys[1])]).await.admitted);
+    let (alone, both) = (charge(&first, keys[0]), charge(&second, keys[1]));
+    let (together, behind) = ([alone, both], [alone]);
+    let (refused, other) = tokio::join!(gateway.ask(&together), gateway.ask(&behind));
+    assert!(!refused.admitted && !other.admitted);
+    eventually("he is let in", BEHIND, async || gateway.ask(&behind).await.admitted).await;
+}
