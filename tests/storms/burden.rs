@@ -19,8 +19,8 @@ use crate::{
 /// How long attempts to connect are counted.
 const SECONDS: u64 = 4;
 
-/// Callers that come while Redis is away: more than the journal holds.
-const FLOOD: u64 = 20_000;
+/// Callers that come while Redis is away, each with two limits: more than the journal holds.
+const FLOOD: u64 = 9_000;
 
 /// The most callers in a journal, as the README says.
 const JOURNAL: u64 = 16_384;
@@ -84,11 +84,11 @@ fn memory_stays_bounded_in_a_flood_of_callers_while_redis_is_away() {
     let mut redis = RedisServer::absent();
     let gateway = gateway(&format!("shards: [{{primary: '{}'}}]", redis.url()));
     let mut client = Client::connect(gateway.address());
-    let bounded = || {
+    let unmerged = || gateway.metric("tidegate_store_unmerged");
+    let is_bounded = || {
         let keys = gateway.metric("tidegate_store_keys");
-        let unmerged = gateway.metric("tidegate_store_unmerged");
+        let unmerged = unmerged();
         assert!(keys <= 1_000 && unmerged <= JOURNAL, "{keys} counters, {unmerged} unmerged");
-        unmerged
     };
     for first in (0..FLOOD).step_by(100) {
         let many: String =
@@ -99,19 +99,23 @@ fn memory_stays_bounded_in_a_flood_of_callers_while_redis_is_away() {
             assert_eq!(reply.status, 200, "{}", reply.text());
         }
         if first % 2_000 == 0 {
-            bounded();
+            is_bounded();
         }
     }
+    is_bounded();
+    let (before, drops) = (unmerged(), || gateway.metric("tidegate_store_merge_drops_total"));
+    assert!(before > JOURNAL / 2, "{before}");
     // Two limits of each caller: there is no room for all.
-    assert!(bounded() > JOURNAL / 2);
-    assert!(gateway.metric("tidegate_store_merge_drops_total") > 0);
+    assert_eq!(before + drops(), 2 * FLOOD);
 
     redis.restart();
     let without = "tidegate_store_workers_without";
     eventually("limits are shared again", || gateway.metric(without) == 0);
     eventually("Redis is told", || {
         client.send(request("/", 0)).reply();
-        bounded() == 0
+        unmerged() == 0
     });
-    assert!(gateway.metric("tidegate_store_merged_total") > JOURNAL / 2);
+    // Of what found room, all; but for a call without an answer, on a busy machine.
+    let merged = gateway.metric("tidegate_store_merged_total");
+    assert!(merged + drops() >= 2 * FLOOD, "{merged} of {before}");
 }

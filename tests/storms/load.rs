@@ -73,6 +73,13 @@ impl Load {
                     client = Client::connect(address);
                 }
             }
+            if start.elapsed() > Duration::from_millis(200) {
+                eprintln!(
+                    "SLOW {path} {caller} {:?} {:?} {address}",
+                    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap(),
+                    start.elapsed()
+                );
+            }
             lock(&self.took[phase]).push(start.elapsed().as_micros() as u64);
             self.sent.fetch_add(1, Relaxed);
             // What is left of the quota is used up as fast as it goes.

@@ -1,7 +1,12 @@
 use std::{cell::RefCell, time::Duration};
 
 use crate::{
-    cutter::Cutter, figures::Forgets, redis_server::RedisServer, storm::Storm, wait::pause,
+    cutter::Cutter,
+    figures::Forgets,
+    redis_server::RedisServer,
+    redis_topology::{primary, replicate},
+    storm::Storm,
+    wait::pause,
 };
 
 fn over(url: &str) -> Storm {
@@ -59,15 +64,13 @@ fn out_of_memory() {
 
 #[test]
 fn turned_into_a_replica_and_back() {
-    let redis = RedisServer::start();
-    let other = RedisServer::start();
-    let port = other.port().to_string();
+    let [redis, other] = [primary(), primary()];
     over(&redis.url()).rages(
         "turned into a replica of an empty one (READONLY) and back",
         // It takes over the other's data: none.
         Forgets::AllBefore,
         |storm| {
-            let _: String = redis.command(&["REPLICAOF", "127.0.0.1", &port]);
+            replicate(&redis, &other);
             storm.is_noticed();
         },
         |_| {
