@@ -15,7 +15,7 @@ pub(crate) enum Forgets {
     /// The old primary goes on charging after another was made, until the gateways hear of it: that
     /// goes with it.
     SinceTheFault,
-    /// What was charged before the fault.
+    /// What was charged before the fault; what passed until it was noticed may be some of it.
     AllBefore,
 }
 
@@ -28,8 +28,9 @@ pub(crate) struct Figures {
     pub(crate) calm_p99: Duration,
     pub(crate) down_p99: Duration,
     pub(crate) slowest: Duration,
-    /// What `/few` admitted: before the fault, until Redis had heard of all, and in the end.
-    pub(crate) admitted: [u64; 3],
+    /// What `/few` admitted: before the fault, until it was noticed, until Redis had heard
+    /// of all, and in the end.
+    pub(crate) admitted: [u64; 4],
     /// Calls without an answer in time.
     pub(crate) timeouts: u64,
     /// Calls whose connection broke, or whose answer made no sense.
@@ -50,7 +51,7 @@ pub(crate) struct Figures {
 impl Figures {
     /// What passed beyond the quota of `/few`.
     pub(crate) fn over(&self) -> u64 {
-        self.admitted[2].saturating_sub(FEW)
+        self.admitted[3].saturating_sub(FEW)
     }
 
     /// Calls of which nobody knows whether Redis has charged them: those in flight at the moment of loss.
@@ -72,12 +73,12 @@ impl Figures {
     pub(crate) fn keep_promises(&self, name: &str, forgets: Forgets) {
         assert!(self.failed.is_empty(), "{name}: {:?}", &self.failed[..self.failed.len().min(3)]);
         assert!(self.slowest < SLOWEST, "{name}: {self:?}");
-        let [before, merged, end] = self.admitted;
+        let [before, noticed, merged, end] = self.admitted;
         let forgotten = match forgets {
             Forgets::Nothing => 0,
             Forgets::Lag => LAG,
             Forgets::SinceTheFault => merged - before,
-            Forgets::AllBefore => before,
+            Forgets::AllBefore => noticed,
         };
         // A call in flight at the loss is decided here, and not told later, for it may count there
         // already: each may be one too many. A sum whose telling broke off is the same for many.

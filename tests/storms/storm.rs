@@ -121,6 +121,7 @@ routes:
             let before = self.load.admitted();
             self.load.enter(Phase::Down);
             break_it(&self);
+            let noticed = self.load.admitted();
             self.goes_on();
             let mended = instant();
             mend_it(&self);
@@ -130,7 +131,7 @@ routes:
             let merged = self.load.admitted();
             self.load.enter(Phase::After);
             self.load.is_used_up();
-            (recovered, [before, merged, self.load.admitted()])
+            (recovered, [before, noticed, merged, self.load.admitted()])
         });
         let figures = self.figures(recovered, admitted);
         figures.tell(name);
@@ -184,7 +185,7 @@ routes:
         self.metric("tidegate_store_fallbacks_total")
     }
 
-    fn figures(&self, recovered: Duration, admitted: [u64; 3]) -> Figures {
+    fn figures(&self, recovered: Duration, admitted: [u64; 4]) -> Figures {
         let sum = |prefix: &str| self.metric(prefix).iter().sum::<u64>();
         let failures = |kind: &str| sum(&format!("tidegate_store_failures_total{{kind=\"{kind}\""));
         Figures {

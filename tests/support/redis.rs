@@ -10,8 +10,8 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Nothing is written.
-const NO_DISK: [&str; 4] = ["--save", "", "--appendonly", "no"];
+/// Nothing is written, but for what a primary sends to its replica, which is deleted when it is read.
+const NO_DISK: [&str; 6] = ["--save", "", "--appendonly", "no", "--rdb-del-sync-files", "yes"];
 
 /// A `redis-server` of this test's own. Nothing is written to disk.
 pub(crate) struct RedisServer {
@@ -86,10 +86,13 @@ impl RedisServer {
     /// Starts it, and does not wait until it answers.
     pub(crate) fn spawn(&mut self) {
         let port = self.port.to_string();
+        // A server reads the file of this name when it starts: nobody else's, or it would not be empty.
+        let file = format!("tidegate-test-{port}.rdb");
         let child = Command::new("redis-server")
             .args(&self.file)
             .args(["--port", &port, "--bind", "127.0.0.1"])
             .args(if self.file.is_none() { &NO_DISK[..] } else { &[] })
+            .args(if self.file.is_none() { vec!["--dbfilename", &file] } else { vec![] })
             .args(&self.arguments)
             .current_dir(std::env::temp_dir())
             .stdout(Stdio::null())
