@@ -10,6 +10,7 @@ use std::{
 
 use crate::{
     client::Client,
+    cutter::Cutter,
     gateway::Gateway,
     load::request,
     redis_server::RedisServer,
@@ -81,8 +82,11 @@ fn a_gateway_tries_each_server_that_is_down_once_a_second_whoever_wants_it() {
 
 #[test]
 fn memory_stays_bounded_in_a_flood_of_callers_while_redis_is_away() {
-    let mut redis = RedisServer::absent();
-    let gateway = gateway(&format!("shards: [{{primary: '{}'}}]", redis.url()));
+    let redis = RedisServer::start();
+    // No port that is merely free: another test's server could come to listen there.
+    let cutter = Cutter::before(redis.port());
+    cutter.cut();
+    let gateway = gateway(&format!("shards: [{{primary: '{}'}}]", cutter.url()));
     let mut client = Client::connect(gateway.address());
     let unmerged = || gateway.metric("tidegate_store_unmerged");
     let is_bounded = || {
@@ -104,11 +108,14 @@ fn memory_stays_bounded_in_a_flood_of_callers_while_redis_is_away() {
     }
     is_bounded();
     let (before, drops) = (unmerged(), || gateway.metric("tidegate_store_merge_drops_total"));
-    assert!(before > JOURNAL / 2, "{before}");
+    let kinds = ["open", "timeout", "io", "server", "reply"];
+    let failures = kinds
+        .map(|kind| gateway.metric(&format!("tidegate_store_failures_total{{kind=\"{kind}\"")));
+    assert!(before > JOURNAL / 2, "{before} unmerged, {} dropped, {failures:?}", drops());
     // Two limits of each caller: there is no room for all.
     assert_eq!(before + drops(), 2 * FLOOD);
 
-    redis.restart();
+    cutter.pass();
     let without = "tidegate_store_workers_without";
     eventually("limits are shared again", || gateway.metric(without) == 0);
     eventually("Redis is told", || {
