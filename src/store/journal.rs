@@ -36,6 +36,8 @@ pub(super) struct Journal {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     /// Callers held: while there is none, nobody takes a lock.
     held: AtomicUsize,
+    /// Callers of whom the store is being told.
+    telling: AtomicUsize,
     merged: AtomicU64,
     dropped: AtomicU64,
     busy: AtomicBool,
@@ -105,6 +107,7 @@ impl Default for Journal {
         Self {
             shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
             held: AtomicUsize::new(0),
+            telling: AtomicUsize::new(0),
             merged: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             busy: AtomicBool::new(false),
@@ -198,6 +201,7 @@ impl Journal {
             let mut shard = shard.lock();
             self.search(&mut shard, ticks);
             let callers = std::mem::take(&mut *shard).callers;
+            self.telling.fetch_add(callers.len(), Ordering::Relaxed);
             self.held.fetch_sub(callers.len(), Ordering::Relaxed);
             all.extend(callers.into_values());
         }
@@ -215,6 +219,16 @@ impl Journal {
     /// Callers held.
     pub(super) fn len(&self) -> usize {
         self.held.load(Ordering::Relaxed)
+    }
+
+    /// So many callers have been taken of whom the store has not been told yet.
+    pub(super) fn telling(&self, callers: usize) {
+        self.telling.store(callers, Ordering::Relaxed);
+    }
+
+    /// Callers of whom the store has not been told yet.
+    pub(super) fn untold(&self) -> usize {
+        self.len() + self.telling.load(Ordering::Relaxed)
     }
 
     /// Corrections that the store has been told of, and what it will never be.

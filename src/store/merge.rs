@@ -78,6 +78,7 @@ impl Pending<'_> {
     async fn tell_all(&mut self, worker: &Worker, place: Place) -> Result<(), Failure> {
         let mut asked = None;
         while let Some(last) = self.left.last().filter(|last| worker.place(last.key) == place) {
+            self.journal.telling(self.left.len() + self.kept.len());
             let time = match asked {
                 Some(asked) => asked,
                 None => time(worker, last, self.clock.ticks()).await?,
@@ -148,5 +149,6 @@ impl Drop for Pending<'_> {
     fn drop(&mut self) {
         self.left.append(&mut self.kept);
         self.journal.put_back(std::mem::take(&mut self.left), self.clock.ticks());
+        self.journal.telling(0);
     }
 }

@@ -269,7 +269,7 @@ impl Stores {
         let mut stats = self.register.total();
         stats.evictions = self.memory.evictions();
         stats.keys = self.memory.len();
-        stats.unmerged = self.journal.len();
+        stats.unmerged = self.journal.untold();
         (stats.merged, stats.merge_drops) = self.journal.told();
         stats.gateways = self.presence.gateways();
         stats.refusals = self.refusals.stats(self.clock.ticks());

@@ -1,89 +1,63 @@
 use std::{
-    net::SocketAddr,
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
-    },
+    collections::BTreeSet,
+    sync::{Mutex, MutexGuard, atomic::Ordering::Relaxed},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use tidegate::clock::instant;
 
 use crate::{
     client::{Client, get},
+    figures::{Figures, Forgets},
     gateway::Gateway,
+    load::{CALLERS, Load, PATHS, Phase, lock, request, was_asked},
+    redis_server::RedisServer,
     wait::{eventually, pause},
 };
 
-/// How long a request may wait for Redis.
-const RESPONSE_TIMEOUT: Duration = Duration::from_millis(150);
+/// The longest that a request may take: as long as it may wait for Redis, which is 150 ms, and more for a
+/// machine that is busy with other tests.
+pub(crate) const SLOWEST: Duration = Duration::from_millis(1_650);
 
-/// Above what a timeout promises, for a machine that is busy with other tests.
-const GRACE: Duration = Duration::from_millis(1_500);
+/// What every caller may have of `/few` together, in a day.
+pub(crate) const FEW: u64 = 1_500;
 
-/// What every caller may have of `/few` together, in an hour.
-pub(crate) const FEW: u64 = 800;
+/// The longest until every worker shares its limits again.
+const RECOVERY: Duration = Duration::from_secs(30);
 
-/// Between two requests of a client.
-const PACE: Duration = Duration::from_millis(4);
-
-/// Each client asks one of these all the time. `/few` is asked by two at each gateway.
-const PATHS: [&str; 5] = ["/local", "/open", "/reserved", "/few", "/few"];
-
-/// Requests that a storm waits for, before, while and after it.
-const SOME: u64 = 500;
-
-/// What a client may meet.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Phase {
-    Calm,
-    Down,
-    After,
-}
+/// One storm at a time: they would be in each other's figures.
+static WEATHER: Mutex<()> = Mutex::new(());
 
 /// Two gateways under load.
 pub(crate) struct Storm {
     gateways: [Gateway; 2],
-    phase: AtomicUsize,
-    stop: AtomicBool,
-    sent: AtomicU64,
-    admitted: AtomicU64,
-    /// Answers that Redis is to blame for: anything but 200 and 429, and none at all.
-    failed: Mutex<Vec<String>>,
-    /// Microseconds, one list a phase.
-    took: [Mutex<Vec<u64>>; 3],
-}
-
-/// What came of it.
-#[derive(Debug)]
-pub(crate) struct Figures {
-    pub(crate) requests: u64,
-    pub(crate) failed: usize,
-    pub(crate) calm_p99: Duration,
-    pub(crate) down_p99: Duration,
-    pub(crate) slowest: Duration,
-    /// What passed beyond the quota of `/few`.
-    pub(crate) over: u64,
-    /// From the end of the fault until every worker shares its limits again.
-    pub(crate) recovered: Duration,
+    load: Load,
+    /// Decisions that `on_failure` took before anything happened.
+    fallbacks: [u64; 2],
+    /// Which of the servers has each caller.
+    homes: Vec<usize>,
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl Storm {
-    /// Two gateways with this `store.redis` section (without its braces).
-    pub(crate) fn over(redis: &str) -> Self {
+    /// Two gateways with this `store.redis` section (without its braces). Where it is over several
+    /// `servers`, each must have some callers.
+    pub(crate) fn over(redis: &str, servers: &[&RedisServer]) -> Self {
+        let alone = lock(&WEATHER);
         let yaml = format!(
             "store: {{redis: {{{redis}, connect_timeout: 300ms, response_timeout: 150ms}}}}
 upstreams: {{hello: {{respond: {{body: hello}}}}}}
 limits:
-  local: {{quota: 50000000, window: 24h, resolution: 1, key: []}}
-  open: {{quota: 50000000, window: 24h, resolution: 1, key: [], on_failure: open}}
+  local: {{quota: 50000000, window: 24h, resolution: 1, key: ['header:x-caller']}}
+  open: {{quota: 50000000, window: 24h, resolution: 1, key: ['header:x-caller'], on_failure: open}}
   reserved: {{quota: 50000000, window: 24h, resolution: 1, key: [], reserve: auto}}
   few: {{quota: {FEW}, window: 24h, resolution: 1, key: []}}
 routes:
   - {{name: local, match: {{path: /local}}, upstream: hello, limits: [local]}}
   - {{name: open, match: {{path: /open}}, upstream: hello, limits: [open]}}
   - {{name: reserved, match: {{path: /reserved}}, upstream: hello, limits: [reserved]}}
+  - {{name: both, match: {{path: /both}}, upstream: hello, limits: [local, reserved]}}
   - {{name: few, match: {{path: /few}}, upstream: hello, limits: [few]}}
 "
         );
@@ -91,15 +65,38 @@ routes:
         eventually("the gateways know of each other", || {
             gateways.iter().all(|gateway| store(gateway)["gateways"] == 2)
         });
-        Self {
-            gateways,
-            phase: AtomicUsize::new(Phase::Calm as usize),
-            stop: AtomicBool::new(false),
-            sent: AtomicU64::new(0),
-            admitted: AtomicU64::new(0),
-            failed: Mutex::default(),
-            took: Default::default(),
+        let (load, fallbacks) = (Load::default(), [0; 2]);
+        let storm = Self { gateways, load, fallbacks, homes: Vec::new(), _alone: alone };
+        let homes = storm.settle(servers);
+        for server in 0..servers.len() {
+            assert!(homes.iter().filter(|&&home| home == server).count() > 2, "{homes:?}");
         }
+        Self { fallbacks: storm.now_fallen_back(), homes, ..storm }
+    }
+
+    /// Lets each caller be counted in Redis, by both gateways; tells by which of the servers.
+    fn settle(&self, servers: &[&RedisServer]) -> Vec<usize> {
+        let known = || servers.iter().map(|s| keys(s, "*:open:*").len()).collect::<Vec<_>>();
+        let mut before = known();
+        let homes = (0..CALLERS).filter_map(|caller| {
+            for gateway in &self.gateways {
+                let mut client = Client::connect(gateway.address());
+                eventually("every server is asked", || {
+                    was_asked(&client.send(request("/open", caller)).reply())
+                });
+            }
+            let now = known();
+            let home = (0..servers.len()).find(|&at| now[at] != before[at]);
+            before = now;
+            home
+        });
+        homes.collect()
+    }
+
+    /// The callers that a server has.
+    pub(crate) fn callers_of(&self, server: usize) -> BTreeSet<usize> {
+        let homes = self.homes.iter().enumerate();
+        homes.filter(|(_, home)| **home == server).map(|(caller, _)| caller).collect()
     }
 
     /// Runs load while `break_it` and `mend_it` do what they do; some requests pass before, between and
@@ -107,83 +104,51 @@ routes:
     pub(crate) fn rages(
         self,
         name: &str,
+        forgets: Forgets,
         break_it: impl FnOnce(&Self),
         mend_it: impl FnOnce(&Self),
     ) -> Figures {
-        let recovered = thread::scope(|scope| {
+        let (recovered, admitted) = thread::scope(|scope| {
             for gateway in &self.gateways {
-                let address = gateway.address();
+                let (load, address) = (&self.load, gateway.address());
                 for path in PATHS {
-                    let storm = &self;
-                    scope.spawn(move || storm.client(address, path));
+                    scope.spawn(move || load.client(address, path));
                 }
             }
             // Without this a failure here would leave the load running for ever.
-            let _stop = StopOnDrop(&self.stop);
+            let _stop = StopOnDrop(&self.load);
             self.goes_on();
-            self.phase.store(Phase::Down as usize, Relaxed);
+            let before = self.load.admitted();
+            self.load.enter(Phase::Down);
             break_it(&self);
+            let noticed = self.load.admitted();
             self.goes_on();
-            mend_it(&self);
             let mended = instant();
+            mend_it(&self);
             self.shares_again();
             let recovered = mended.elapsed();
-            self.phase.store(Phase::After as usize, Relaxed);
-            self.goes_on();
-            let admitted = self.admitted.load(Relaxed);
-            eventually("the quota is used up", || {
-                self.goes_on();
-                admitted.max(FEW) <= self.admitted.load(Relaxed)
-            });
-            recovered
+            self.has_told_all();
+            let merged = self.load.admitted();
+            self.load.enter(Phase::After);
+            self.load.is_used_up();
+            (recovered, [before, noticed, merged, self.load.admitted()])
         });
-        let figures = self.figures(recovered);
-        tell(name, &figures);
-        let failed = self.failed.lock().expect("no client panics with it");
-        assert!(failed.is_empty(), "{name}: {:?}", &failed[..failed.len().min(3)]);
-        assert!(figures.slowest < RESPONSE_TIMEOUT + GRACE, "{name}: {figures:?}");
+        let figures = self.figures(recovered, admitted);
+        figures.tell(name);
+        figures.keep_promises(name, forgets);
         figures
-    }
-
-    fn client(&self, address: SocketAddr, path: &str) {
-        let mut client = Client::connect(address);
-        let mut next = instant();
-        while !self.stop.load(Relaxed) {
-            let (start, phase): (Instant, _) = (instant(), self.phase.load(Relaxed));
-            client.send(format!("GET {path} HTTP/1.1\r\nHost: gateway.test\r\n\r\n"));
-            match client.try_reply() {
-                Some(reply) if reply.status == 200 || (reply.status == 429 && path == "/few") => {
-                    self.admitted
-                        .fetch_add(u64::from(reply.status == 200 && path == "/few"), Relaxed);
-                }
-                Some(reply) => self.fail(format!("{path}: {}: {}", reply.status, reply.text())),
-                None => {
-                    self.fail(format!("{path}: no answer"));
-                    client = Client::connect(address);
-                }
-            }
-            let took = start.elapsed().as_micros() as u64;
-            self.took[phase].lock().expect("no client panics with it").push(took);
-            self.sent.fetch_add(1, Relaxed);
-            next += PACE;
-            pause(next.saturating_duration_since(instant()));
-        }
-    }
-
-    fn fail(&self, what: String) {
-        self.failed.lock().expect("no client panics with it").push(what);
     }
 
     /// Waits until some more requests have been answered.
     pub(crate) fn goes_on(&self) {
-        let before = self.sent.load(Relaxed);
-        eventually("requests go on", || self.sent.load(Relaxed) >= before + SOME);
+        self.load.goes_on();
     }
 
-    /// Waits until a worker of each gateway has lost the store.
+    /// Waits until each gateway has decided something without Redis.
     pub(crate) fn is_noticed(&self) {
         eventually("the loss is noticed", || {
-            self.gateways.iter().all(|gateway| store(gateway)["workers_without"] != 0)
+            let fallen = self.now_fallen_back();
+            fallen.iter().zip(&self.fallbacks).all(|(now, before)| now > before)
         });
     }
 
@@ -192,40 +157,60 @@ routes:
         let start = instant();
         let shares = |gateway: &Gateway| {
             let store = store(gateway);
-            store["healthy"] == true && store["workers_without"] == 0
+            store["healthy"] == true
+                && store["workers_without"] == 0
+                && store["lost_shards"].as_array().is_some_and(Vec::is_empty)
         };
         while !self.gateways.iter().all(shares) {
-            assert!(start.elapsed() < Duration::from_secs(30), "not shared again within 30 s");
+            assert!(start.elapsed() < RECOVERY, "not shared again within {RECOVERY:?}");
             pause(Duration::from_millis(20));
         }
     }
 
-    fn figures(&self, recovered: Duration) -> Figures {
-        let p99 = |phase: Phase| {
-            let mut took = self.took[phase as usize].lock().expect("no client panics with it");
-            took.sort_unstable();
-            Duration::from_micros(took.get(took.len() * 99 / 100).copied().unwrap_or(0))
-        };
-        let slowest = self.took.iter().filter_map(|took| {
-            took.lock().expect("no client panics with it").iter().max().copied()
+    /// Waits until Redis has been told of what passed without it, and stays so.
+    fn has_told_all(&self) {
+        let untold = || self.metric("tidegate_store_unmerged").iter().sum::<u64>();
+        eventually("Redis is told", || {
+            let (fallen, before) = (self.now_fallen_back(), untold());
+            self.goes_on();
+            before + untold() == 0 && fallen == self.now_fallen_back()
         });
+    }
+
+    fn metric(&self, prefix: &str) -> [u64; 2] {
+        self.gateways.each_ref().map(|gateway| gateway.metric(prefix))
+    }
+
+    fn now_fallen_back(&self) -> [u64; 2] {
+        self.metric("tidegate_store_fallbacks_total")
+    }
+
+    fn figures(&self, recovered: Duration, admitted: [u64; 4]) -> Figures {
+        let sum = |prefix: &str| self.metric(prefix).iter().sum::<u64>();
+        let failures = |kind: &str| sum(&format!("tidegate_store_failures_total{{kind=\"{kind}\""));
         Figures {
-            requests: self.sent.load(Relaxed),
-            failed: self.failed.lock().expect("no client panics with it").len(),
-            calm_p99: p99(Phase::Calm),
-            down_p99: p99(Phase::Down),
-            slowest: Duration::from_micros(slowest.max().unwrap_or(0)),
-            over: self.admitted.load(Relaxed).saturating_sub(FEW),
+            requests: self.load.sent(),
+            failed: self.load.failures(),
+            calm_p99: self.load.p99(Phase::Calm),
+            down_p99: self.load.p99(Phase::Down),
+            slowest: self.load.slowest(),
+            admitted,
+            timeouts: failures("timeout"),
+            broken: failures("io") + failures("reply"),
+            refused: failures("server"),
+            dropped: sum("tidegate_store_merge_drops_total"),
+            fallbacks: sum("tidegate_store_fallbacks_total") - self.fallbacks.iter().sum::<u64>(),
+            unasked: self.load.unasked(),
             recovered,
         }
     }
 }
 
-struct StopOnDrop<'a>(&'a AtomicBool);
+struct StopOnDrop<'a>(&'a Load);
 
 impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
-        self.0.store(true, Relaxed);
+        self.0.stop.store(true, Relaxed);
     }
 }
 
@@ -236,16 +221,13 @@ pub(crate) fn store(gateway: &Gateway) -> serde_json::Value {
     reply.json()["store"].clone()
 }
 
-/// One row of the table of storms.
-#[expect(clippy::print_stdout, reason = "figures for a person")]
-fn tell(name: &str, figures: &Figures) {
-    let Figures { requests, failed, calm_p99, down_p99, slowest, over, recovered } = figures;
-    let ms = |time: &Duration| time.as_secs_f64() * 1_000.0;
-    println!(
-        "| {name} | {requests} | {failed} | {:.1} | {:.1} | {:.1} | {over} | {:.1} |",
-        ms(calm_p99),
-        ms(down_p99),
-        ms(slowest),
-        recovered.as_secs_f64()
-    );
+/// The names of a server's keys.
+pub(crate) fn keys(server: &RedisServer, pattern: &str) -> Vec<String> {
+    server.command(&["KEYS", pattern])
+}
+
+/// Whether it says of itself that it writes; a dead one says nothing.
+pub(crate) fn is_primary(server: &RedisServer) -> bool {
+    let info = || server.command::<String>(&["INFO", "replication"]);
+    server.try_command(&["PING"]).is_ok() && info().contains("role:master")
 }

@@ -30,7 +30,7 @@ impl Cutter {
                 accepted.fetch_add(1, Relaxed);
                 let server = SocketAddr::from(([127, 0, 0, 1], port));
                 if let Ok(server) = TcpStream::connect(server) {
-                    join(client, server, &cuts);
+                    join(&client, &server, &cuts);
                 }
             }
         });
@@ -58,9 +58,9 @@ impl Cutter {
     }
 }
 
-fn join(client: TcpStream, server: TcpStream, cuts: &Arc<AtomicBool>) {
+fn join(client: &TcpStream, server: &TcpStream, cuts: &Arc<AtomicBool>) {
     let never = Arc::<AtomicBool>::default();
-    let ends = [(&client, &server, &never), (&server, &client, cuts)];
+    let ends = [(client, server, &never), (server, client, cuts)];
     for (from, to, cuts) in ends {
         let (from, to) = (from.try_clone().expect("a socket"), to.try_clone().expect("a socket"));
         // Small answers are to be cut where they were, not to wait for more.

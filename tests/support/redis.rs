@@ -11,8 +11,8 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// Nothing is written.
-const NO_DISK: [&str; 4] = ["--save", "", "--appendonly", "no"];
+/// Nothing is written, but for what a primary sends to its replica, which is deleted when it is read.
+const NO_DISK: [&str; 6] = ["--save", "", "--appendonly", "no", "--rdb-del-sync-files", "yes"];
 
 /// A `redis-server` of this test's own. Nothing is written to disk.
 pub(crate) struct RedisServer {

@@ -1,0 +1,128 @@
+use std::{
+    net::TcpListener,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::Duration,
+};
+
+use crate::{
+    client::Client,
+    cutter::Cutter,
+    gateway::Gateway,
+    load::request,
+    redis_server::RedisServer,
+    wait::{eventually, pause},
+};
+
+/// How long attempts to connect are counted.
+const SECONDS: u64 = 4;
+
+/// Callers that come while Redis is away, each with two limits: more than the journal holds.
+const FLOOD: u64 = 9_000;
+
+/// The most callers in a journal, as the README says.
+const JOURNAL: u64 = 16_384;
+
+/// Counts who connects, and closes.
+fn closes_at_once() -> (String, Arc<AtomicU64>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("redis://{}", listener.local_addr().expect("a bound address"));
+    let tried = Arc::<AtomicU64>::default();
+    let counting = Arc::clone(&tried);
+    // Ends with the test's process.
+    thread::spawn(move || {
+        while listener.accept().is_ok() {
+            counting.fetch_add(1, Relaxed);
+        }
+    });
+    (url, tried)
+}
+
+fn gateway(redis: &str) -> Gateway {
+    Gateway::start(&format!(
+        "workers: 4
+store: {{memory: {{max_keys: 1000}}, redis: {{{redis}, response_timeout: 150ms}}}}
+upstreams: {{hello: {{respond: {{body: hello}}}}}}
+limits:
+  few: {{quota: 5, window: 24h, resolution: 1, key: ['header:x-caller']}}
+  ahead: {{quota: 50000000, window: 24h, resolution: 1, key: ['header:x-caller'], reserve: auto}}
+throttle: {{max_active: 1000000}}
+routes: [{{name: all, match: {{path: /}}, upstream: hello, limits: [few, ahead]}}]
+"
+    ))
+}
+
+/// The store-level test of the same has no throttle, no tokens ahead and nobody who reports presence.
+#[test]
+fn a_gateway_tries_each_server_that_is_down_once_a_second_whoever_wants_it() {
+    let [(a, at_a), (b, at_b)] = [closes_at_once(), closes_at_once()];
+    let gateways =
+        [0, 1].map(|_| gateway(&format!("shards: [{{primary: '{a}'}}, {{primary: '{b}'}}]")));
+    // The first attempts, of all who want a connection when nobody knows yet, are not counted.
+    let tried = || [at_a.load(Relaxed), at_b.load(Relaxed)];
+    eventually("each is tried", || tried().iter().all(|&tried| tried > 1));
+    let mut clients = gateways.each_ref().map(|gateway| Client::connect(gateway.address()));
+    let before = tried();
+    for turn in 0..SECONDS * 50 {
+        for client in &mut clients {
+            let reply = client.send(request("/", turn as usize)).reply();
+            assert_eq!(reply.status, 200, "{}", reply.text());
+        }
+        pause(Duration::from_millis(20));
+    }
+    for (before, now) in before.iter().zip(tried()) {
+        let tried = now - before;
+        // Of each gateway one more for where the seconds begin, and on a slow machine they are longer.
+        assert!((2..=2 * (SECONDS + 2)).contains(&tried), "{tried} attempts in {SECONDS} s");
+    }
+}
+
+#[test]
+fn memory_stays_bounded_in_a_flood_of_callers_while_redis_is_away() {
+    let redis = RedisServer::start();
+    // No port that is merely free: another test's server could come to listen there.
+    let cutter = Cutter::before(redis.port());
+    cutter.cut();
+    let gateway = gateway(&format!("shards: [{{primary: '{}'}}]", cutter.url()));
+    let mut client = Client::connect(gateway.address());
+    let unmerged = || gateway.metric("tidegate_store_unmerged");
+    let is_bounded = || {
+        let keys = gateway.metric("tidegate_store_keys");
+        let unmerged = unmerged();
+        assert!(keys <= 1_000 && unmerged <= JOURNAL, "{keys} counters, {unmerged} unmerged");
+    };
+    for first in (0..FLOOD).step_by(100) {
+        let many: String =
+            (first..first + 100).map(|caller| request("/", caller as usize)).collect();
+        client.send(many);
+        for _ in 0..100 {
+            let reply = client.reply();
+            assert_eq!(reply.status, 200, "{}", reply.text());
+        }
+        if first % 2_000 == 0 {
+            is_bounded();
+        }
+    }
+    is_bounded();
+    let (before, drops) = (unmerged(), || gateway.metric("tidegate_store_merge_drops_total"));
+    let kinds = ["open", "timeout", "io", "server", "reply"];
+    let failures = kinds
+        .map(|kind| gateway.metric(&format!("tidegate_store_failures_total{{kind=\"{kind}\"")));
+    assert!(before > JOURNAL / 2, "{before} unmerged, {} dropped, {failures:?}", drops());
+    // Two limits of each caller: there is no room for all.
+    assert_eq!(before + drops(), 2 * FLOOD);
+
+    cutter.pass();
+    let without = "tidegate_store_workers_without";
+    eventually("limits are shared again", || gateway.metric(without) == 0);
+    eventually("Redis is told", || {
+        client.send(request("/", 0)).reply();
+        unmerged() == 0
+    });
+    // Of what found room, all; but for a call without an answer, on a busy machine.
+    let merged = gateway.metric("tidegate_store_merged_total");
+    assert!(merged + drops() >= 2 * FLOOD, "{merged} of {before}");
+}

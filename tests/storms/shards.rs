@@ -1,0 +1,110 @@
+use std::cell::RefCell;
+
+use crate::{
+    cutter::Cutter,
+    figures::Forgets,
+    redis_server::RedisServer,
+    redis_topology::{primary, replica_of, replicate},
+    storm::{Storm, keys},
+};
+
+/// Two primaries, and a replica of each: 2 and 3 are those of 0 and 1.
+fn servers() -> [RedisServer; 4] {
+    let [a, b] = [primary(), primary()];
+    let [c, d] = [replica_of(&a), replica_of(&b)];
+    [a, b, c, d]
+}
+
+fn over(servers: &[RedisServer; 4]) -> Storm {
+    through([&servers[0].url(), &servers[1].url()], servers)
+}
+
+fn through(urls: [&str; 2], servers: &[RedisServer; 4]) -> Storm {
+    let shard =
+        |at: usize| format!("{{primary: '{}', replicas: ['{}']}}", urls[at], servers[at + 2].url());
+    Storm::over(&format!("shards: [{}, {}]", shard(0), shard(1)), &[&servers[0], &servers[1]])
+}
+
+/// Which of the two primaries has what everybody may have together.
+fn home_of_few(servers: &[RedisServer; 4]) -> usize {
+    let has = |server: &RedisServer| !keys(server, "*:few:*").is_empty();
+    servers[..2].iter().position(has).expect("it was charged somewhere")
+}
+
+#[test]
+fn one_primary_killed() {
+    let servers = RefCell::new(servers());
+    let storm = over(&servers.borrow());
+    let homes = [0, 1].map(|at| storm.callers_of(at));
+    let home = RefCell::new(0);
+    let figures = storm.rages(
+        "2 shards: one primary killed, started again empty",
+        Forgets::AllBefore,
+        |storm| {
+            home.replace(home_of_few(&servers.borrow()));
+            servers.borrow_mut()[*home.borrow()].kill();
+            storm.is_noticed();
+        },
+        |_| servers.borrow_mut()[*home.borrow()].restart(),
+    );
+    assert!(figures.concerns_only(&homes[home.into_inner()]), "{figures:?}");
+}
+
+#[test]
+fn a_replica_turned_primary_and_back() {
+    let servers = servers();
+    let storm = over(&servers);
+    let homes = [0, 1].map(|at| storm.callers_of(at));
+    let home = RefCell::new(0);
+    let figures = storm.rages(
+        "2 shards: primary and replica change places, and back",
+        Forgets::Lag,
+        |storm| {
+            let at = home_of_few(&servers);
+            home.replace(at);
+            let _: String = servers[at + 2].command(&["REPLICAOF", "NO", "ONE"]);
+            replicate(&servers[at], &servers[at + 2]);
+            storm.is_noticed();
+        },
+        |_| {
+            let _: String = servers[*home.borrow()].command(&["REPLICAOF", "NO", "ONE"]);
+        },
+    );
+    assert!(figures.concerns_only(&homes[home.into_inner()]), "{figures:?}");
+}
+
+#[test]
+fn a_replica_that_hangs() {
+    let servers = servers();
+    let figures = over(&servers).rages(
+        "2 shards: a replica hangs",
+        Forgets::Nothing,
+        |storm| {
+            servers[2].suspend();
+            storm.goes_on();
+        },
+        |_| servers[2].resume(),
+    );
+    assert!(figures.is_undisturbed(), "{figures:?}");
+}
+
+#[test]
+fn answers_of_one_shard_cut() {
+    let servers = servers();
+    let cutters = [0, 1].map(|at| Cutter::before(servers[at].port()));
+    let urls = cutters.each_ref().map(Cutter::url);
+    let storm = through([&urls[0], &urls[1]], &servers);
+    let homes = [0, 1].map(|at| storm.callers_of(at));
+    let home = RefCell::new(0);
+    let figures = storm.rages(
+        "2 shards: answers of one cut in half",
+        Forgets::Nothing,
+        |storm| {
+            home.replace(home_of_few(&servers));
+            cutters[*home.borrow()].cut();
+            storm.is_noticed();
+        },
+        |_| cutters[*home.borrow()].pass(),
+    );
+    assert!(figures.concerns_only(&homes[home.into_inner()]), "{figures:?}");
+}
