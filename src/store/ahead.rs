@@ -1,7 +1,7 @@
 //! What a worker decides by itself though the counters are in Redis: by refusals that it remembers, and
 //! from tokens taken ahead; and the calls that fetch those.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
@@ -16,7 +16,7 @@ use super::{
     stats::WorkerCounts,
 };
 use crate::{
-    clock::Clock,
+    clock::{self, Clock},
     limit::{
         Change, Charge, Decision, Fetch, Key, Limit, MAX_AHEAD, Millis, Origin, Quota, Reserve,
         Settlement, Verdict,
@@ -154,20 +154,25 @@ impl Ahead {
                 tokio::spawn(fetches.run(fetching));
             }
         }
-        Some(Queued(told))
+        Some(Queued { told, until: clock::instant() + self.worker.response_timeout() })
     }
 }
 
 /// A place in line.
-pub(super) struct Queued(oneshot::Receiver<Share>);
+pub(super) struct Queued {
+    told: oneshot::Receiver<Share>,
+    /// Whoever stood before a fetch that is answered late does not wait for the next as long again.
+    until: Instant,
+}
 
 impl Queued {
     /// What came of it.
     pub(super) async fn outcome(self, quota: &Quota) -> Stood {
-        match self.0.await {
-            Ok(mut share) => share.outcome(quota),
+        match tokio::time::timeout_at(self.until.into(), self.told).await {
+            Ok(Ok(mut share)) => share.outcome(quota),
             // The line was left without a word: only a process that ends does so.
-            Err(_) => Stood::Failed(Failure::Io),
+            Ok(Err(_)) => Stood::Failed(Failure::Io),
+            Err(_) => Stood::Failed(Failure::Timeout),
         }
     }
 }

@@ -112,7 +112,11 @@ impl Store {
         if rest.len() == charges.len() && !charges.iter().any(reserves) {
             return self.ask(charges, now).await;
         }
-        let failed = self.stand(ahead, &mut known, &mut held, &mut rest).await;
+        let mut failed = self.stand(ahead, &mut known, &mut held, &mut rest).await;
+        if failed.iter().any(|&(_, failure)| failure == Failure::Timeout) {
+            // It has waited once for all that it may.
+            failed.extend(rest.drain(..).map(|at| (at, Failure::Open)));
+        }
         if known.refuses() {
             if watched {
                 drop(held);

@@ -1,6 +1,7 @@
 //! The stores against each other and against a real Redis.
 //!
 //! Needs `redis-server` on the path.
+#![allow(clippy::disallowed_types, reason = "std's mutex serves a test's threads")]
 
 #[path = "../support/redis.rs"]
 mod redis_server;

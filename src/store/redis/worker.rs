@@ -1,6 +1,6 @@
 //! One worker's way to the shared store: a connection and a breaker for each server.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -91,6 +91,11 @@ impl Worker {
     /// Where the records of a caller are. Cheap, and nothing at all where there is one server.
     pub(in crate::store) fn place(&self, key: Key) -> Place {
         self.shared.place(key)
+    }
+
+    /// How long a request may wait.
+    pub(in crate::store) fn response_timeout(&self) -> Duration {
+        self.shared.options.response_timeout
     }
 
     /// Whether a call there would be made: not with an open breaker.

@@ -19,6 +19,10 @@ use crate::{
     store::Failure,
 };
 
+/// No token is held for longer, in ms: clocks that differ by a thousandth are 60 ms apart then, and tokens that
+/// are used so slowly are better kept at the store.
+const HELD: u64 = 60_000;
+
 /// The state under an entry's lock.
 pub(super) struct Line<W> {
     waiting: VecDeque<W>,
@@ -202,7 +206,8 @@ impl<W: Waiter> Line<W> {
         }
         self.pot = Pot {
             tokens: self.pot.tokens.saturating_add(grant.tokens),
-            deadline: reply.sent + grant.end.saturating_sub(reply.now),
+            // The store's ms and this process' do not begin together, and in a long time they drift apart.
+            deadline: reply.sent + grant.end.saturating_sub(reply.now + 1).min(HELD),
             end: grant.end,
         };
     }

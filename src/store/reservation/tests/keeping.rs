@@ -184,12 +184,12 @@ fn a_token_comes_back_while_its_sub_window_lasts() {
 fn a_token_of_the_last_sub_window_does_not_come_back_into_the_next() {
     let (book, limit) = (book(), limit(Reserve::Tokens(10)));
     let entry = stock(&book, &limit, KEY, 1);
-    let taken = entry.take(1, 999).unwrap();
+    let taken = entry.take(1, 998).unwrap();
     let fetching = fetch(entry.join(Caller::of(1), 1_001));
     assert!(fetching.complete(&reply(3, 50, 1_001)).is_none());
     assert!(!entry.give_back(taken.now, 1, 1_002));
     let told = entry.told();
-    assert_eq!((told.end, told.deadline, told.remaining), (START + 2_000, 2_000, 50));
+    assert_eq!((told.end, told.deadline, told.remaining), (START + 2_000, 1_999, 50));
 }
 
 #[test]
