@@ -179,9 +179,14 @@ impl Stores {
             self.journal.expire(self.clock.ticks());
             self.journal.wake();
             if let Some(reporter) = &mut reporter {
-                for record in reporter.report().await {
+                let deleted = reporter.report().await;
+                for record in deleted.records {
                     self.tokens.forget(record);
                     self.refusals.forgive(record, self.clock.ticks());
+                }
+                if deleted.more {
+                    // Nobody is refused for something that was deleted while this gateway heard nothing.
+                    self.refusals.clear();
                 }
                 self.tokens.set_gateways(self.presence.gateways());
             }

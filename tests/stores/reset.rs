@@ -58,3 +58,39 @@ async fn a_reset_is_felt_at_every_gateway() {
     }
     stop.cancel();
 }
+
+#[tokio::test]
+async fn who_heard_nothing_for_long_forgets_whom_it_refused() {
+    let redis = RedisServer::start();
+    let fleet = [stores(&redis, Clock::system()), stores(&redis, Clock::system())];
+    let door = fleet[1].worker();
+    let limit = Limit { quota: Quota::new(1, 86_400_000, 1), ..limit("daily", 1) };
+    let asks = async || door.charge(&[charge(&limit, 1)], 0).await.expect("Redis decides");
+    assert!(asks().await.admitted && !asks().await.admitted);
+
+    // The note of the reset is gone when the other gateway hears of Redis again.
+    fleet[0].reset(&[&limit], Key(1)).await.expect("Redis forgets him");
+    assert_eq!(redis.command::<u64>(&["DEL", "tidegate:resets"]), 1);
+    assert!(!asks().await.admitted, "it has not heard of it");
+    let stop = CancellationToken::new();
+    tokio::spawn(fleet[1].clone().run(stop.clone()));
+    eventually("he is asked for anew", PATIENCE, async || asks().await.admitted).await;
+    stop.cancel();
+}
+
+#[tokio::test]
+async fn what_is_no_secret_is_replaced() {
+    let redis = RedisServer::start();
+    redis.command::<()>(&["SET", "tidegate:seed", "hush"]);
+    let fleet = [stores(&redis, Clock::system()), stores(&redis, Clock::system())];
+    let stop = CancellationToken::new();
+    for stores in &fleet {
+        tokio::spawn(stores.clone().run(stop.clone()));
+    }
+    eventually("the gateways agree", PATIENCE, async || {
+        fleet.iter().all(|stores| stores.status().reachable && stores.status().gateways == 2)
+            && fleet[0].seed() == fleet[1].seed()
+    })
+    .await;
+    stop.cancel();
+}

@@ -74,7 +74,7 @@ impl Presence {
 
     /// Takes over the secret that the gateways of this Redis agreed on.
     fn adopt(&self, seed: &str) -> Result<(), Failure> {
-        let value = u128::from_str_radix(seed, 16).map_err(|_| Failure::Reply)?;
+        let value = secret(seed).ok_or(Failure::Reply)?;
         let halves = [(value >> 64) as u64, value as u64];
         for (ours, theirs) in self.seed.iter().zip(halves) {
             ours.store(theirs, Ordering::Relaxed);
@@ -135,10 +135,24 @@ impl Keys {
 
 /// What one seat answers.
 struct Answer {
+    /// None, too, where what is there is no secret.
     seed: Option<String>,
     gateways: u32,
-    /// The records that were deleted since.
-    deleted: Vec<u128>,
+    deleted: Deleted,
+}
+
+/// The records that the operator has deleted since the last report.
+#[derive(Debug, Default, Eq, PartialEq)]
+pub(in crate::store) struct Deleted {
+    pub(in crate::store) records: Vec<u128>,
+    /// Some may be missing: the last report is older than notes are kept, or the server's clock was set
+    /// back behind it.
+    pub(in crate::store) more: bool,
+}
+
+/// What a secret in Redis says, if it is one.
+fn secret(seed: &str) -> Option<u128> {
+    u128::from_str_radix(seed, 16).ok()
 }
 
 impl<'a> Reporter<'a> {
@@ -154,9 +168,9 @@ impl<'a> Reporter<'a> {
     }
 
     /// Reports, counts the gateways and agrees on the secret. A failure is no more than a missed
-    /// report: whether requests are held up is the workers' breakers' business. Returns the records that
-    /// were deleted since the last report.
-    pub(in crate::store) async fn report(&mut self) -> Vec<u128> {
+    /// report: whether requests are held up is the workers' breakers' business. Returns what was deleted
+    /// since the last report.
+    pub(in crate::store) async fn report(&mut self) -> Deleted {
         let Self { presence, shared, keys, seats } = self;
         let answers = join_all(seats.iter_mut().map(|seat| seat.report(shared, presence, keys)));
         let mut answers: Vec<Result<Answer, Failure>> = answers.await;
@@ -175,13 +189,18 @@ impl<'a> Reporter<'a> {
             tracing::info!(gateways, "gateways alive on this Redis");
         }
         presence.reported.send_if_modified(|over| !std::mem::replace(over, true));
-        answers.into_iter().flatten().flat_map(|answer| answer.deleted).collect()
+        let mut deleted = Deleted::default();
+        for answer in answers.into_iter().flatten() {
+            deleted.records.extend(answer.deleted.records);
+            deleted.more |= answer.deleted.more;
+        }
+        deleted
     }
 
     /// Takes over the secret of the first shard that has one, and tells the others. So a shard that comes
-    /// back empty, or with a secret of its own, changes nothing, and whoever starts while one is down
-    /// finds the secret at another. Where nobody has one, the first that answers takes ours, unless
-    /// another gateway was faster.
+    /// back empty changes nothing, one with a secret of its own only where it is the first, and whoever
+    /// starts while one is down finds the secret at another. Where nobody has one, the first that answers
+    /// takes ours, unless another gateway was faster; what is no secret is replaced.
     async fn agree(&mut self, answers: &mut [Result<Answer, Failure>]) -> Result<(), Failure> {
         let Self { presence, shared, keys, seats } = self;
         let held = answers.iter().flatten().find_map(|answer| answer.seed.clone());
@@ -192,7 +211,12 @@ impl<'a> Reporter<'a> {
             let (first, second) = presence.seed();
             let ours = format!("{first:016x}{second:016x}");
             let set = seats[answering].offer(shared, keys, &ours).await;
-            let seed = set.inspect_err(|&failure| answers[answering] = Err(failure))?;
+            let mut seed = set.inspect_err(|&failure| answers[answering] = Err(failure))?;
+            if secret(&seed).is_none() {
+                // Nobody could ever agree on that.
+                seats[answering].overwrite(shared, keys, &ours).await?;
+                seed = ours;
+            }
             if let Ok(answer) = &mut answers[answering] {
                 answer.seed = Some(seed.clone());
             }
@@ -245,10 +269,12 @@ impl Seat {
         pipe.cmd("EXPIRE").arg(&keys.seed).arg(SEED_LIFETIME).ignore();
         pipe.add_command(presence.command(keys, LIFETIME, self.told_at));
         let answer = self.ask(shared, keys, &pipe).await?;
-        let (seed, (gateways, now, deleted)): (_, (u32, u64, Vec<String>)) = answer;
+        let (seed, (gateways, now, deleted)): (Option<String>, (u32, u64, Vec<String>)) = answer;
+        let more = now.checked_sub(self.told_at).is_none_or(|silence| silence >= NOTE_LIFETIME);
         self.told_at = now;
-        let deleted = deleted.iter().filter_map(|name| u128::from_str_radix(name, 16).ok());
-        Ok(Answer { seed, gateways, deleted: deleted.collect() })
+        let records = deleted.iter().filter_map(|name| u128::from_str_radix(name, 16).ok());
+        let deleted = Deleted { records: records.collect(), more };
+        Ok(Answer { seed: seed.filter(|seed| secret(seed).is_some()), gateways, deleted })
     }
 
     /// Sets our secret where there is none; gives the one that holds.

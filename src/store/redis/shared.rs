@@ -156,11 +156,10 @@ impl Shared {
         }
     }
 
-    /// Of a Cluster, tries the nodes that are said to be down and that no worker looks for. To be called
-    /// once a second.
+    /// Tries the servers that are said to be down and that no worker looks for: somebody else could not
+    /// connect, or a connection of somebody else failed. To be called once a second.
     pub(in crate::store) async fn revive(&self) {
-        let Servers::Cluster(cluster) = &self.servers else { return };
-        let down = cluster.map().nodes.clone().into_iter().filter(|node| node.gate.is_down());
+        let down = self.nodes().into_iter().filter(|node| node.gate.is_down());
         let tried = down.map(async |node| match node.gate.follow(false).await {
             Ok(pass) => node.connect(pass).await.map(drop),
             Err(failure) => Err(failure),

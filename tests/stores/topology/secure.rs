@@ -1,4 +1,4 @@
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tempfile::TempDir;
@@ -6,15 +6,17 @@ use tidegate::{
     clock::Clock,
     server::{Server, StartError},
     store::{Credentials, RedisOptions, SetupError, Shard, Store, Stores, Topology},
+    throttle::{redis::RedisLink, sync::Exchange},
 };
+use tokio_util::sync::CancellationToken;
 
-use super::{ask, options, shards, shared};
+use super::{CHANGE, ask, options, shards, shared};
 use crate::{
     redis_server::{RedisServer, free_port},
     support::{charge, eventually, limit},
 };
 
-fn with(options: RedisOptions) -> (std::sync::Arc<Stores>, Store) {
+fn with(options: RedisOptions) -> (Arc<Stores>, Store) {
     let stores = Stores::redis(options, Clock::system(), 100).expect("usable options");
     let store = stores.worker();
     (stores, store)
@@ -168,4 +170,32 @@ fn a_secret_of_the_configuration_is_read_at_the_start_or_told_to_be_missing() {
     assert!(wrong(&file).contains(secret.to_str().unwrap()));
     let ca = start("tls_ca: /nowhere/ca.pem").err();
     assert!(matches!(ca, Some(StartError::Faults(_))), "without TLS");
+}
+
+#[tokio::test]
+async fn a_server_that_turned_somebody_away_once_is_not_called_lost_for_ever() {
+    let mut server = RedisServer::absent_with(&["--requirepass", "one"]);
+    server.login = Some("default:one".to_owned());
+    server.restart();
+    let topology = shards(&[&server]);
+    let (stores, store) =
+        with(RedisOptions { credentials: credentials(None, "one"), ..options(topology) });
+    let stop = CancellationToken::new();
+    tokio::spawn(stores.clone().run(stop.clone()));
+    stores.prepared().await;
+    let limit = limit("l", 100);
+    shared("the password is right", &store, &limit, 1).await;
+    let is_up = || stores.shards().iter().all(|shard| shard.is_up);
+    assert!(is_up());
+
+    server.command::<()>(&["CONFIG", "SET", "requirepass", "two"]);
+    let connector = stores.connector().expect("a Redis");
+    let mut link = RedisLink::new(connector, "throttle", Clock::system(), Arc::default());
+    assert!(link.agree(None).await.is_err());
+    assert!(!is_up());
+    server.login = Some("default:two".to_owned());
+    server.command::<()>(&["CONFIG", "SET", "requirepass", "one"]);
+    eventually("it is well", CHANGE, async || is_up()).await;
+    assert!(!ask(&store, &[charge(&limit, 1)]).await.fallback, "its worker never lost it");
+    stop.cancel();
 }
