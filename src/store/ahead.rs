@@ -1,7 +1,10 @@
 //! What a worker decides by itself though the counters are in Redis: by refusals that it remembers, and
 //! from tokens taken ahead; and the calls that fetch those.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
@@ -22,6 +25,9 @@ use crate::{
         Settlement, Verdict,
     },
 };
+
+/// Between the end of a call and that of the requests that wait for it.
+const A_MOMENT: Duration = Duration::from_millis(5);
 
 /// All entries of the process.
 pub(super) type Tokens = Book<Waiting>;
@@ -113,6 +119,11 @@ impl Ahead {
         self.refusals.forgive(record(limit, key), self.clock.ticks());
     }
 
+    /// How long a request that comes now may wait. A call gives up by itself, a moment before.
+    pub(super) fn until(&self) -> Instant {
+        clock::instant() + self.worker.response_timeout() + A_MOMENT
+    }
+
     /// When a question is asked whose answer [`Self::hear`] is told.
     pub(super) fn ticks(&self) -> u64 {
         self.clock.ticks()
@@ -154,7 +165,7 @@ impl Ahead {
                 tokio::spawn(fetches.run(fetching));
             }
         }
-        Some(Queued { told, until: clock::instant() + self.worker.response_timeout() })
+        Some(Queued { told, until: self.until() })
     }
 }
 

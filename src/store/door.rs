@@ -1,6 +1,9 @@
 //! One worker's door to the counters.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
@@ -17,6 +20,9 @@ use super::{
     stats::WorkerCounts,
 };
 use crate::limit::{Change, Charge, Millis, OnFailure, Settlement, Verdict};
+
+/// How long it may take, beyond what single calls may, to give tokens back when the gateway stops.
+const LEAVING: Duration = Duration::from_secs(1);
 
 /// One worker's door to the counters.
 pub struct Store {
@@ -76,9 +82,10 @@ impl Store {
         if reserves(charge)
             && let Some(queued) = way.ahead.queue(charge)
         {
+            let until = way.ahead.until();
             match Box::pin(queued.outcome(&charge.limit.quota)).await {
                 Stood::Decided(known) => return Ok(verdict(charge, known)),
-                Stood::Ask => {}
+                Stood::Ask => return Box::pin(self.ask_until(charges, now, until)).await,
                 Stood::Failed(failure) => {
                     self.counts.failed(failure);
                     return self.fall_back(charges, now, failure);
@@ -114,6 +121,22 @@ impl Store {
         };
         ahead.hear(charges, &verdict, sent);
         Ok(verdict)
+    }
+
+    /// The same, and for no longer than `until`: a request that has waited before does not wait as long
+    /// again.
+    pub(super) async fn ask_until(
+        &self,
+        charges: &[Charge<'_>],
+        now: Millis,
+        until: Instant,
+    ) -> Result<Verdict, StoreError> {
+        let asking = tokio::time::timeout_at(until.into(), self.ask(charges, now));
+        if let Ok(decided) = asking.await {
+            return decided;
+        }
+        self.counts.failed(Failure::Timeout);
+        self.fall_back(charges, now, Failure::Timeout)
     }
 
     /// Decides without Redis, by each limit's policy. What is charged here is noted, to be merged when
@@ -214,7 +237,9 @@ impl Store {
     /// than the response timeout a few times.
     pub async fn leave(&self) {
         if let (Some(way), Some(shared)) = (&self.shared, &self.stores.redis) {
-            returns::all(&way.worker, &self.stores, shared.patience()).await;
+            let leaving = returns::all(&way.worker, &self.stores, shared.patience());
+            // What is left then counts as spent, until its window has passed.
+            let _ = tokio::time::timeout(2 * shared.patience() + LEAVING, leaving).await;
         }
     }
 }

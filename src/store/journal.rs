@@ -57,6 +57,8 @@ struct Shard {
 pub(super) struct Caller {
     pub(super) limit: Arc<Limit>,
     pub(super) key: Key,
+    /// Whether the store has been told once, and has said that it did not take it.
+    pub(super) tried: bool,
     /// The share of the rate at which a token bucket is paid back.
     rate: u32,
     /// Oldest first; of a token bucket one.
@@ -137,7 +139,7 @@ impl Journal {
             return caller.add(ticks, cost.into(), ticks);
         }
         let limit = shard.limit(limit);
-        let mut caller = Caller { limit, key, rate, sums: SmallVec::new() };
+        let mut caller = Caller { limit, key, tried: false, rate, sums: SmallVec::new() };
         caller.add(ticks, cost.into(), ticks);
         self.put(&mut shard, id, caller, ticks);
     }
@@ -221,9 +223,17 @@ impl Journal {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// So many callers have been taken of whom the store has not been told yet.
+    /// Of so many callers that were taken the store has been told, or they are put back.
     pub(super) fn telling(&self, callers: usize) {
-        self.telling.store(callers, Ordering::Relaxed);
+        self.telling.fetch_sub(callers, Ordering::Relaxed);
+    }
+
+    /// Forgets everything: it was charged under keys that are no more.
+    pub(super) fn clear(&self) {
+        for shard in &self.shards {
+            let callers = std::mem::take(&mut *shard.lock()).callers;
+            self.held.fetch_sub(callers.len(), Ordering::Relaxed);
+        }
     }
 
     /// Callers of whom the store has not been told yet.

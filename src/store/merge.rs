@@ -1,10 +1,12 @@
 //! Brings what was charged in this process to the shared store, when that is back.
 //!
 //! Each worker has a task for it; one of them at a time works, over its worker's connection and in
-//! calls of bounded size, one after the other. What the store has certainly not heard stays in the
+//! calls of bounded size. What the store has certainly not heard stays in the
 //! journal. What it may have heard is not repeated: a caller then keeps what he used here alone.
 
 use std::{sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
 
 use super::{
     Stores,
@@ -18,6 +20,9 @@ use crate::{
 
 /// The most corrections in one call: of a caller there are never more.
 const BATCH: usize = 64;
+
+/// Places that are told at the same time: of a Cluster, nearly every caller has one of his own.
+const PLACES: usize = 16;
 
 /// Until a place that could not be told is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -42,19 +47,22 @@ struct Asked {
     now: Millis,
 }
 
-/// Tells every place that can be asked. What belongs to others waits in the journal; false if there is
-/// such.
+/// Tells every place that can be asked, several at a time. What belongs to others waits in the journal;
+/// false if there is such.
 async fn merge(worker: &Worker, journal: &Journal, clock: &Clock) -> bool {
     let mut left = journal.drain(clock.ticks());
     left.sort_by_key(|caller| worker.place(caller.key));
-    let mut pending = Pending { journal, clock, left, kept: Vec::new() };
-    while let Some(last) = pending.left.last() {
+    let (mut telling, mut all) = (Vec::new(), true);
+    while let Some(last) = left.last() {
         let place = worker.place(last.key);
-        if !worker.is_live(place) || pending.tell_all(worker, place).await.is_err() {
-            pending.keep(worker, place);
+        let there = left.partition_point(|caller| worker.place(caller.key) < place);
+        let pending = Pending { journal, clock, left: left.split_off(there) };
+        telling.push(pending.tell_all(worker, place));
+        if telling.len() == PLACES || left.is_empty() {
+            all &= join_all(telling.drain(..)).await.into_iter().all(|told| told.is_ok());
         }
     }
-    pending.kept.is_empty()
+    all
 }
 
 /// Asks the store for its time.
@@ -64,21 +72,21 @@ async fn time(worker: &Worker, of: &Caller, ticks: u64) -> Result<Asked, Failure
     Ok(Asked { ticks, now: looked.now })
 }
 
-/// Callers that were taken from the journal; what is left of them goes back.
+/// Callers of one place that were taken from the journal; what is left of them goes back.
 struct Pending<'a> {
     journal: &'a Journal,
     clock: &'a Clock,
     left: Vec<Caller>,
-    /// Those whose places cannot be asked now.
-    kept: Vec<Caller>,
 }
 
 impl Pending<'_> {
-    /// Tells the place of all of its callers, who are the last.
-    async fn tell_all(&mut self, worker: &Worker, place: Place) -> Result<(), Failure> {
+    /// Tells the place of all.
+    async fn tell_all(mut self, worker: &Worker, place: Place) -> Result<(), Failure> {
+        if !worker.is_live(place) {
+            return Err(Failure::Open);
+        }
         let mut asked = None;
-        while let Some(last) = self.left.last().filter(|last| worker.place(last.key) == place) {
-            self.journal.telling(self.left.len() + self.kept.len());
+        while let Some(last) = self.left.last() {
             let time = match asked {
                 Some(asked) => asked,
                 None => time(worker, last, self.clock.ticks()).await?,
@@ -86,12 +94,6 @@ impl Pending<'_> {
             asked = Some(self.tell(worker, place, time).await?);
         }
         Ok(())
-    }
-
-    /// Leaves the callers of a place for later.
-    fn keep(&mut self, worker: &Worker, place: Place) {
-        let there = self.left.partition_point(|caller| worker.place(caller.key) < place);
-        self.kept.extend(self.left.drain(there..));
     }
 
     /// Tells the place of the next few.
@@ -103,7 +105,7 @@ impl Pending<'_> {
     ) -> Result<Asked, Failure> {
         let ticks = self.clock.ticks();
         let now = asked.now + ticks.saturating_sub(asked.ticks);
-        let callers = self.next(worker, place);
+        let callers = self.next();
         let mut settlements = Vec::with_capacity(BATCH);
         for caller in &callers {
             let late = |(charged_at, cost)| Change::Late { charged_at, cost };
@@ -112,31 +114,42 @@ impl Pending<'_> {
             settlements.extend(changes.map(|change| Settlement { limit, key, change }));
         }
         if settlements.is_empty() {
+            self.journal.telling(callers.len());
             return Ok(asked);
         }
         let count = settlements.len();
         match worker.settle(place, &settlements).await {
             Ok(verdict) => {
                 self.journal.count(count, true);
+                self.journal.telling(callers.len());
                 Ok(Asked { ticks, now: verdict.now })
             }
-            Err(Failure::Open) => {
-                // It was not asked.
-                self.left.extend(callers);
-                Err(Failure::Open)
-            }
             Err(failure) => {
-                self.journal.count(count, false);
+                self.fail(callers, failure);
                 Err(failure)
             }
         }
     }
 
+    /// What was certainly not executed is kept, where Redis said so once: a record that it always refuses
+    /// must not keep the others. What may have been is not repeated.
+    fn fail(&mut self, callers: Vec<Caller>, failure: Failure) {
+        for mut caller in callers {
+            let again = failure == Failure::Server && !std::mem::replace(&mut caller.tried, true);
+            if failure == Failure::Open || again {
+                self.left.push(caller);
+            } else {
+                self.journal.count(caller.len(), false);
+                self.journal.telling(1);
+            }
+        }
+    }
+
     /// As many callers as one call may tell of.
-    fn next(&mut self, worker: &Worker, place: Place) -> Vec<Caller> {
+    fn next(&mut self) -> Vec<Caller> {
         let mut room = BATCH;
         let fits = self.left.iter().rev().take_while(|caller| {
-            let fits = caller.len() <= room && worker.place(caller.key) == place;
+            let fits = caller.len() <= room;
             room = room.saturating_sub(caller.len());
             fits
         });
@@ -147,8 +160,7 @@ impl Pending<'_> {
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        self.left.append(&mut self.kept);
+        self.journal.telling(self.left.len());
         self.journal.put_back(std::mem::take(&mut self.left), self.clock.ticks());
-        self.journal.telling(0);
     }
 }

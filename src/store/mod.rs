@@ -179,7 +179,11 @@ impl Stores {
             self.journal.expire(self.clock.ticks());
             self.journal.wake();
             if let Some(reporter) = &mut reporter {
+                let secret = self.seed();
                 let deleted = reporter.report().await;
+                if self.seed() != secret {
+                    self.journal.clear();
+                }
                 for record in deleted.records {
                     self.tokens.forget(record);
                     self.refusals.forgive(record, self.clock.ticks());

@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::future::join_all;
 use smallvec::SmallVec;
 
 use super::{Stores, record_id::record, redis::Worker, reservation::GiveBack};
@@ -13,6 +14,9 @@ const EVERY: Duration = Duration::from_millis(100);
 
 /// Between two looks of a gateway that leaves, at fetches in flight.
 const SOON: Duration = Duration::from_millis(2);
+
+/// Calls at the same time: of a Cluster, nearly every caller has a place of his own.
+const AT_ONCE: usize = 16;
 
 /// The most that one call gives back.
 const BATCH: usize = 64;
@@ -59,27 +63,38 @@ pub(super) async fn all(worker: &Worker, stores: &Stores, patience: Duration) {
 /// counts as spent, until its window has passed.
 async fn give_back(worker: &Worker, stores: &Stores, unspent: &mut Vec<GiveBack>) {
     unspent.sort_by_key(|back| worker.place(back.key));
+    let mut telling = Vec::new();
     for here in unspent.chunk_by(|one, other| worker.place(one.key) == worker.place(other.key)) {
         for batch in here.chunks(BATCH) {
-            let settlements: SmallVec<[Settlement<'_>; 8]> = batch
-                .iter()
-                .map(|GiveBack { limit, key, back }| Settlement {
-                    limit,
-                    key: *key,
-                    change: (*back).into(),
-                })
-                .collect();
-            if let Err(failure) = worker.settle(worker.place(batch[0].key), &settlements).await {
-                tracing::debug!(failure = failure.label(), "unspent tokens were not given back");
-                for unspent in batch {
-                    stores.tokens.lose(&unspent.back);
-                }
-            }
-            // There is more at the store than it said when it refused.
-            for GiveBack { limit, key, .. } in batch {
-                stores.refusals.forgive(record(limit, *key), stores.clock.ticks());
+            telling.push(tell(worker, stores, batch));
+            if telling.len() == AT_ONCE {
+                join_all(telling.drain(..)).await;
             }
         }
     }
+    join_all(telling).await;
     unspent.clear();
+}
+
+/// Tells one place.
+async fn tell(worker: &Worker, stores: &Stores, batch: &[GiveBack]) {
+    let Some(first) = batch.first() else { return };
+    let settlements: SmallVec<[Settlement<'_>; 8]> = batch
+        .iter()
+        .map(|GiveBack { limit, key, back }| Settlement {
+            limit,
+            key: *key,
+            change: (*back).into(),
+        })
+        .collect();
+    if let Err(failure) = worker.settle(worker.place(first.key), &settlements).await {
+        tracing::debug!(failure = failure.label(), "unspent tokens were not given back");
+        for unspent in batch {
+            stores.tokens.lose(&unspent.back);
+        }
+    }
+    // There is more at the store than it said when it refused.
+    for GiveBack { limit, key, .. } in batch {
+        stores.refusals.forgive(record(limit, *key), stores.clock.ticks());
+    }
 }

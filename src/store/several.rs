@@ -94,40 +94,48 @@ impl Store {
         let mut rest: SmallVec<[usize; 4]> = SmallVec::new();
         // Those that only watch tell what becomes of requests that others refuse: the store decides all.
         let watched = charges.iter().any(|charge| !charge.limit.enforce);
+        let until = ahead.until();
+        let mut refused = false;
         for (at, charge) in charges.iter().enumerate() {
-            if let Some((decision, then)) = ahead.take(charge) {
+            let taken = if refused { None } else { ahead.take(charge) };
+            if let Some((decision, then)) = taken {
                 held.add_taken(charge, then);
                 known.set(at, decision, then);
             } else if let Some((decision, then)) = ahead.refused(charge) {
-                if watched {
-                    drop(held);
-                    return self.ask(charges, now).await;
-                }
+                // Of all that are known to refuse, the longest tells when to come again.
+                refused = true;
                 known.set(at, decision, then);
-                return Ok(known.verdict(now));
             } else {
                 rest.push(at);
             }
         }
-        if rest.len() == charges.len() && !charges.iter().any(reserves) {
-            return self.ask(charges, now).await;
-        }
-        let mut failed = self.stand(ahead, &mut known, &mut held, &mut rest).await;
-        if failed.iter().any(|&(_, failure)| failure == Failure::Timeout) {
-            // It has waited once for all that it may.
-            failed.extend(rest.drain(..).map(|at| (at, Failure::Open)));
-        }
-        if known.refuses() {
+        if refused {
             if watched {
                 drop(held);
                 return self.ask(charges, now).await;
             }
             return Ok(known.verdict(now));
         }
+        if rest.len() == charges.len() && !charges.iter().any(reserves) {
+            return self.ask(charges, now).await;
+        }
+        let mut failed = self.stand(ahead, &mut known, &mut held, &mut rest).await;
+        if known.refuses() {
+            // The rest may have to wait for longer: the store tells of all from one reading.
+            if failed.is_empty() && (watched || !rest.is_empty()) {
+                drop(held);
+                return self.ask_until(charges, now, until).await;
+            }
+            return Ok(known.verdict(now));
+        }
+        if failed.iter().any(|&(_, failure)| failure == Failure::Timeout) {
+            // It has waited for as long as it may.
+            failed.extend(rest.drain(..).map(|at| (at, Failure::Open)));
+        }
         let local = self.charge_failed(&mut known, &failed, now)?;
         if !known.refuses() && !rest.is_empty() {
             let asked: SmallVec<[Charge<'_>; 4]> = rest.iter().map(|&at| charges[at]).collect();
-            match self.ask(&asked, now).await {
+            match self.ask_until(&asked, now, until).await {
                 Ok(verdict) => known.adopt(&rest, &verdict),
                 Err(error) => {
                     self.undo(&local, now).await;

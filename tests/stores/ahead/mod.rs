@@ -1,5 +1,7 @@
 //! Refusals that are remembered, and tokens taken ahead, at a store with a real Redis behind it.
 
+/// Several refusals at once: the longest is told.
+mod obeyed;
 /// What is refused from memory, and when it no longer is.
 mod refusals;
 /// Tokens of limits that reserve: exact, however many take them.

@@ -1,0 +1,37 @@
+use tidegate::{
+    clock::Clock,
+    limit::{Algorithm, Limit, Quota},
+};
+
+use super::{Gateway, reserving};
+use crate::{
+    redis_server::RedisServer,
+    support::{NOW, charge},
+};
+
+/// One in each window.
+fn single(name: &str, window: u64, tokens: u32) -> Limit {
+    let quota = Quota::new(1, window, 1);
+    Limit { algorithm: Algorithm::FixedWindow, quota, ..reserving(name, 1, tokens) }
+}
+
+#[tokio::test]
+async fn who_waits_as_long_as_the_longest_of_his_limits_says_is_let_in() {
+    for tokens in [(0, 0), (1, 0), (0, 1), (1, 1)] {
+        let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+        let gateway = Gateway::new(&redis, &clock);
+        let (short, long) = (single("short", 2_000, tokens.0), single("long", 60_000, tokens.1));
+        for both in [[&short, &long], [&long, &short]] {
+            let charges = both.map(|limit| charge(limit, 1));
+            assert!(gateway.ask(&charges).await.admitted, "{tokens:?}");
+            // Whoever decides: the store, the line, what is remembered.
+            for turn in 0..4 {
+                let verdict = gateway.ask(&charges).await;
+                let longest = verdict.decisions.iter().filter_map(|decision| decision.retry_at);
+                let wait = longest.max().expect("a refusal") - verdict.now;
+                assert!(!verdict.admitted && wait > 59_000, "{tokens:?} {turn}: {wait}");
+            }
+            clock.set(clock.now() + 60_000);
+        }
+    }
+}
