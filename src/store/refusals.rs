@@ -197,7 +197,7 @@ impl Refusals {
         Some(refused)
     }
 
-    /// Forgets all refusals that a record met ([`super::record_id::record`]), of whatever quota and cost: its
+    /// Forgets all refusals that a record met (the key and the limit's identity), of whatever quota and cost: its
     /// caller was admitted with a smaller cost, so that a larger one has to wait longer than was told. Cheap
     /// while nobody is refused. An answer that is still on its way is not known here, and may be remembered
     /// later.
