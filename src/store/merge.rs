@@ -53,14 +53,16 @@ async fn merge(worker: &Worker, journal: &Journal, clock: &Clock) -> bool {
     let mut left = journal.drain(clock.ticks());
     left.sort_by_key(|caller| worker.place(caller.key));
     let (mut telling, mut all) = (Vec::new(), true);
+    // Each place's callers have their guard before the first is told: whoever ends this puts them back.
     while let Some(last) = left.last() {
         let place = worker.place(last.key);
         let there = left.partition_point(|caller| worker.place(caller.key) < place);
         let pending = Pending { journal, clock, left: left.split_off(there) };
         telling.push(pending.tell_all(worker, place));
-        if telling.len() == PLACES || left.is_empty() {
-            all &= join_all(telling.drain(..)).await.into_iter().all(|told| told.is_ok());
-        }
+    }
+    while !telling.is_empty() {
+        let some = telling.split_off(telling.len().saturating_sub(PLACES));
+        all &= join_all(some).await.into_iter().all(|told| told.is_ok());
     }
     all
 }
