@@ -59,6 +59,11 @@ pub(super) fn reserves(charge: &Charge<'_>) -> bool {
     charge.limit.reserve != Reserve::Off && (1..=MAX_AHEAD).contains(&charge.cost)
 }
 
+/// Whether who may wait `until` then has waited for as long as a call may: see [`Ahead::until`].
+pub(super) fn has_waited(until: Instant) -> bool {
+    clock::instant() + A_MOMENT >= until
+}
+
 impl Ahead {
     pub(super) fn new(
         stores: &Stores,

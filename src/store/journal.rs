@@ -35,8 +35,8 @@ pub(super) struct Journal {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     /// Callers held: while there is none, nobody takes a lock.
     held: AtomicUsize,
-    /// Callers of whom the store is being told.
-    telling: AtomicUsize,
+    /// Callers of whom the store has not been told: those held, and those that were taken for it.
+    untold: AtomicUsize,
     merged: AtomicU64,
     dropped: AtomicU64,
     busy: AtomicBool,
@@ -88,7 +88,7 @@ impl Default for Journal {
         Self {
             shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
             held: AtomicUsize::new(0),
-            telling: AtomicUsize::new(0),
+            untold: AtomicUsize::new(0),
             merged: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             busy: AtomicBool::new(false),
@@ -120,24 +120,33 @@ impl Journal {
         let limit = shard.limit(limit);
         let mut caller = Caller::new(limit, key, rate);
         caller.add(ticks, cost.into(), ticks);
-        self.put(&mut shard, id, caller, ticks);
+        if self.put(&mut shard, id, caller, ticks) {
+            self.untold.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
-    /// Puts a caller, or adds what is known of him.
-    fn put(&self, shard: &mut Shard, id: u128, caller: Caller, ticks: u64) {
+    /// Puts a caller, or adds what is known of him. False unless he is one more who is held.
+    fn put(&self, shard: &mut Shard, id: u128, caller: Caller, ticks: u64) -> bool {
         if let Some(there) = shard.callers.get_mut(&id) {
             there.join(caller, ticks);
-            return;
+            return false;
         }
         if shard.callers.len() >= CALLERS && ticks >= shard.searched.saturating_add(1_000) {
             self.search(shard, ticks);
         }
         if shard.callers.len() >= CALLERS {
             self.dropped.fetch_add(1, Ordering::Relaxed);
-            return;
+            return false;
         }
         shard.callers.insert(id, caller);
         self.held.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    /// So many callers who were held are forgotten.
+    fn forgotten(&self, callers: usize) {
+        self.held.fetch_sub(callers, Ordering::Relaxed);
+        self.untold.fetch_sub(callers, Ordering::Relaxed);
     }
 
     /// Takes off what was given back of a charge made at tick `at`; never below nothing.
@@ -154,7 +163,7 @@ impl Journal {
     pub(super) fn forget(&self, limit: &Limit, key: Key) {
         let id = record(limit, key);
         if self.len() > 0 && self.shard_of(id).lock().callers.remove(&id).is_some() {
-            self.held.fetch_sub(1, Ordering::Relaxed);
+            self.forgotten(1);
         }
     }
 
@@ -169,31 +178,34 @@ impl Journal {
         let before = shard.callers.len();
         shard.callers.retain(|_, caller| !caller.is_past(ticks));
         shard.searched = ticks;
-        self.held.fetch_sub(before - shard.callers.len(), Ordering::Relaxed);
-        if shard.callers.is_empty() {
-            *shard = Shard { searched: ticks, ..Shard::default() };
-        }
+        self.forgotten(before - shard.callers.len());
+        shard.shrink();
     }
 
-    /// Takes all callers but those of whom nothing weighs any more.
-    pub(super) fn drain(&self, ticks: u64) -> Vec<Caller> {
-        let mut all = Vec::new();
+    /// Takes the callers that are `wanted`, but those of whom nothing weighs any more. True if others
+    /// stay.
+    pub(super) fn take(&self, ticks: u64, wanted: impl Fn(Key) -> bool) -> (Vec<Caller>, bool) {
+        let (mut taken, mut others) = (Vec::new(), false);
         for shard in &self.shards {
             let mut shard = shard.lock();
             self.search(&mut shard, ticks);
-            let callers = std::mem::take(&mut *shard).callers;
-            self.telling.fetch_add(callers.len(), Ordering::Relaxed);
-            self.held.fetch_sub(callers.len(), Ordering::Relaxed);
-            all.extend(callers.into_values());
+            let before = taken.len();
+            let is_wanted = |_: &u128, caller: &mut Caller| wanted(caller.key);
+            taken.extend(shard.callers.extract_if(is_wanted).map(|(_, caller)| caller));
+            self.held.fetch_sub(taken.len() - before, Ordering::Relaxed);
+            others |= !shard.callers.is_empty();
+            shard.shrink();
         }
-        all
+        (taken, others)
     }
 
-    /// Puts back what the store has not been told.
-    pub(super) fn put_back(&self, callers: Vec<Caller>, ticks: u64) {
+    /// Puts callers back who were taken, and of whom the store has not been told.
+    pub(super) fn put_back(&self, callers: impl IntoIterator<Item = Caller>, ticks: u64) {
         for caller in callers {
             let id = record(&caller.limit, caller.key);
-            self.put(&mut self.shard_of(id).lock(), id, caller, ticks);
+            if !self.put(&mut self.shard_of(id).lock(), id, caller, ticks) {
+                self.heard(1);
+            }
         }
     }
 
@@ -202,22 +214,22 @@ impl Journal {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Of so many callers that were taken the store has been told, or they are put back.
-    pub(super) fn telling(&self, callers: usize) {
-        self.telling.fetch_sub(callers, Ordering::Relaxed);
+    /// Of so many callers that were taken the store has been told, or never will be.
+    pub(super) fn heard(&self, callers: usize) {
+        self.untold.fetch_sub(callers, Ordering::Relaxed);
     }
 
     /// Forgets everything: it was charged under keys that are no more.
     pub(super) fn clear(&self) {
         for shard in &self.shards {
             let callers = std::mem::take(&mut *shard.lock()).callers;
-            self.held.fetch_sub(callers.len(), Ordering::Relaxed);
+            self.forgotten(callers.len());
         }
     }
 
     /// Callers of whom the store has not been told yet.
     pub(super) fn untold(&self) -> usize {
-        self.len() + self.telling.load(Ordering::Relaxed)
+        self.untold.load(Ordering::Relaxed)
     }
 
     /// Corrections that the store has been told of, and what it will never be.
@@ -270,6 +282,13 @@ impl Shard {
             *kept = Arc::new(limit.clone());
         }
         Arc::clone(kept)
+    }
+
+    /// Gives back the memory of callers, when the last has gone.
+    fn shrink(&mut self) {
+        if self.callers.is_empty() {
+            *self = Self { searched: self.searched, ..Self::default() };
+        }
     }
 }
 

@@ -47,12 +47,13 @@ struct Asked {
     now: Millis,
 }
 
-/// Tells every place that can be asked, several at a time. What belongs to others waits in the journal;
+/// Tells every place that can be asked, several at a time. What belongs to others stays in the journal;
 /// false if there is such.
 async fn merge(worker: &Worker, journal: &Journal, clock: &Clock) -> bool {
-    let mut left = journal.drain(clock.ticks());
+    let can_be_told = |key| worker.is_live(worker.place(key));
+    let (mut left, others) = journal.take(clock.ticks(), can_be_told);
     left.sort_by_key(|caller| worker.place(caller.key));
-    let (mut telling, mut all) = (Vec::new(), true);
+    let (mut telling, mut all) = (Vec::new(), !others);
     // Each place's callers have their guard before the first is told: whoever ends this puts them back.
     while let Some(last) = left.last() {
         let place = worker.place(last.key);
@@ -84,9 +85,6 @@ struct Pending<'a> {
 impl Pending<'_> {
     /// Tells the place of all.
     async fn tell_all(mut self, worker: &Worker, place: Place) -> Result<(), Failure> {
-        if !worker.is_live(place) {
-            return Err(Failure::Open);
-        }
         let mut asked = None;
         while let Some(last) = self.left.last() {
             let time = match asked {
@@ -116,14 +114,14 @@ impl Pending<'_> {
             settlements.extend(changes.map(|change| Settlement { limit, key, change }));
         }
         if settlements.is_empty() {
-            self.journal.telling(callers.len());
+            self.journal.heard(callers.len());
             return Ok(asked);
         }
         let count = settlements.len();
         match worker.settle(place, &settlements).await {
             Ok(verdict) => {
                 self.journal.count(count, true);
-                self.journal.telling(callers.len());
+                self.journal.heard(callers.len());
                 Ok(Asked { ticks, now: verdict.now })
             }
             Err(failure) => {
@@ -142,7 +140,7 @@ impl Pending<'_> {
                 self.left.push(caller);
             } else {
                 self.journal.count(caller.len(), false);
-                self.journal.telling(1);
+                self.journal.heard(1);
             }
         }
     }
@@ -162,7 +160,6 @@ impl Pending<'_> {
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        self.journal.telling(self.left.len());
-        self.journal.put_back(std::mem::take(&mut self.left), self.clock.ticks());
+        self.journal.put_back(self.left.drain(..), self.clock.ticks());
     }
 }

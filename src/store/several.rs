@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::{
     Failure, Store, StoreError,
-    ahead::{Ahead, Held, Stood, reserves},
+    ahead::{Ahead, Held, Stood, has_waited, reserves},
     fallback::uncounted,
 };
 use crate::limit::{Change, Charge, Decision, Millis, Origin, Settlement, Verdict};
@@ -128,7 +128,7 @@ impl Store {
             }
             return Ok(known.verdict(now));
         }
-        if failed.iter().any(|&(_, failure)| failure == Failure::Timeout) {
+        if !failed.is_empty() && has_waited(until) {
             // It has waited for as long as it may.
             failed.extend(rest.drain(..).map(|at| (at, Failure::Open)));
         }

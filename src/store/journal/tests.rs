@@ -27,10 +27,21 @@ fn charged(journal: &Journal, limit: &Limit, key: u128, cost: u32, ticks: u64) {
     Noting { journal, ticks }.charged(&Charge { limit, key: Key(key), cost }, 1);
 }
 
+/// The `n`-th of a row of keys that are as random as hashed ones.
+fn spread(n: u64) -> u128 {
+    u128::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)
+}
+
+fn all_of(journal: &Journal, ticks: u64) -> Vec<Caller> {
+    let (callers, others) = journal.take(ticks, |_| true);
+    assert!(!others, "all were wanted");
+    callers
+}
+
 fn told(journal: &Journal, ticks: u64) -> Vec<(u128, Millis, u32)> {
     let mut all = Vec::new();
     loop {
-        let callers = journal.drain(ticks);
+        let callers = all_of(journal, ticks);
         if callers.is_empty() {
             all.sort_unstable();
             return all;
@@ -104,7 +115,6 @@ fn what_is_past_and_who_was_reset_are_forgotten() {
 #[test]
 fn it_is_bounded_and_counts_what_it_drops() {
     let (journal, of) = (Journal::default(), limit(Algorithm::SlidingWindow));
-    let spread = |n: u64| u128::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
     let flood = 2 * Journal::CAPACITY as u64;
     for n in 0..flood {
         charged(&journal, &of, spread(n), 1, 0);
@@ -119,8 +129,7 @@ fn it_is_bounded_and_counts_what_it_drops() {
     for ticks in 0..60_000 {
         charged(&journal, &of, 1, 1, 100_000 + ticks);
     }
-    let mut callers = journal.drain(160_000);
-    callers.extend(journal.drain(160_000));
+    let callers = all_of(&journal, 160_000);
     assert!(callers.iter().all(|caller| caller.len() < 20));
     assert!(journal.shards.iter().all(|shard| shard.lock().limits.len() <= 1), "one copy");
 }
@@ -130,12 +139,47 @@ fn what_was_not_told_goes_back_and_is_added_to_what_is_new() {
     for algorithm in [Algorithm::SlidingWindow, Algorithm::TokenBucket, Algorithm::FixedWindow] {
         let (journal, of) = (Journal::default(), limit(algorithm));
         charged(&journal, &of, 1, 5, 1_000);
-        let taken = journal.drain(1_000);
+        let taken = all_of(&journal, 1_000);
         let raised = Limit { quota: Quota { limit: 200, ..of.quota }, ..of.clone() };
         charged(&journal, &raised, 1, 2, 1_000);
         journal.put_back(taken, 1_000);
         assert_eq!(told(&journal, 1_000), [(1, NOW + 1_000, 7)], "{algorithm:?}");
     }
+}
+
+#[test]
+fn who_is_not_wanted_stays() {
+    let (journal, of) = (Journal::default(), limit(Algorithm::SlidingWindow));
+    for key in 1..=10 {
+        charged(&journal, &of, key, 5, 1_000);
+    }
+    let (taken, others) = journal.take(1_000, |Key(key)| key <= 4);
+    assert_eq!((taken.len(), others, journal.len(), journal.untold()), (4, true, 6, 10));
+    journal.heard(4);
+    assert_eq!(told(&journal, 1_000).len(), 6);
+}
+
+#[test]
+fn who_is_taken_and_put_back_is_untold_all_the_time() {
+    const CALLERS: usize = 4_000;
+    let (journal, of) = (Journal::default(), limit(Algorithm::SlidingWindow));
+    for n in 0..CALLERS as u64 {
+        charged(&journal, &of, spread(n), 5, 1_000);
+    }
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..20 {
+                let taken = all_of(&journal, 1_000);
+                journal.put_back(taken, 1_000);
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        while !over.load(Ordering::Relaxed) {
+            assert_eq!(journal.untold(), CALLERS);
+        }
+    });
+    assert_eq!((journal.untold(), journal.len()), (CALLERS, CALLERS));
 }
 
 proptest! {

@@ -167,7 +167,10 @@ impl Worker {
         let mut asked = None;
         let asking = self.ask(place, link, |by| command(by, now), &mut asked);
         let asking = tokio::time::timeout(self.shared.options.response_timeout, asking);
-        let outcome = asking.await.unwrap_or(Err(Failure::Timeout.into()));
+        let waited = asking.await;
+        // Without a connection nothing was sent: nobody asked.
+        let late = if asked.is_some() { Failure::Timeout } else { Failure::Open };
+        let outcome = waited.unwrap_or(Err(late.into()));
         let outcome = outcome.and_then(|reply| read(&reply).ok_or(Failure::Reply.into()));
         outcome.map_err(|Miss { failure, trips }| {
             if let Some(Asked { link, live }) = asked.as_ref().filter(|_| trips) {
