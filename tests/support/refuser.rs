@@ -3,7 +3,7 @@
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{Arc, Mutex},
     thread,
 };
@@ -50,27 +50,37 @@ impl Refuser {
     }
 }
 
-/// Hands commands on one by one, or answers them.
+/// Hands commands on one by one, or answers them; from its first answer on it hands on no more.
 fn serve(client: TcpStream, mut server: TcpStream, answer: &Mutex<Option<String>>) {
     let mut back = client.try_clone().expect("a socket");
     back.set_nodelay(true).expect("no delay");
     server.set_nodelay(true).expect("no delay");
     let mut replies = server.try_clone().expect("a socket");
     let mut to_client = client.try_clone().expect("a socket");
-    thread::spawn(move || std::io::copy(&mut replies, &mut to_client));
+    let mut replying = Some(thread::spawn(move || std::io::copy(&mut replies, &mut to_client)));
     let mut commands = BufReader::new(client);
     while let Some(command) = read_command(&mut commands) {
         let own = answer.lock().expect("no thread panics with it").clone();
         let sent = match own {
-            Some(reply) => back.write_all(reply.as_bytes()),
-            None => server.write_all(&command),
+            Some(reply) => {
+                // Answers keep their order: what the server was asked before, it answers first.
+                if let Some(replying) = replying.take() {
+                    let _ = server.shutdown(Shutdown::Write);
+                    let _ = replying.join();
+                }
+                back.write_all(reply.as_bytes())
+            }
+            None if replying.is_some() => server.write_all(&command),
+            None => break,
         };
         if sent.is_err() {
             break;
         }
     }
     // Closed already is as good.
-    let _ = server.shutdown(std::net::Shutdown::Both);
+    for end in [back, server] {
+        let _ = end.shutdown(Shutdown::Both);
+    }
 }
 
 /// One command as it stands on the wire: an array of texts with their lengths.
