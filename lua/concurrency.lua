@@ -33,6 +33,7 @@ algorithms.concurrency = function()
   end
 
   local function use(reading, used)
+    if used < 0 then used = 0 end
     local left = reading.limit - used
     reading.used, reading.remaining = used, left > 0 and left or 0
   end

@@ -30,6 +30,10 @@ algorithms.leaky_bucket = function()
       elseif seen > now then
         now = seen
       end
+      -- More than any charge can have left: a caller never seen.
+      if rate == 0 or (at - now) * rate + fraction > 9007130535264256 then
+        seen, reset, at, fraction, rate = 0, 0, 0, 0, 0
+      end
     end
     local patience = max_wait * quota
     local reading = {

@@ -1,2 +1,2 @@
 -- Every script begins with this, then the algorithms, then `record.lua`, then what it does with them.
-local algorithms, call = {}, redis.call
+local algorithms, call, try = {}, redis.call, redis.pcall

@@ -16,7 +16,12 @@ end
 local function read(key, at)
   local algorithm = algorithms[ARGV[at]]()
   local raw
-  if algorithm.list then raw = call('LINDEX', key, -1) else raw = call('GET', key) end
+  if algorithm.list then raw = try('LINDEX', key, -1) else raw = try('GET', key) end
+  if raw and raw.err then
+    -- What is there has another type: it is read as nothing that has a meaning.
+    if not string.find(raw.err, 'WRONGTYPE', 1, true) then error(raw.err) end
+    raw = ''
+  end
   return algorithm, algorithm.read(raw, now, ARGV[at + 2] + 0, ARGV[at + 3] + 0, ARGV[at + 4] + 0,
     ARGV[at + 5] + 0, key)
 end

@@ -9,9 +9,7 @@
 --             -2 - charged_at: charges what was charged elsewhere then (see late.lua)
 -- Returns   one flat array of integers, as `charge` does: now, then six a correction:
 --             1, remaining, used, reset_at (ms), -1, 0
-local reply = {now}
-for i, key in ipairs(KEYS) do
-  local at = i * 7 - 5
+local function correct(key, at)
   local algorithm, reading = read(key, at)
   local cost, charged_at, used, reset = ARGV[at + 1] + 0, ARGV[at + 6] + 0, nil, nil
   if charged_at == -1 then
@@ -25,8 +23,17 @@ for i, key in ipairs(KEYS) do
     used, reset = algorithm.tell(reading, 0)
   end
   if reading.dirty then write(key, algorithm, reading) end
-  at = i * 6 - 4
-  reply[at], reply[at + 1], reply[at + 2] = 1, reading.remaining, used
+  return reading.remaining, used, reset
+end
+
+local reply = {now}
+for i, key in ipairs(KEYS) do
+  local from = i * 7 - 5
+  local made, remaining, used, reset = pcall(correct, key, from)
+  -- A record that was no log has been removed: whoever is told of a failure may repeat what was made.
+  if not made then remaining, used, reset = correct(key, from) end
+  local at = i * 6 - 4
+  reply[at], reply[at + 1], reply[at + 2] = 1, remaining, used
   reply[at + 3], reply[at + 4], reply[at + 5] = reset, -1, 0
 end
 return reply

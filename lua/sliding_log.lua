@@ -19,6 +19,11 @@ algorithms.sliding_log = function()
     local found = reading.blocks[i]
     if not found then
       found = call('LINDEX', reading.key, i)
+      if not found or #found ~= 4 + 8 * BLOCK then
+        -- No charge has left it so: this call fails, and the next one finds a caller never seen.
+        try('UNLINK', reading.key)
+        error('the record is no log')
+      end
       reading.blocks[i] = found
     end
     return found
@@ -90,7 +95,7 @@ algorithms.sliding_log = function()
       blocks = {}, i = 0, e = 1, clock = now % M, exists = raw, live = false, dirty = false,
     }
     local used = 0
-    if raw and #raw >= 32 then
+    if raw and #raw >= 32 and (#raw - 24) % 8 == 0 and #raw <= 24 + 8 * BLOCK then
       local seen, reset, total, n = struct.unpack('<I6I6I4I4', raw)
       -- A record's time never runs backwards; one whose clock was set back far moves with it, while the
       -- entries' own clock runs on.

@@ -27,6 +27,10 @@ algorithms.token_bucket = function()
       elseif seen > now then
         now = seen
       end
+      -- More than any charge can have left: a caller never seen.
+      if rate == 0 or (at - now) * rate + fraction > 9007130535264256 then
+        seen, reset, at, fraction, rate = 0, 0, 0, 0, 0
+      end
     end
     local reading = {
       limit = limit, window = window, now = now, seen = seen, reset_at = reset, at = at,

@@ -31,6 +31,8 @@ mod faults;
 mod merge;
 /// Rust and Lua grant the same tokens ahead.
 mod orders;
+/// Scripts and records that no script has written.
+mod records;
 /// A reset by the operator, and the other gateways.
 mod reset;
 /// Limits, charges, stores and waits that the tests share.

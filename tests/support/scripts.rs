@@ -6,7 +6,7 @@ use tidegate::limit::{Algorithm, Quota};
 
 /// The parts of a script in the order in which the store puts them together.
 macro_rules! with_records {
-    ($script:literal) => {
+    ($($script:literal),+) => {
         concat!(
             include_str!("../../lua/prelude.lua"),
             include_str!("../../lua/sliding_window.lua"),
@@ -16,16 +16,22 @@ macro_rules! with_records {
             include_str!("../../lua/leaky_bucket.lua"),
             include_str!("../../lua/concurrency.lua"),
             include_str!("../../lua/record.lua"),
-            include_str!($script),
+            $(include_str!($script)),+,
         )
     };
 }
 
 /// Charges.
-const CHARGE: &str = with_records!("../../lua/charge.lua");
+pub(crate) const CHARGE: &str = with_records!("../../lua/charge.lua");
 
 /// Takes tokens ahead.
 pub(crate) const ACQUIRE: &str = with_records!("../../lua/acquire.lua");
+
+/// Looks.
+pub(crate) const LOOK: &str = with_records!("../../lua/look.lua");
+
+/// Corrects.
+pub(crate) const SETTLE: &str = with_records!("../../lua/late.lua", "../../lua/settle.lua");
 
 /// Commands sent at once.
 const BATCH: usize = 500;
