@@ -24,6 +24,8 @@ use crate::{
 
 const QUOTA: u32 = 100_000;
 
+const SPREAD: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
+
 /// Requests that are in flight at once, at each gateway.
 const CLIENTS: usize = 32;
 
@@ -44,6 +46,8 @@ struct Run {
     name: &'static str,
     way: Way,
     requests: u64,
+    /// Callers, each with a quota of his own, who take turns.
+    callers: u64,
     /// Requests a second at each gateway; `None`: as many as can be.
     pace: Option<u32>,
 }
@@ -58,13 +62,17 @@ struct Took {
 }
 
 /// Paced runs are short: their length is their requests by their pace.
-const RUNS: [Run; 11] = [
-    Run { name: SET, way: Way::SortedSet, requests: 90_000, pace: None },
+const RUNS: [Run; 15] = [
+    set(90_000, None),
     run(OFF, Reserve::Off, 90_000, None),
     run(THOUSANDTH, Reserve::Tokens(QUOTA / 1_000), 90_000, None),
     run("`reserve: 100`, demand 1.3 x the quota", Reserve::Tokens(QUOTA / 1_000), 130_000, None),
     run(AUTO, Reserve::Auto, 90_000, None),
-    Run { name: SET, way: Way::SortedSet, requests: 16_000, pace: Some(1_000) },
+    Run { callers: MANY, ..set(270_000, None) },
+    Run { callers: MANY, ..run(OFF, Reserve::Off, 270_000, None) },
+    Run { callers: MANY, ..run(THOUSANDTH, Reserve::Tokens(QUOTA / 1_000), 270_000, None) },
+    Run { callers: MANY, ..run(AUTO, Reserve::Auto, 270_000, None) },
+    set(16_000, Some(1_000)),
     run(OFF, Reserve::Off, 16_000, Some(1_000)),
     run(THOUSANDTH, Reserve::Tokens(QUOTA / 1_000), 16_000, Some(1_000)),
     run(AUTO, Reserve::Auto, 16_000, Some(1_000)),
@@ -77,8 +85,15 @@ const OFF: &str = "`reserve: off`";
 const THOUSANDTH: &str = "`reserve: 100` (1/1000)";
 const AUTO: &str = "`reserve: auto`";
 
+/// Callers, where there are many.
+const MANY: u64 = 100;
+
 const fn run(name: &'static str, reserve: Reserve, requests: u64, pace: Option<u32>) -> Run {
-    Run { name, way: Way::Limit(reserve), requests, pace }
+    Run { name, way: Way::Limit(reserve), requests, callers: 1, pace }
+}
+
+const fn set(requests: u64, pace: Option<u32>) -> Run {
+    Run { name: SET, way: Way::SortedSet, requests, callers: 1, pace }
 }
 
 /// Every run, in turns.
@@ -91,18 +106,19 @@ pub(crate) fn table(rounds: usize) -> String {
         }
     }
     let middle = |took: &[Took], of: fn(&Took) -> f64| median(took.iter().map(of).collect());
-    // Each is compared at its own pace.
-    let beside = |name, pace| {
-        let at = RUNS.iter().position(|run| run.name == name && run.pace == pace);
+    // Each is compared at its own pace, with as many callers.
+    let beside = |name, than: &Run| {
+        let alike = |run: &Run| run.pace == than.pace && run.callers == than.callers;
+        let at = RUNS.iter().position(|run| run.name == name && alike(run));
         at.map(|at| middle(&took[at], |took| took.cpu))
     };
     let ratio = |cpu: f64, other: Option<f64>| {
         other.map_or_else(|| "-".to_owned(), |other| format!("1/{:.1}", other / cpu))
     };
     let mut text = format!(
-        "{GATEWAYS} gateways, {CLIENTS} clients at each, one key, a quota of {QUOTA} an hour\n\n\
-         | way | requests | a second | admitted | calls a request | us of Redis' CPU a request | of \
-         one script a request | of the sorted set |\n|---|---|---|---|---|---|---|---|\n"
+        "{GATEWAYS} gateways, {CLIENTS} clients at each, a quota of {QUOTA} an hour\n\n\
+         | way | callers | requests | a second | admitted | calls a request | us of Redis' CPU a request | of \
+         one script a request | of the sorted set |\n|---|---|---|---|---|---|---|---|---|\n"
     );
     for (run, took) in RUNS.iter().zip(&took) {
         let (calls, cpu) = (middle(took, |took| took.calls), middle(took, |took| took.cpu));
@@ -110,13 +126,14 @@ pub(crate) fn table(rounds: usize) -> String {
         // Writing to a string does not fail.
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {admitted} | {:.2}% | {cpu:.2} | {} | {} |",
+            "| {} | {} | {} | {} | {admitted} | {:.2}% | {cpu:.2} | {} | {} |",
             run.name,
+            run.callers,
             run.requests,
             run.pace.map_or_else(|| "all at once".into(), |pace| (pace * 2).to_string()),
             calls * 100.0,
-            ratio(cpu, beside(OFF, run.pace)),
-            ratio(cpu, beside(SET, run.pace)),
+            ratio(cpu, beside(OFF, run)),
+            ratio(cpu, beside(SET, run)),
         );
     }
     text
@@ -153,10 +170,12 @@ fn by_limit(redis: &RedisServer, run: &Run, limit: Limit) -> (f64, u64) {
         // Both know of each other after a second.
         tokio::time::sleep(Duration::from_millis(1_500)).await;
         let meter = Meter::start(redis).await;
-        let admitted = drive(run, move |gateway| {
+        let admitted = drive(run, move |gateway, caller| {
             let (door, limit) = (doors[gateway].clone(), limit.clone());
             async move {
-                let charge = Charge { limit: &limit, key: Key(7), cost: 1 };
+                // As far from one another as hashes.
+                let key = Key(u128::from(caller + 7).wrapping_mul(SPREAD));
+                let charge = Charge { limit: &limit, key, cost: 1 };
                 let now = Clock::system().now();
                 door.charge(&[charge], now).await.expect("a decision of Redis").admitted
             }
@@ -186,14 +205,14 @@ fn by_sorted_set(redis: &RedisServer, run: &Run) -> (f64, u64) {
         let sha: String = load.query_async(&mut doors[0]).await.expect("a script");
         let meter = Meter::start(redis).await;
         let next = Rc::new(Cell::new(0_u64));
-        let admitted = drive(run, move |gateway| {
+        let admitted = drive(run, move |gateway, caller| {
             let (mut door, sha, next) = (doors[gateway].clone(), sha.clone(), next.clone());
             async move {
                 let event = next.replace(next.get() + 1);
                 let now = Clock::system().now();
                 let seconds = format!("{}.{:03}", now / 1_000, now % 1_000);
                 let mut command = redis::cmd("EVALSHA");
-                command.arg(sha).arg(1).arg("set").arg(seconds).arg(3_600).arg(QUOTA).arg(event);
+                command.arg(sha).arg(1).arg(caller).arg(seconds).arg(3_600).arg(QUOTA).arg(event);
                 command.query_async::<i64>(&mut door).await.expect("a reply") == 1
             }
         });
@@ -202,12 +221,12 @@ fn by_sorted_set(redis: &RedisServer, run: &Run) -> (f64, u64) {
     })
 }
 
-/// Sends the run's requests, evenly to all gateways; tells how many were admitted.
+/// Sends the run's requests, evenly to all gateways and for all callers; tells how many were admitted.
 async fn drive<F: Future<Output = bool> + 'static>(
     run: &Run,
-    request: impl Fn(usize) -> F + 'static,
+    request: impl Fn(usize, u64) -> F + 'static,
 ) -> u64 {
-    let request = Rc::new(request);
+    let (request, callers) = (Rc::new(request), run.callers);
     let each = run.requests / (GATEWAYS * CLIENTS) as u64;
     let between = run.pace.map(|pace| Duration::from_secs(1) * CLIENTS as u32 / pace);
     let clients = (0..GATEWAYS * CLIENTS).map(|client| {
@@ -221,7 +240,8 @@ async fn drive<F: Future<Output = bool> + 'static>(
                 if let Some(between) = between {
                     tokio::time::sleep_until((start + between * nth as u32).into()).await;
                 }
-                admitted += u64::from(request(client % GATEWAYS).await);
+                let caller = (nth + client as u64) % callers;
+                admitted += u64::from(request(client % GATEWAYS, caller).await);
                 if nth % 64 == 0 {
                     tokio::task::yield_now().await;
                 }
