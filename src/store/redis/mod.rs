@@ -11,6 +11,7 @@ mod node;
 mod options;
 mod place;
 mod presence;
+mod probe;
 mod script;
 mod sentinel;
 mod shared;

@@ -18,7 +18,7 @@ use super::{
     Credentials, Failure, RedisOptions,
     gate::{Gate, Pass},
     place::slot_tag,
-    script::Scripts,
+    probe::probe,
     sentinel::Sentinel,
 };
 use crate::store::SetupError;
@@ -150,14 +150,22 @@ impl Node {
         opened.map_err(|why| why.failure)
     }
 
-    /// Uses the pass: connects, and makes sure that Redis writes; loads the scripts on the way.
+    /// Uses the pass: connects, and makes sure that Redis writes and knows the scripts.
     pub(super) async fn connect(&self, pass: Pass<'_>) -> Result<Connected, Failure> {
-        let connected = match self.open().await {
-            Ok(connection) => self.probe(connection).await,
-            Err(failure) => Err(failure),
-        };
+        let connected = self.ready().await;
         let epoch = pass.end(connected.as_ref().map(drop).map_err(|&failure| failure));
         Ok(Connected { connection: connected?, epoch })
+    }
+
+    async fn ready(&self) -> Result<MultiplexedConnection, Failure> {
+        let mut connection = self.open().await?;
+        let namespace = &self.options.namespace;
+        let key = match u16::try_from(self.slot.load(Ordering::Relaxed)) {
+            Ok(slot) => format!("{namespace}:{{{}}}:probe", slot_tag(slot)),
+            Err(_) => format!("{namespace}:probe"),
+        };
+        probe(&mut connection, &key, &self.options).await?;
+        Ok(connection)
     }
 
     /// Uses the pass: connects, whatever the server can do. That it cannot be reached is told at the gate;
@@ -168,30 +176,6 @@ impl Node {
             pass.end(Err(*failure));
         }
         opened
-    }
-
-    async fn probe(
-        &self,
-        mut connection: MultiplexedConnection,
-    ) -> Result<MultiplexedConnection, Failure> {
-        let mut probe = redis::pipe();
-        for load in Scripts::load() {
-            probe.add_command(load).ignore();
-        }
-        let namespace = &self.options.namespace;
-        let key = match u16::try_from(self.slot.load(Ordering::Relaxed)) {
-            Ok(slot) => format!("{namespace}:{{{}}}:probe", slot_tag(slot)),
-            Err(_) => format!("{namespace}:probe"),
-        };
-        probe.cmd("SET").arg(key).arg(1).arg("PX").arg(1_000).ignore();
-        let probing = probe.exec_async(&mut connection);
-        match time::timeout(self.options.response_timeout, probing).await {
-            Ok(Ok(())) => Ok(connection),
-            // A Cluster's node that serves other slots, or none, says so, and is well.
-            Ok(Err(error)) if is_elsewhere(&error) => Ok(connection),
-            Ok(Err(error)) => Err(Failure::of(&error)),
-            Err(_) => Err(Failure::Timeout),
-        }
     }
 }
 

@@ -12,6 +12,7 @@ use super::{
     node::{self, Node},
     place::{self, Place},
     presence::Keys,
+    probe::loading,
     script::{self, By, Scripts},
     sentinel::{Sentinel, Watch},
     worker::run,
@@ -275,7 +276,8 @@ impl Shared {
     /// The longest that the first report of presence can take.
     pub(in crate::store) fn patience(&self) -> Duration {
         // Connecting, its probe, the report, and what is agreed on; of a Cluster, the map before.
-        let once = self.options.connect_timeout + 3 * self.options.response_timeout;
+        let waits = self.options.connect_timeout + 3 * self.options.response_timeout;
+        let once = waits + loading(&self.options);
         if self.is_cluster() { 2 * once } else { once }
     }
 }
