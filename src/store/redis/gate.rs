@@ -78,6 +78,17 @@ impl Gate {
         drop(changes.wait_for(down).await);
     }
 
+    /// How often the server came up.
+    pub(super) fn epoch(&self) -> u64 {
+        self.0.borrow().epoch
+    }
+
+    /// Returns when the server came up anew since `epoch`.
+    pub(super) async fn renewed(&self, epoch: u64) {
+        // The sender is a part of `self`: an error cannot be.
+        drop(self.0.subscribe().wait_for(|state| state.epoch != epoch).await);
+    }
+
     /// A keeper's turn: at once while the server is up.
     pub(super) async fn turn(&self) -> Pass<'_> {
         let mut changes = self.0.subscribe();
@@ -280,6 +291,18 @@ mod tests {
         assert!(!gate.is_down(), "it came up since");
         gate.fall(second, Failure::Io);
         assert!(gate.is_down());
+    }
+
+    #[tokio::test]
+    async fn a_server_that_came_up_anew_is_noticed() {
+        let gate = Gate::new();
+        let first = gate.turn().await.end(Ok(()));
+        assert!(soon(gate.renewed(first)).await.is_none());
+        gate.fall(first, Failure::Io);
+        assert!(soon(gate.renewed(first)).await.is_none(), "it is not up");
+        let second = gate.turn().await.end(Ok(()));
+        assert!(soon(gate.renewed(first)).await.is_some());
+        assert_eq!(gate.epoch(), second);
     }
 
     #[tokio::test]

@@ -168,6 +168,20 @@ impl Node {
         Ok(connection)
     }
 
+    /// Whether a connection still leads to somebody, whatever he says.
+    pub(super) async fn ping(&self, connection: &mut MultiplexedConnection) -> Result<(), Failure> {
+        let ping = redis::cmd("PING");
+        let pinging = ping.exec_async(connection);
+        match time::timeout(self.options.response_timeout, pinging).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => match Failure::of(&error) {
+                Failure::Server | Failure::Reply => Ok(()),
+                failure => Err(failure),
+            },
+            Err(_) => Err(Failure::Timeout),
+        }
+    }
+
     /// Uses the pass: connects, whatever the server can do. That it cannot be reached is told at the gate;
     /// that it can says nothing yet.
     pub(super) async fn reach(&self, pass: Pass<'_>) -> Result<MultiplexedConnection, Failure> {
