@@ -260,15 +260,16 @@ pub(super) fn client(
     opened.map_err(|_| SetupError::Url(expected))
 }
 
+/// Fills each half of a login that the URL leaves open.
 fn with_credentials(info: ConnectionInfo, credentials: &Credentials) -> ConnectionInfo {
     let mut settings = info.redis_settings().clone();
-    if settings.username().is_none() && settings.password().is_none() {
-        if let Some(username) = &credentials.username {
-            settings = settings.set_username(username);
-        }
-        if let Some(password) = &credentials.password {
-            settings = settings.set_password(password);
-        }
+    if let Some(username) = credentials.username.as_ref().filter(|_| settings.username().is_none())
+    {
+        settings = settings.set_username(username);
+    }
+    if let Some(password) = credentials.password.as_ref().filter(|_| settings.password().is_none())
+    {
+        settings = settings.set_password(password);
     }
     info.set_redis_settings(settings)
 }
@@ -295,5 +296,28 @@ pub(super) fn address(info: &ConnectionInfo) -> Option<(&str, u16)> {
             Some((host, *port))
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_half_of_a_login_is_the_urls_or_else_the_configured() {
+        let configured = Credentials { username: Some("us".into()), password: Some("hush".into()) };
+        for (login, wanted) in [
+            ("", (Some("us"), Some("hush"))),
+            ("me@", (Some("me"), Some("hush"))),
+            (":mine@", (Some("us"), Some("mine"))),
+            ("me:mine@", (Some("me"), Some("mine"))),
+        ] {
+            let client = client(&format!("redis://{login}h:1"), &configured, None).unwrap();
+            let settings = client.get_connection_info().redis_settings();
+            assert_eq!((settings.username(), settings.password()), wanted, "{login}");
+            let found = client_at(client.get_connection_info(), "h", 2).unwrap();
+            let settings = found.get_connection_info().redis_settings();
+            assert_eq!((settings.username(), settings.password()), wanted, "{login}");
+        }
     }
 }

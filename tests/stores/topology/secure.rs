@@ -108,6 +108,24 @@ async fn a_password_is_used_where_the_url_has_none() {
 }
 
 #[tokio::test]
+async fn each_half_of_a_login_is_taken_from_where_it_stands() {
+    let server = RedisServer::start();
+    let _: String = server.command(&["ACL", "SETUSER", "gateway", "on", ">hash", "~*", "+@all"]);
+    let _: String = server.command(&["ACL", "SETUSER", "default", "resetpass", ">hush"]);
+    let limit = limit("halves", 1_000);
+    for login in ["gateway@", ":hash@"] {
+        let url = format!("redis://{login}{}", server.address()).into();
+        let topology = Topology::Shards(vec![Shard { primary: url, replicas: vec![] }]);
+        let credentials = Credentials {
+            username: Some("gateway".into()).filter(|_| login.starts_with(':')),
+            password: Some(if login.starts_with(':') { "wrong" } else { "hash" }.into()),
+        };
+        let (_stores, store) = with(RedisOptions { credentials, ..options(topology) });
+        shared(login, &store, &limit, 1).await;
+    }
+}
+
+#[tokio::test]
 async fn a_sentinel_and_its_primary_have_their_own_passwords() {
     let mut server = RedisServer::absent_with(&["--requirepass", "hush"]);
     server.login = Some(":hush".to_owned());
