@@ -15,7 +15,7 @@ use redis::{
 use tokio::{sync::watch, time};
 
 use super::{
-    Credentials, Failure, RedisOptions,
+    Credentials, Failure, RedisOptions, code,
     gate::{Gate, Pass},
     place::slot_tag,
     probe::probe,
@@ -43,7 +43,9 @@ pub(super) struct Node {
     /// A slot that this node of a Cluster serves.
     slot: AtomicU32,
     /// Whether it was told why there is no connection.
-    told: AtomicBool,
+    unreached: AtomicBool,
+    /// Whether it was told why a connection is of no use.
+    unfit: AtomicBool,
 }
 
 enum Target {
@@ -76,7 +78,8 @@ impl Node {
             lost: AtomicUsize::new(0),
             revoked: watch::Sender::new(0),
             slot: AtomicU32::new(NO_SLOT),
-            told: AtomicBool::new(false),
+            unreached: AtomicBool::new(false),
+            unfit: AtomicBool::new(false),
         }
     }
 
@@ -140,14 +143,27 @@ impl Node {
             Target::Server(client) => open(client, self.options.connect_timeout).await,
             Target::Sentinel(sentinel) => sentinel.primary(&self.options).await,
         };
-        match &opened {
-            Ok(_) => self.told.store(false, Ordering::Relaxed),
-            Err(why) if !self.told.swap(true, Ordering::Relaxed) => {
-                tracing::warn!(shard = &*self.name, why = %why.why, "no connection to Redis");
+        self.tell(&self.unreached, "no connection to Redis", opened)
+    }
+
+    /// Tells why, once until it goes well again.
+    fn tell<T>(
+        &self,
+        told: &AtomicBool,
+        what: &str,
+        outcome: Result<T, Unconnected>,
+    ) -> Result<T, Failure> {
+        let unconnected = match outcome {
+            Ok(connected) => {
+                told.store(false, Ordering::Relaxed);
+                return Ok(connected);
             }
-            Err(_) => {}
+            Err(unconnected) => unconnected,
+        };
+        if !told.swap(true, Ordering::Relaxed) {
+            tracing::warn!(shard = &*self.name, why = %unconnected.why, "{what}");
         }
-        opened.map_err(|why| why.failure)
+        Err(unconnected.failure)
     }
 
     /// Uses the pass: connects, and makes sure that Redis writes and knows the scripts.
@@ -164,7 +180,8 @@ impl Node {
             Ok(slot) => format!("{namespace}:{{{}}}:probe", slot_tag(slot)),
             Err(_) => format!("{namespace}:probe"),
         };
-        probe(&mut connection, &key, &self.options).await?;
+        let probed = probe(&mut connection, &key, &self.options).await;
+        self.tell(&self.unfit, "Redis answers, but limits cannot use it", probed)?;
         Ok(connection)
     }
 
@@ -199,6 +216,14 @@ pub(super) struct Unconnected {
     pub(super) why: String,
 }
 
+impl Unconnected {
+    /// By what a server answered.
+    pub(super) fn by(error: &redis::RedisError) -> Self {
+        let failure = Failure::of(error);
+        Self { failure, why: code(error).unwrap_or_else(|| failure.label().to_owned()) }
+    }
+}
+
 impl From<Failure> for Unconnected {
     fn from(failure: Failure) -> Self {
         Self { failure, why: failure.label().to_owned() }
@@ -226,18 +251,16 @@ pub(super) async fn open(
         Ok(Err(error)) => error,
         Err(_) => return Err(Failure::Timeout.into()),
     };
-    let failure = Failure::of(&error);
-    let why = if error.kind() == redis::ErrorKind::AuthenticationFailed
+    let mut unconnected = Unconnected::by(&error);
+    if error.kind() == redis::ErrorKind::AuthenticationFailed
         || matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM"))
     {
-        "the user name or the password is refused".to_owned()
+        "the user name or the password is refused".clone_into(&mut unconnected.why);
     } else if error.is_io_error() {
         // The system's or TLS' own words: nothing was answered yet.
-        error.to_string()
-    } else {
-        error.code().unwrap_or(failure.label()).to_owned()
-    };
-    Err(Unconnected { failure, why })
+        unconnected.why = error.to_string();
+    }
+    Err(unconnected)
 }
 
 /// Reads a URL. The error does not repeat it: it may hold a password.

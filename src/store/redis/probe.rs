@@ -6,7 +6,11 @@ use std::time::Duration;
 use redis::{RedisResult, Value, aio::MultiplexedConnection};
 use tokio::time;
 
-use super::{Failure, RedisOptions, node::is_elsewhere, script::Scripts};
+use super::{
+    Failure, RedisOptions,
+    node::{Unconnected, is_elsewhere},
+    script::Scripts,
+};
 
 /// How long what was written stays, in ms.
 const LIFETIME: u64 = 1_000;
@@ -17,16 +21,16 @@ pub(super) async fn probe(
     connection: &mut MultiplexedConnection,
     key: &str,
     options: &RedisOptions,
-) -> Result<(), Failure> {
+) -> Result<(), Unconnected> {
     let mut asking = redis::pipe();
     asking.ignore_errors().add_command(Scripts::exist());
     asking.cmd("SET").arg(key).arg(1).arg("PX").arg(LIFETIME);
     let asking = asking.query_async::<(RedisResult<Vec<bool>>, RedisResult<Value>)>(connection);
     let (known, written) = within(options.response_timeout, asking).await?;
-    let known = known.map_err(|error| Failure::of(&error))?;
+    let known = known.map_err(|error| Unconnected::by(&error))?;
     match written {
         // A Cluster's node that serves other slots, or none, says so, and is well.
-        Err(error) if !is_elsewhere(&error) => return Err(Failure::of(&error)),
+        Err(error) if !is_elsewhere(&error) => return Err(Unconnected::by(&error)),
         _ => {}
     }
     let loads = Scripts::load(&known);
@@ -44,10 +48,10 @@ pub(super) fn loading(options: &RedisOptions) -> Duration {
 async fn within<T>(
     patience: Duration,
     asking: impl Future<Output = RedisResult<T>>,
-) -> Result<T, Failure> {
+) -> Result<T, Unconnected> {
     match time::timeout(patience, asking).await {
         Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(error)) => Err(Failure::of(&error)),
-        Err(_) => Err(Failure::Timeout),
+        Ok(Err(error)) => Err(Unconnected::by(&error)),
+        Err(_) => Err(Failure::Timeout.into()),
     }
 }
