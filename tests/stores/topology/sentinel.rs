@@ -3,7 +3,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{CHANGE, ask, every_algorithm_counts, is_exact, shared, stores};
 use crate::{
-    redis_topology::SentinelTrio,
+    redis_server::RedisServer,
+    redis_topology::{SentinelTrio, primary, replica_of},
+    refuser::Refuser,
     support::{charge, eventually, limit},
 };
 
@@ -53,5 +55,42 @@ async fn a_primary_is_followed_wherever_sentinel_says_that_it_is() {
     eventually("Sentinel names the first again", CHANGE, async || trio.primary() == Some(0)).await;
     shared("the first decides again", &store, &limit, 1).await;
     eventually("all is well", CHANGE, async || stores.status().is_healthy()).await;
+    stop.cancel();
+}
+
+/// A sentinel that names this server, whatever it is asked.
+fn naming(server: &RedisServer) -> Refuser {
+    let port = server.port().to_string();
+    let sentinel = Refuser::before(&server.url());
+    sentinel.answer(&format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len()));
+    sentinel
+}
+
+#[tokio::test]
+async fn where_sentinels_do_not_agree_the_one_that_is_a_primary_is_kept() {
+    let first = primary();
+    let second = replica_of(&first);
+    let sentinels = [naming(&second), naming(&first)];
+    let stores = stores(Topology::Sentinel {
+        master: "main".into(),
+        nodes: sentinels.iter().map(|sentinel| sentinel.url().into()).collect(),
+        credentials: Credentials::default(),
+    });
+    let stop = CancellationToken::new();
+    tokio::spawn(stores.clone().run(stop.clone()));
+    let (store, limit) = (stores.worker(), limit("tie", 1_000_000));
+    shared("the primary is found", &store, &limit, 1).await;
+    // The control task reports and asks the sentinels, one after the other.
+    let reports = || -> u32 {
+        let stats: String = first.command(&["INFO", "commandstats"]);
+        let count = stats.split_once("cmdstat_eval:calls=").and_then(|(_, c)| c.split(',').next());
+        count.map_or(0, |count| count.parse().expect("a number"))
+    };
+    let before = reports();
+    eventually("the sentinels were asked again", CHANGE, async || {
+        assert!(!ask(&store, &[charge(&limit, 1)]).await.fallback, "it is not taken away");
+        reports() > before + 2
+    })
+    .await;
     stop.cancel();
 }
