@@ -7,7 +7,7 @@ use std::sync::{
 };
 
 use futures_util::future::join_all;
-use redis::FromRedisValue;
+use redis::{Pipeline, RedisResult, Value};
 use tokio::{sync::watch, time};
 
 use super::{
@@ -155,6 +155,19 @@ fn secret(seed: &str) -> Option<u128> {
     u128::from_str_radix(seed, 16).ok()
 }
 
+/// The secret, if what stands in its place is one.
+fn held(value: Value) -> Option<String> {
+    redis::from_redis_value::<String>(value).ok().filter(|text| secret(text).is_some())
+}
+
+/// The same answer; `Nil` instead of the word that a key is of another type.
+fn untyped(answer: RedisResult<Value>) -> RedisResult<Value> {
+    match answer {
+        Err(error) if error.code() == Some("WRONGTYPE") => Ok(Value::Nil),
+        answer => answer,
+    }
+}
+
 impl<'a> Reporter<'a> {
     pub(in crate::store) fn new(presence: &'a Presence, shared: &'a Shared) -> Self {
         let seats = if shared.is_cluster() {
@@ -211,12 +224,14 @@ impl<'a> Reporter<'a> {
             let (first, second) = presence.seed();
             let ours = format!("{first:016x}{second:016x}");
             let set = seats[answering].offer(shared, keys, &ours).await;
-            let mut seed = set.inspect_err(|&failure| answers[answering] = Err(failure))?;
-            if secret(&seed).is_none() {
-                // Nobody could ever agree on that.
+            let set = set.inspect_err(|&failure| answers[answering] = Err(failure))?;
+            let seed = if let Some(seed) = set {
+                seed
+            } else {
+                // Nobody could ever agree on what is there.
                 seats[answering].overwrite(shared, keys, &ours).await?;
-                seed = ours;
-            }
+                ours
+            };
             if let Ok(answer) = &mut answers[answering] {
                 answer.seed = Some(seed.clone());
             }
@@ -266,38 +281,46 @@ impl Seat {
     ) -> Result<Answer, Failure> {
         let mut pipe = redis::pipe();
         pipe.cmd("GET").arg(&keys.seed);
-        pipe.cmd("EXPIRE").arg(&keys.seed).arg(SEED_LIFETIME).ignore();
+        pipe.cmd("EXPIRE").arg(&keys.seed).arg(SEED_LIFETIME);
         pipe.add_command(presence.command(keys, LIFETIME, self.told_at));
-        let answer = self.ask(shared, keys, &pipe).await?;
-        let (seed, (gateways, now, deleted)): (Option<String>, (u32, u64, Vec<String>)) = answer;
+        let [seed, _, report] = self.ask(shared, keys, pipe).await?;
+        let report = redis::from_redis_value(report).map_err(|_| Failure::Reply)?;
+        let (gateways, now, deleted): (u32, u64, Vec<String>) = report;
         let more = now.checked_sub(self.told_at).is_none_or(|silence| silence >= NOTE_LIFETIME);
         self.told_at = now;
         let records = deleted.iter().filter_map(|name| u128::from_str_radix(name, 16).ok());
         let deleted = Deleted { records: records.collect(), more };
-        Ok(Answer { seed: seed.filter(|seed| secret(seed).is_some()), gateways, deleted })
+        Ok(Answer { seed: held(seed), gateways, deleted })
     }
 
-    /// Sets our secret where there is none; gives the one that holds.
-    async fn offer(&mut self, shared: &Shared, keys: &Keys, ours: &str) -> Result<String, Failure> {
+    /// Sets our secret where there is nothing; gives the one that holds, if what is there is one.
+    async fn offer(
+        &mut self,
+        shared: &Shared,
+        keys: &Keys,
+        ours: &str,
+    ) -> Result<Option<String>, Failure> {
         let mut pipe = redis::pipe();
-        pipe.cmd("SET").arg(&keys.seed).arg(ours).arg("NX").arg("EX").arg(SEED_LIFETIME).ignore();
+        pipe.cmd("SET").arg(&keys.seed).arg(ours).arg("NX").arg("EX").arg(SEED_LIFETIME);
         pipe.cmd("GET").arg(&keys.seed);
-        let (seed,) = self.ask(shared, keys, &pipe).await?;
-        Ok(seed)
+        let [_, seed] = self.ask(shared, keys, pipe).await?;
+        Ok(held(seed))
     }
 
     async fn overwrite(&mut self, shared: &Shared, keys: &Keys, seed: &str) -> Result<(), Failure> {
         let mut pipe = redis::pipe();
-        pipe.cmd("SET").arg(&keys.seed).arg(seed).arg("EX").arg(SEED_LIFETIME).ignore();
-        self.ask(shared, keys, &pipe).await
+        pipe.cmd("SET").arg(&keys.seed).arg(seed).arg("EX").arg(SEED_LIFETIME);
+        let [_] = self.ask(shared, keys, pipe).await?;
+        Ok(())
     }
 
-    async fn ask<T: FromRedisValue>(
+    /// What each command is answered: `Nil` where something of another type is in the way.
+    async fn ask<const N: usize>(
         &mut self,
         shared: &Shared,
         keys: &Keys,
-        pipe: &redis::Pipeline,
-    ) -> Result<T, Failure> {
+        mut pipe: Pipeline,
+    ) -> Result<[Value; N], Failure> {
         let (_, Connected { connection, .. }) = match &mut self.connection {
             Some(connected) => connected,
             none => {
@@ -309,9 +332,13 @@ impl Seat {
                 none.insert((node, connected))
             }
         };
-        let asked = time::timeout(shared.options.response_timeout, pipe.query_async(connection));
+        let asking = async {
+            let answers: Vec<_> = pipe.ignore_errors().query_async(connection).await?;
+            answers.into_iter().map(untyped).collect::<RedisResult<Vec<Value>>>()
+        };
+        let asked = time::timeout(shared.options.response_timeout, asking);
         let (failure, is_misled) = match asked.await {
-            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Ok(answers)) => return answers.try_into().map_err(|_| Failure::Reply),
             Ok(Err(error)) => (Failure::of(&error), is_elsewhere(&error)),
             Err(_) => (Failure::Timeout, false),
         };
