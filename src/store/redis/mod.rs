@@ -13,6 +13,7 @@ mod place;
 mod presence;
 mod probe;
 mod script;
+mod seat;
 mod sentinel;
 mod shared;
 mod worker;
