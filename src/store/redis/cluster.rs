@@ -279,7 +279,7 @@ fn number(value: &Value) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{Credentials, Topology},
+        super::{Connector, Credentials, Presence, Reporter, Shared, Topology, shared::Servers},
         *,
     };
 
@@ -304,16 +304,41 @@ mod tests {
         assert_eq!(read, [range(0..=99, "10.0.0.1", 7_000), range(100..=16_383, "seed", 7_001)]);
     }
 
-    #[tokio::test]
-    async fn a_slot_that_moved_to_a_host_without_a_name_is_looked_for_in_a_new_map() {
-        let options = Arc::new(RedisOptions {
-            topology: Topology::Cluster(Vec::new()),
+    fn options() -> RedisOptions {
+        RedisOptions {
+            topology: Topology::Cluster(vec!["redis://127.0.0.1:1".into()]),
             credentials: Credentials::default(),
             tls_ca: None,
             namespace: "t".into(),
-            connect_timeout: Duration::ZERO,
-            response_timeout: Duration::ZERO,
-        });
+            connect_timeout: Duration::from_secs(1),
+            response_timeout: Duration::from_secs(1),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_map_whose_nodes_are_all_gone_is_read_again_by_whoever_asks_them() {
+        for is_throttle in [true, false] {
+            let shared = Arc::new(Shared::new(options()).unwrap());
+            let Servers::Cluster(cluster) = &shared.servers else { panic!("a Cluster") };
+            let mut map = SlotMap::empty();
+            let gone = &cluster.seeds[0];
+            let at = map.enter(gone);
+            map.owners.fill(at);
+            cluster.map.store(Arc::new(map));
+            gone.gate.turn().await.end(Err(Failure::Io));
+            if is_throttle {
+                assert!(Connector::new(Arc::clone(&shared)).connect("t").await.is_err());
+            } else {
+                Reporter::new(&Presence::new((0, 0), 0), &shared).report().await;
+            }
+            let reading = time::timeout(Duration::from_secs(5), cluster.read_once());
+            assert!(reading.await.is_ok(), "throttle: {is_throttle}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_slot_that_moved_to_a_host_without_a_name_is_looked_for_in_a_new_map() {
+        let options = Arc::new(options());
         let client = node::client("redis://seed:1", &options.credentials, None).unwrap();
         let like = client.get_connection_info().clone();
         let asked = Node::server(client, Arc::clone(&options));

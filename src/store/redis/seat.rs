@@ -150,8 +150,11 @@ impl Seat {
                     Some(node) => Arc::clone(node),
                     None => shared.node_of_tag(&keys.tag).await?,
                 };
-                let connected = node.connect(node.gate.follow(false).await?).await?;
-                none.insert((node, connected))
+                let connected = match node.gate.follow(false).await {
+                    Ok(pass) => node.connect(pass).await,
+                    Err(failure) => Err(failure),
+                };
+                none.insert((node, connected.inspect_err(|_| shared.misled())?))
             }
         };
         let asking = async {

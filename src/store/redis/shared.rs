@@ -248,6 +248,7 @@ impl Shared {
             Err(Unanswered(failure, error)) => (failure, error),
         };
         let (Servers::Cluster(cluster), Some(error)) = (&self.servers, error) else {
+            self.misled();
             return Err(failure);
         };
         let (node, asking) = cluster.redirect(&error, &node).ok_or(failure)?;
@@ -305,8 +306,12 @@ impl Connector {
     /// workers look for a server that is down, waits for what the next of them finds: a second or so.
     pub(crate) async fn connect(&self, tag: &str) -> Result<MultiplexedConnection, Failure> {
         let node = self.shared.node_of_tag(tag).await?;
-        // What is read there is of use even if nothing can be written.
-        node.reach(node.gate.follow(true).await?).await
+        let reached = match node.gate.follow(true).await {
+            // What is read there is of use even if nothing can be written.
+            Ok(pass) => node.reach(pass).await,
+            Err(failure) => Err(failure),
+        };
+        reached.inspect_err(|_| self.shared.misled())
     }
 
     /// What kind of failure an error is. Where the server has the keys no more, or cannot write them, it
