@@ -18,6 +18,7 @@ mod sentinel;
 mod shared;
 mod worker;
 
+pub(crate) use self::shared::Reached;
 pub use self::{
     options::{Credentials, RedisOptions, Shard, Topology},
     shared::{Connector, ShardStatus},

@@ -223,8 +223,9 @@ impl<'a> Reporter<'a> {
     /// Says goodbye, so that the others need not wait to notice.
     pub(in crate::store) async fn leave(self) {
         let Self { presence, shared, keys, seats } = self;
-        let goodbyes = seats.into_iter().filter_map(|seat| seat.connection).map(async |(_, to)| {
-            let (mut connection, command) = (to.connection, presence.command(&keys, 0, 0));
+        let goodbyes = seats.into_iter().filter_map(|seat| seat.connection).map(async |held| {
+            let (mut connection, command) =
+                (held.connected.connection, presence.command(&keys, 0, 0));
             let leaving = command.exec_async(&mut connection);
             // A farewell that does not arrive is noticed by the absence of reports.
             let _ = time::timeout(shared.options.response_timeout, leaving).await;

@@ -6,7 +6,7 @@ use std::{
 };
 
 use redis::{Pipeline, RedisResult, Value};
-use tokio::time;
+use tokio::{sync::watch, time};
 
 use super::{
     Failure, Shared,
@@ -18,11 +18,18 @@ use super::{
 pub(super) struct Seat {
     /// None of a Cluster: it is looked for each time.
     node: Option<Arc<Node>>,
-    pub(super) connection: Option<(Arc<Node>, Connected)>,
+    pub(super) connection: Option<Held>,
     /// When the last report was made, by the server's clock (ms).
     told_at: u64,
     /// Without a failure.
     run: Run,
+}
+
+/// A seat's connection.
+pub(super) struct Held {
+    node: Arc<Node>,
+    pub(super) connected: Connected,
+    revocations: watch::Receiver<u64>,
 }
 
 /// Reports that follow each other, since the last that failed.
@@ -143,20 +150,13 @@ impl Seat {
         keys: &Keys,
         mut pipe: Pipeline,
     ) -> Result<[Value; N], Failure> {
-        let (_, Connected { connection, .. }) = match &mut self.connection {
-            Some(connected) => connected,
-            none => {
-                let node = match &self.node {
-                    Some(node) => Arc::clone(node),
-                    None => shared.node_of_tag(&keys.tag).await?,
-                };
-                let connected = match node.gate.follow(false).await {
-                    Ok(pass) => node.connect(pass).await,
-                    Err(failure) => Err(failure),
-                };
-                none.insert((node, connected.inspect_err(|_| shared.misled())?))
-            }
+        // Not to a server that is the primary no more.
+        let is_led = |held: &Held| held.revocations.has_changed().is_ok_and(|is_old| !is_old);
+        let held = match self.connection.take().filter(is_led) {
+            Some(held) => held,
+            None => self.connect(shared, keys).await?,
         };
+        let connection = &mut self.connection.insert(held).connected.connection;
         let asking = async {
             let answers: Vec<_> = pipe.ignore_errors().query_async(connection).await?;
             answers.into_iter().map(untyped).collect::<RedisResult<Vec<Value>>>()
@@ -168,10 +168,24 @@ impl Seat {
             Err(_) => (Failure::Timeout, false),
         };
         shared.misled();
-        if let Some((node, connected)) = self.connection.take().filter(|_| !is_misled) {
-            node.gate.fall(connected.epoch, failure);
+        if let Some(held) = self.connection.take().filter(|_| !is_misled) {
+            held.node.gate.fall(held.connected.epoch, failure);
         }
         Err(failure)
+    }
+
+    async fn connect(&self, shared: &Shared, keys: &Keys) -> Result<Held, Failure> {
+        let node = match &self.node {
+            Some(node) => Arc::clone(node),
+            None => shared.node_of_tag(&keys.tag).await?,
+        };
+        let revocations = node.revocations();
+        let connected = match node.gate.follow(false).await {
+            Ok(pass) => node.connect(pass).await,
+            Err(failure) => Err(failure),
+        };
+        let connected = connected.inspect_err(|_| shared.misled())?;
+        Ok(Held { node, connected, revocations })
     }
 }
 

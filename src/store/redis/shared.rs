@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue, RedisError, aio::MultiplexedConnection};
-use tokio::time;
+use tokio::{sync::watch, time};
 
 use super::{
     Failure, RedisOptions, Topology,
@@ -286,6 +286,19 @@ impl Shared {
 /// No answer, and what the server said instead.
 struct Unanswered(Failure, Option<RedisError>);
 
+/// A connection of somebody without a breaker.
+pub(crate) struct Reached {
+    pub(crate) connection: MultiplexedConnection,
+    revocations: watch::Receiver<u64>,
+}
+
+impl Reached {
+    /// Whether it leads to a server that is the primary no more.
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.revocations.has_changed().unwrap_or(true)
+    }
+}
+
 /// Opens connections to the shared store, for whoever needs one of their own.
 #[derive(Clone)]
 pub struct Connector {
@@ -304,14 +317,16 @@ impl Connector {
 
     /// Connects to the server that has the keys with this hash tag, within the connect timeout. While
     /// workers look for a server that is down, waits for what the next of them finds: a second or so.
-    pub(crate) async fn connect(&self, tag: &str) -> Result<MultiplexedConnection, Failure> {
+    pub(crate) async fn connect(&self, tag: &str) -> Result<Reached, Failure> {
         let node = self.shared.node_of_tag(tag).await?;
+        let revocations = node.revocations();
         let reached = match node.gate.follow(true).await {
             // What is read there is of use even if nothing can be written.
             Ok(pass) => node.reach(pass).await,
             Err(failure) => Err(failure),
         };
-        reached.inspect_err(|_| self.shared.misled())
+        let connection = reached.inspect_err(|_| self.shared.misled())?;
+        Ok(Reached { connection, revocations })
     }
 
     /// What kind of failure an error is. Where the server has the keys no more, or cannot write them, it

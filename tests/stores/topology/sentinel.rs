@@ -1,4 +1,10 @@
-use tidegate::store::{Credentials, Topology};
+use std::sync::Arc;
+
+use tidegate::{
+    clock::Clock,
+    store::{Credentials, Stores, Topology},
+    throttle::{redis::RedisLink, sync::Exchange},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{CHANGE, ask, every_algorithm_counts, is_exact, shared, stores};
@@ -58,39 +64,82 @@ async fn a_primary_is_followed_wherever_sentinel_says_that_it_is() {
     stop.cancel();
 }
 
-/// A sentinel that names this server, whatever it is asked.
-fn naming(server: &RedisServer) -> Refuser {
+/// Makes a sentinel name this server, whatever it is asked.
+fn name(sentinel: &Refuser, server: &RedisServer) {
     let port = server.port().to_string();
-    let sentinel = Refuser::before(&server.url());
     sentinel.answer(&format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len()));
+}
+
+/// A sentinel that names this server.
+fn naming(server: &RedisServer) -> Refuser {
+    let sentinel = Refuser::before(&server.url());
+    name(&sentinel, server);
     sentinel
+}
+
+fn watched(sentinels: &[Refuser]) -> Arc<Stores> {
+    stores(Topology::Sentinel {
+        master: "main".into(),
+        nodes: sentinels.iter().map(|sentinel| sentinel.url().into()).collect(),
+        credentials: Credentials::default(),
+    })
+}
+
+/// How many reports of presence came there.
+fn reports(server: &RedisServer) -> u32 {
+    let stats: String = server.command(&["INFO", "commandstats"]);
+    let count = stats.split_once("cmdstat_eval:calls=").and_then(|(_, c)| c.split(',').next());
+    count.map_or(0, |count| count.parse().expect("a number"))
 }
 
 #[tokio::test]
 async fn where_sentinels_do_not_agree_the_one_that_is_a_primary_is_kept() {
     let first = primary();
     let second = replica_of(&first);
-    let sentinels = [naming(&second), naming(&first)];
-    let stores = stores(Topology::Sentinel {
-        master: "main".into(),
-        nodes: sentinels.iter().map(|sentinel| sentinel.url().into()).collect(),
-        credentials: Credentials::default(),
-    });
+    let stores = watched(&[naming(&second), naming(&first)]);
     let stop = CancellationToken::new();
     tokio::spawn(stores.clone().run(stop.clone()));
     let (store, limit) = (stores.worker(), limit("tie", 1_000_000));
     shared("the primary is found", &store, &limit, 1).await;
     // The control task reports and asks the sentinels, one after the other.
-    let reports = || -> u32 {
-        let stats: String = first.command(&["INFO", "commandstats"]);
-        let count = stats.split_once("cmdstat_eval:calls=").and_then(|(_, c)| c.split(',').next());
-        count.map_or(0, |count| count.parse().expect("a number"))
-    };
-    let before = reports();
+    let before = reports(&first);
     eventually("the sentinels were asked again", CHANGE, async || {
         assert!(!ask(&store, &[charge(&limit, 1)]).await.fallback, "it is not taken away");
-        reports() > before + 2
+        reports(&first) > before + 2
     })
     .await;
+    stop.cancel();
+}
+
+#[tokio::test]
+async fn everybody_leaves_a_primary_that_is_none_any_more_though_it_is_well() {
+    let (old, new) = (primary(), primary());
+    let sentinels = [naming(&old), naming(&old)];
+    let stores = watched(&sentinels);
+    let stop = CancellationToken::new();
+    tokio::spawn(stores.clone().run(stop.clone()));
+    let (store, limit) = (stores.worker(), limit("left", 1_000_000));
+    let connector = stores.connector().expect("a Redis");
+    let mut throttle = RedisLink::new(connector, "throttle", Clock::system(), Arc::default());
+    shared("the old one decides", &store, &limit, 1).await;
+    throttle.agree(None).await.expect("an answer");
+    eventually("it is reported there", CHANGE, async || reports(&old) > 0).await;
+
+    for sentinel in &sentinels {
+        name(sentinel, &new);
+    }
+    let scripts = |server: &RedisServer| {
+        let stats: String = server.command(&["INFO", "commandstats"]);
+        stats.lines().filter(|line| line.starts_with("cmdstat_eval")).collect::<String>()
+    };
+    eventually("the worker asks the new one", CHANGE, async || {
+        ask(&store, &[charge(&limit, 1)]).await;
+        !scripts(&new).is_empty()
+    })
+    .await;
+    eventually("it is reported there", CHANGE, async || reports(&new) > 0).await;
+    let before = scripts(&old);
+    throttle.agree(None).await.expect("an answer");
+    assert_eq!(scripts(&old), before, "nobody asks the old one");
     stop.cancel();
 }
