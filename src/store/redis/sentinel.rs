@@ -106,8 +106,8 @@ impl Watch {
         Self { sentinel, node, connections }
     }
 
-    /// Asks once; when more name another address than the one that is in use, every connection is called
-    /// wrong.
+    /// Asks once; when more name another address than the one that is in use, and that one says that it is
+    /// the primary, every connection is called wrong.
     pub(super) async fn look(&mut self, options: &RedisOptions) {
         let Some(current) = self.sentinel.current.lock().clone() else { return };
         let sentinel = &self.sentinel;
@@ -122,6 +122,10 @@ impl Watch {
         });
         let named: Vec<_> = join_all(asked).await.into_iter().flatten().collect();
         let Some(address) = overruled(&named, &current) else { return };
+        // A primary that is well is not left for one that would not do, once a second.
+        if sentinel.open(address, options).await.is_err() {
+            return;
+        }
         // Once for each move: the next connection tells where it went.
         *sentinel.current.lock() = None;
         let (shard, primary) = (&*sentinel.master, format!("{}:{}", address.0, address.1));

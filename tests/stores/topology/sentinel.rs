@@ -93,21 +93,28 @@ fn reports(server: &RedisServer) -> u32 {
 }
 
 #[tokio::test]
-async fn where_sentinels_do_not_agree_the_one_that_is_a_primary_is_kept() {
+async fn a_primary_is_kept_where_sentinels_name_no_other_that_is_one() {
     let first = primary();
     let second = replica_of(&first);
-    let stores = watched(&[naming(&second), naming(&first)]);
+    let sentinels = [naming(&second), naming(&first)];
+    let stores = watched(&sentinels);
     let stop = CancellationToken::new();
     tokio::spawn(stores.clone().run(stop.clone()));
     let (store, limit) = (stores.worker(), limit("tie", 1_000_000));
     shared("the primary is found", &store, &limit, 1).await;
     // The control task reports and asks the sentinels, one after the other.
-    let before = reports(&first);
-    eventually("the sentinels were asked again", CHANGE, async || {
-        assert!(!ask(&store, &[charge(&limit, 1)]).await.fallback, "it is not taken away");
-        reports(&first) > before + 2
-    })
-    .await;
+    for is_agreed in [false, true] {
+        if is_agreed {
+            // They agree on one that says itself that it is none.
+            name(&sentinels[1], &second);
+        }
+        let before = reports(&first);
+        eventually("the sentinels were asked again", CHANGE, async || {
+            assert!(!ask(&store, &[charge(&limit, 1)]).await.fallback, "it is not taken away");
+            reports(&first) > before + 2
+        })
+        .await;
+    }
     stop.cancel();
 }
 
