@@ -131,11 +131,6 @@ impl RedisUrl {
         number.unwrap_or(0)
     }
 
-    /// Whether the URL names a user or has a password.
-    pub fn has_user(&self) -> bool {
-        self.0.contains('@')
-    }
-
     fn server(&self) -> &str {
         let rest = self.0.split_once("://").map_or(&*self.0, |(_, rest)| rest);
         rest.rsplit_once('@').map_or(rest, |(_, server)| server)

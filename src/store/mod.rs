@@ -25,6 +25,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::redis::Reached;
 use self::{
     ahead::Tokens,
     journal::{Journal, Noting},

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    store::{Connector, Failure},
+    store::{Connector, Failure, Reached},
 };
 
 /// How long one call may take. A minute's filter has megabytes: much longer than a decision.
@@ -35,7 +35,7 @@ pub struct RedisLink {
     agree: Script,
     read: Script,
     commit: Script,
-    connection: Option<MultiplexedConnection>,
+    connection: Option<Reached>,
 }
 
 impl RedisLink {
@@ -74,7 +74,7 @@ impl RedisLink {
         key: &str,
         arguments: impl Fn(&mut Cmd),
     ) -> Result<T, Failure> {
-        let connection = self.connection.as_mut().ok_or(Failure::Io)?.clone();
+        let connection = self.connection.as_ref().ok_or(Failure::Io)?.connection.clone();
         let outcome = self.try_run(connection, script(self), key, arguments).await;
         if outcome.as_ref().is_err_and(|failure| *failure != Failure::Server) {
             self.connection = None;
@@ -109,7 +109,8 @@ impl RedisLink {
 impl Exchange for RedisLink {
     async fn agree(&mut self, ours: Option<&Seed>) -> Result<Agreed, Failure> {
         // The first call of a tick, and the only one that connects.
-        if self.connection.is_none() {
+        if self.connection.as_ref().is_none_or(Reached::is_revoked) {
+            self.connection = None;
             self.connection = Some(self.connector.connect(&self.name).await?);
         }
         let ours = ours.map_or(String::new(), |seed| seed.to_text());

@@ -140,6 +140,8 @@ async fn gateways_count_each_other_and_agree_on_the_secret() {
 
     stop_other.cancel();
     other_control.await.unwrap();
+    // Believed when reports have followed each other for 5 s.
+    let seconds = Duration::from_secs(7);
     eventually("the other has left", seconds, async || one.status().gateways == 1).await;
     stop_one.cancel();
 }

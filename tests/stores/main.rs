@@ -19,6 +19,8 @@ mod burden;
 
 /// What is promised of every algorithm, in memory and in Redis.
 mod conformance;
+/// What a new connection loads, and how one that died is found.
+mod connect;
 /// Rust and Lua give the same answers to the same random sequences.
 mod differential;
 /// Concurrent charges admit the quota exactly; every key has an end.

@@ -80,17 +80,23 @@ async fn who_heard_nothing_for_long_forgets_whom_it_refused() {
 
 #[tokio::test]
 async fn what_is_no_secret_is_replaced() {
-    let redis = RedisServer::start();
-    redis.command::<()>(&["SET", "tidegate:seed", "hush"]);
-    let fleet = [stores(&redis, Clock::system()), stores(&redis, Clock::system())];
-    let stop = CancellationToken::new();
-    for stores in &fleet {
-        tokio::spawn(stores.clone().run(stop.clone()));
+    for nonsense in [
+        &["SET", "tidegate:seed", "hush"][..],
+        &["RPUSH", "tidegate:seed", "hush"],
+        &["EVAL", "redis.call('SET', KEYS[1], '\\254\\255')", "1", "tidegate:seed"],
+    ] {
+        let redis = RedisServer::start();
+        redis.command::<()>(nonsense);
+        let fleet = [stores(&redis, Clock::system()), stores(&redis, Clock::system())];
+        let stop = CancellationToken::new();
+        for stores in &fleet {
+            tokio::spawn(stores.clone().run(stop.clone()));
+        }
+        eventually(&format!("the gateways agree after {nonsense:?}"), PATIENCE, async || {
+            fleet.iter().all(|stores| stores.status().reachable && stores.status().gateways == 2)
+                && fleet[0].seed() == fleet[1].seed()
+        })
+        .await;
+        stop.cancel();
     }
-    eventually("the gateways agree", PATIENCE, async || {
-        fleet.iter().all(|stores| stores.status().reachable && stores.status().gateways == 2)
-            && fleet[0].seed() == fleet[1].seed()
-    })
-    .await;
-    stop.cancel();
 }

@@ -24,6 +24,9 @@ use crate::clock;
 /// The least time between two readings of the map.
 const BETWEEN_READINGS: Duration = Duration::from_secs(1);
 
+/// What stands for the name of a host that a node was not told.
+const UNTOLD: &str = "?";
+
 /// The owner of a slot that has none.
 const NOBODY: u16 = u16::MAX;
 
@@ -152,6 +155,10 @@ impl Cluster {
         let moved = error.code() == Some("MOVED");
         let (address, slot) = error.redirect_node().filter(|_| node::is_elsewhere(error))?;
         let (host, port) = address.rsplit_once(':')?;
+        if host == UNTOLD {
+            self.refresh();
+            return None;
+        }
         let host = if host.is_empty() { asked.host()? } else { host };
         let node = self.node(host, port.parse().ok()?)?;
         let slot = moved.then_some(slot);
@@ -257,8 +264,7 @@ fn ranges(reply: Value, asked: &str) -> Option<Vec<Range>> {
         if first > last || last >= SLOTS {
             return None;
         }
-        // A host name that the node was not told.
-        if host != "?" {
+        if host != UNTOLD {
             ranges.push(Range { slots: first..=last, host, port });
         }
     }
@@ -272,7 +278,10 @@ fn number(value: &Value) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::{Connector, Credentials, Presence, Reporter, Shared, Topology, shared::Servers},
+        *,
+    };
 
     fn text(text: &str) -> Value {
         Value::BulkString(text.as_bytes().to_vec())
@@ -293,6 +302,59 @@ mod tests {
         let read = ranges(reply, "seed").unwrap();
         let range = |slots, host: &str, port| Range { slots, host: host.to_owned(), port };
         assert_eq!(read, [range(0..=99, "10.0.0.1", 7_000), range(100..=16_383, "seed", 7_001)]);
+    }
+
+    fn options() -> RedisOptions {
+        RedisOptions {
+            topology: Topology::Cluster(vec!["redis://127.0.0.1:1".into()]),
+            credentials: Credentials::default(),
+            tls_ca: None,
+            namespace: "t".into(),
+            connect_timeout: Duration::from_secs(1),
+            response_timeout: Duration::from_secs(1),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_map_whose_nodes_are_all_gone_is_read_again_by_whoever_asks_them() {
+        for is_throttle in [true, false] {
+            let shared = Arc::new(Shared::new(options()).unwrap());
+            let Servers::Cluster(cluster) = &shared.servers else { panic!("a Cluster") };
+            let mut map = SlotMap::empty();
+            let gone = &cluster.seeds[0];
+            let at = map.enter(gone);
+            map.owners.fill(at);
+            cluster.map.store(Arc::new(map));
+            gone.gate.turn().await.end(Err(Failure::Io));
+            if is_throttle {
+                assert!(Connector::new(Arc::clone(&shared)).connect("t").await.is_err());
+            } else {
+                Reporter::new(&Presence::new((0, 0), 0), &shared).report().await;
+            }
+            let reading = time::timeout(Duration::from_secs(5), cluster.read_once());
+            assert!(reading.await.is_ok(), "throttle: {is_throttle}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_slot_that_moved_to_a_host_without_a_name_is_looked_for_in_a_new_map() {
+        let options = Arc::new(options());
+        let client = node::client("redis://seed:1", &options.credentials, None).unwrap();
+        let like = client.get_connection_info().clone();
+        let asked = Node::server(client, Arc::clone(&options));
+        let cluster = Arc::new(Cluster::new(options, like, [].into()));
+        let moved = |to: &str| -> redis::RedisError {
+            let error = format!("-MOVED 1 {to}:7000\r\n");
+            let reply = redis::parse_redis_value(error.as_bytes()).unwrap();
+            reply.extract_error().unwrap_err()
+        };
+        assert!(cluster.redirect(&moved("?"), &asked).is_none());
+        assert!(cluster.map().nodes.is_empty(), "no node is called that");
+        assert!(cluster.reading.load(Ordering::Acquire), "a new map is asked for");
+        let (node, asking) = cluster.redirect(&moved("there"), &asked).unwrap();
+        assert_eq!((&*node.name, asking), ("there:7000", false));
+        let (node, _) = cluster.redirect(&moved(""), &asked).unwrap();
+        assert_eq!(&*node.name, "seed:7000", "the host that was asked");
     }
 
     #[test]

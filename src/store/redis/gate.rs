@@ -47,6 +47,13 @@ enum Found {
     Closed { until: Instant },
 }
 
+/// What somebody else finds there.
+enum Followed {
+    Found(Found),
+    /// An attempt has failed while he waited.
+    Over(Failure),
+}
+
 impl Gate {
     pub(super) fn new() -> Self {
         Self(watch::Sender::new(State {
@@ -78,6 +85,17 @@ impl Gate {
         drop(changes.wait_for(down).await);
     }
 
+    /// How often the server came up.
+    pub(super) fn epoch(&self) -> u64 {
+        self.0.borrow().epoch
+    }
+
+    /// Returns when the server came up anew since `epoch`.
+    pub(super) async fn renewed(&self, epoch: u64) {
+        // The sender is a part of `self`: an error cannot be.
+        drop(self.0.subscribe().wait_for(|state| state.epoch != epoch).await);
+    }
+
     /// A keeper's turn: at once while the server is up.
     pub(super) async fn turn(&self) -> Pass<'_> {
         let mut changes = self.0.subscribe();
@@ -88,46 +106,40 @@ impl Gate {
                 found = state.find();
                 false
             });
-            match found {
-                Found::Open { turn } => return Pass { gate: self, turn, over: false },
-                // The sender is a part of `self`: an error cannot be.
-                Found::Taken => drop(changes.changed().await),
-                Found::Closed { until } => {
-                    drop(time::timeout_at(until.into(), changes.changed()).await);
-                }
-            }
+            let wait = match found {
+                Found::Open { turn } => return self.pass(turn),
+                Found::Taken => None,
+                Found::Closed { until } => Some(until),
+            };
+            changed(&mut changes, wait).await;
         }
     }
 
-    /// For whoever keeps no breaker: at once, unless keepers are looking for a server that is down. Then
-    /// it waits for what the next of them finds, where it `waits` at all; and not for a server that only
-    /// refuses to do something.
+    /// For whoever keeps no breaker: at once while the server is up. While it is down he follows what the
+    /// next of the keepers that look for it finds, or takes the next turn where none does; that is waited
+    /// for where he `waits` at all, and not of a server that only refuses to do something.
     pub(super) async fn follow(&self, waits: bool) -> Result<Pass<'_>, Failure> {
         let mut changes = self.0.subscribe();
         let outcomes = changes.borrow().outcomes;
         loop {
-            let mut outcome = None;
+            let mut followed = Followed::Found(Found::Taken);
             self.0.send_if_modified(|state| {
-                outcome = match state.condition {
-                    Condition::Down(failure)
-                        if state.seeking > 0
-                            && !(waits && matches!(failure, Failure::Server | Failure::Reply)) =>
-                    {
-                        (state.outcomes > outcomes).then_some(Err(failure))
-                    }
-                    _ => {
-                        state.put_off();
-                        Some(Ok(Pass { gate: self, turn: false, over: false }))
-                    }
-                };
+                followed = state.follow(waits, outcomes);
                 false
             });
-            match outcome {
-                Some(outcome) => return outcome,
-                None if waits => drop(changes.changed().await),
-                None => return Err(Failure::Open),
-            }
+            let wait = match followed {
+                Followed::Over(failure) => return Err(failure),
+                Followed::Found(Found::Open { turn }) => return Ok(self.pass(turn)),
+                Followed::Found(_) if !waits => return Err(Failure::Open),
+                Followed::Found(Found::Taken) => None,
+                Followed::Found(Found::Closed { until }) => Some(until),
+            };
+            changed(&mut changes, wait).await;
         }
+    }
+
+    fn pass(&self, turn: bool) -> Pass<'_> {
+        Pass { gate: self, turn, over: false }
     }
 
     /// A connection of that epoch failed. One that was made before the server last came up tells nothing.
@@ -180,9 +192,35 @@ impl State {
         }
     }
 
+    /// What somebody without a breaker finds, who came after so many `outcomes`.
+    fn follow(&mut self, waits: bool, outcomes: u64) -> Followed {
+        match self.condition {
+            // It can be reached, and whoever waits wants no more; the keepers' turns are their own.
+            Condition::Down(Failure::Server | Failure::Reply) if waits => {
+                Followed::Found(Found::Open { turn: false })
+            }
+            Condition::Down(failure) if self.outcomes > outcomes => Followed::Over(failure),
+            Condition::Down(_) if self.seeking > 0 => Followed::Found(Found::Taken),
+            Condition::Down(_) | Condition::Up => Followed::Found(self.find()),
+            Condition::Untried => {
+                self.put_off();
+                Followed::Found(Found::Open { turn: false })
+            }
+        }
+    }
+
     /// An attempt begins.
     fn put_off(&mut self) {
         self.next = self.next.max(clock::instant() + BETWEEN_ATTEMPTS + jitter());
+    }
+}
+
+/// Returns when something changed at the gate, or at that time.
+async fn changed(changes: &mut watch::Receiver<State>, until: Option<Instant>) {
+    match until {
+        // Time over is one of two usual cases; and whoever waits has the sender.
+        Some(until) => drop(time::timeout_at(until.into(), changes.changed()).await),
+        None => drop(changes.changed().await),
     }
 }
 
@@ -195,7 +233,8 @@ impl Drop for Seeking<'_> {
     }
 }
 
-/// The leave to make one attempt. Dropped without a word, it was given up, and tells nothing.
+/// The leave to make one attempt. Dropped without a word, it was given up, and tells nothing: the next one
+/// may be made at once.
 pub(super) struct Pass<'a> {
     gate: &'a Gate,
     turn: bool,
@@ -213,7 +252,10 @@ impl Pass<'_> {
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
         if self.turn && !self.over {
-            self.gate.0.send_modify(|state| state.trying = false);
+            self.gate.0.send_modify(|state| {
+                state.trying = false;
+                state.next = clock::instant();
+            });
         }
     }
 }
@@ -266,7 +308,23 @@ mod tests {
         assert_eq!(find(Err(Failure::Server)).await, Ok(()), "it can be reached");
         assert!(soon(gate.follow(true)).await.expect("it answers").is_ok());
         drop(keeper);
-        assert!(gate.follow(false).await.is_ok(), "nobody looks any more");
+        assert!(soon(gate.follow(true)).await.expect("it answers").is_ok());
+    }
+
+    #[tokio::test]
+    async fn where_no_keeper_looks_others_take_turns_as_they_do() {
+        let gate = Gate::new();
+        gate.turn().await.end(Err(Failure::Io));
+        assert_eq!(gate.follow(false).await.err(), Some(Failure::Open), "not within the second");
+        assert!(soon(gate.follow(true)).await.is_none());
+        let pass = gate.follow(true).await.expect("the next turn");
+        assert_eq!(gate.follow(false).await.err(), Some(Failure::Open), "one at a time");
+        let (other, ()) = tokio::join!(gate.follow(true), async {
+            pass.end(Err(Failure::Timeout));
+        });
+        assert_eq!(other.err(), Some(Failure::Timeout));
+        gate.turn().await.end(Ok(()));
+        assert!(soon(gate.follow(false)).await.expect("it is up").is_ok());
     }
 
     #[tokio::test]
@@ -283,10 +341,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_server_that_came_up_anew_is_noticed() {
+        let gate = Gate::new();
+        let first = gate.turn().await.end(Ok(()));
+        assert!(soon(gate.renewed(first)).await.is_none());
+        gate.fall(first, Failure::Io);
+        assert!(soon(gate.renewed(first)).await.is_none(), "it is not up");
+        let second = gate.turn().await.end(Ok(()));
+        assert!(soon(gate.renewed(first)).await.is_some());
+        assert_eq!(gate.epoch(), second);
+    }
+
+    #[tokio::test]
     async fn a_turn_that_is_given_up_goes_to_the_next() {
         let gate = Gate::new();
         drop(gate.turn().await);
         assert!(!gate.is_down());
-        assert!(time::timeout(Duration::from_secs(3), gate.turn()).await.is_ok());
+        assert!(soon(gate.turn()).await.is_some());
     }
 }

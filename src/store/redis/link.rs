@@ -3,17 +3,21 @@
 //!
 //! The breaker opens with the first failure: from then on no request asks there. A task of its own
 //! connects again when the server's gate lets it, and closes the breaker when Redis has answered a probe
-//! that writes: a server that answers PING may still refuse to write.
+//! that writes: a server that answers PING may still refuse to write. While nobody asks, that task does, so
+//! that a connection that died is found before a request needs it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use redis::aio::MultiplexedConnection;
-use tokio::{sync::watch, task::AbortHandle};
+use tokio::{sync::watch, task::AbortHandle, time};
 
 use super::{
     Failure,
     node::{Connected, Node},
 };
+
+/// How often a connection is asked whether it still leads to somebody.
+const BETWEEN_PINGS: Duration = Duration::from_secs(3);
 
 /// A connection that was found alive, and the how-manieth it is.
 #[derive(Clone)]
@@ -83,12 +87,16 @@ impl Link {
 
     /// Opens the breaker, unless the connection that failed has been replaced since.
     pub(super) fn trip(&self, failed: &Live, failure: Failure) {
-        self.shared.node.gate.fall(failed.epoch, failure);
-        self.shared.lose(failure, |live| live.generation == failed.generation);
+        self.shared.trip(failed, failure);
     }
 }
 
 impl Shared {
+    fn trip(&self, failed: &Live, failure: Failure) {
+        self.node.gate.fall(failed.epoch, failure);
+        self.lose(failure, |live| live.generation == failed.generation);
+    }
+
     /// Opens the breaker if the connection `is_meant`.
     fn lose(&self, failure: Failure, is_meant: impl Fn(&Live) -> bool) {
         self.state.send_if_modified(|state| {
@@ -136,17 +144,20 @@ async fn keep(shared: Arc<Shared>) {
             Ok(Connected { connection, epoch }) => {
                 generation += 1;
                 drop(seeking.take());
-                let live = State::Live(Live { connection, generation, epoch });
-                if matches!(shared.state.send_replace(live), State::Lost) {
+                let live = Live { connection, generation, epoch };
+                if matches!(shared.state.send_replace(State::Live(live.clone())), State::Lost) {
                     node.regain();
                 }
                 tokio::select! {
                     // The senders live as long as this task: an error cannot be.
                     _ = state.wait_for(|state| matches!(state, State::Lost)) => {}
                     _ = revocations.changed() => {
-                        node.gate.fall(epoch, Failure::Server);
-                        shared.lose(Failure::Server, |_| true);
+                        let held = shared.state.borrow().clone();
+                        if let State::Live(revoked) = held {
+                            shared.trip(&revoked, Failure::Server);
+                        }
                     }
+                    (failed, failure) = shared.dead(live) => shared.trip(&failed, failure),
                 }
                 seeking = Some(node.gate.seek());
             }
@@ -156,6 +167,27 @@ async fn keep(shared: Arc<Shared>) {
 }
 
 impl Shared {
+    /// Returns when the connection does not answer any more. Asks now and then, and at once where the
+    /// server came up anew since: the connection may be one to the server as it was before.
+    async fn dead(&self, mut live: Live) -> (Live, Failure) {
+        let gate = &self.node.gate;
+        loop {
+            // Time over is the usual case.
+            let _ = time::timeout(BETWEEN_PINGS, gate.renewed(live.epoch)).await;
+            let epoch = gate.epoch();
+            if let Err(failure) = self.node.ping(&mut live.connection).await {
+                return (live, failure);
+            }
+            live.epoch = epoch;
+            self.state.send_if_modified(|state| {
+                if let State::Live(held) = state {
+                    held.epoch = epoch;
+                }
+                false
+            });
+        }
+    }
+
     /// Returns when the server is found to be down while this worker has not tried it yet.
     async fn seen_down(&self) {
         if matches!(*self.state.borrow(), State::Starting) {

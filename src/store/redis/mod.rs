@@ -11,11 +11,14 @@ mod node;
 mod options;
 mod place;
 mod presence;
+mod probe;
 mod script;
+mod seat;
 mod sentinel;
 mod shared;
 mod worker;
 
+pub(crate) use self::shared::Reached;
 pub use self::{
     options::{Credentials, RedisOptions, Shard, Topology},
     shared::{Connector, ShardStatus},
@@ -65,7 +68,7 @@ impl Failure {
     /// What kind of failure an error of the `redis` crate is.
     pub(crate) fn of(error: &redis::RedisError) -> Self {
         // Its text is not told: it may repeat what was sent.
-        tracing::debug!(kind = ?error.kind(), code = error.code(), "Redis answered with an error");
+        tracing::debug!(kind = ?error.kind(), code = code(error), "Redis answered with an error");
         if error.is_timeout() {
             Self::Timeout
         } else if error.is_io_error() || error.is_connection_dropped() {
@@ -79,4 +82,10 @@ impl Failure {
             Self::Server
         }
     }
+}
+
+/// The first word of an error, which is the server's own; of several commands', the first error's.
+fn code(error: &redis::RedisError) -> Option<String> {
+    let errors = error.clone().into_server_errors()?;
+    errors.first().map(|(_, error)| error.code().to_owned())
 }

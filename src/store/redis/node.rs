@@ -15,10 +15,10 @@ use redis::{
 use tokio::{sync::watch, time};
 
 use super::{
-    Credentials, Failure, RedisOptions,
+    Credentials, Failure, RedisOptions, code,
     gate::{Gate, Pass},
     place::slot_tag,
-    script::Scripts,
+    probe::probe,
     sentinel::Sentinel,
 };
 use crate::store::SetupError;
@@ -43,7 +43,9 @@ pub(super) struct Node {
     /// A slot that this node of a Cluster serves.
     slot: AtomicU32,
     /// Whether it was told why there is no connection.
-    told: AtomicBool,
+    unreached: AtomicBool,
+    /// Whether it was told why a connection is of no use.
+    unfit: AtomicBool,
 }
 
 enum Target {
@@ -76,7 +78,8 @@ impl Node {
             lost: AtomicUsize::new(0),
             revoked: watch::Sender::new(0),
             slot: AtomicU32::new(NO_SLOT),
-            told: AtomicBool::new(false),
+            unreached: AtomicBool::new(false),
+            unfit: AtomicBool::new(false),
         }
     }
 
@@ -140,24 +143,60 @@ impl Node {
             Target::Server(client) => open(client, self.options.connect_timeout).await,
             Target::Sentinel(sentinel) => sentinel.primary(&self.options).await,
         };
-        match &opened {
-            Ok(_) => self.told.store(false, Ordering::Relaxed),
-            Err(why) if !self.told.swap(true, Ordering::Relaxed) => {
-                tracing::warn!(shard = &*self.name, why = %why.why, "no connection to Redis");
-            }
-            Err(_) => {}
-        }
-        opened.map_err(|why| why.failure)
+        self.tell(&self.unreached, "no connection to Redis", opened)
     }
 
-    /// Uses the pass: connects, and makes sure that Redis writes; loads the scripts on the way.
-    pub(super) async fn connect(&self, pass: Pass<'_>) -> Result<Connected, Failure> {
-        let connected = match self.open().await {
-            Ok(connection) => self.probe(connection).await,
-            Err(failure) => Err(failure),
+    /// Tells why, once until it goes well again.
+    fn tell<T>(
+        &self,
+        told: &AtomicBool,
+        what: &str,
+        outcome: Result<T, Unconnected>,
+    ) -> Result<T, Failure> {
+        let unconnected = match outcome {
+            Ok(connected) => {
+                told.store(false, Ordering::Relaxed);
+                return Ok(connected);
+            }
+            Err(unconnected) => unconnected,
         };
+        if !told.swap(true, Ordering::Relaxed) {
+            tracing::warn!(shard = &*self.name, why = %unconnected.why, "{what}");
+        }
+        Err(unconnected.failure)
+    }
+
+    /// Uses the pass: connects, and makes sure that Redis writes and knows the scripts.
+    pub(super) async fn connect(&self, pass: Pass<'_>) -> Result<Connected, Failure> {
+        let connected = self.ready().await;
         let epoch = pass.end(connected.as_ref().map(drop).map_err(|&failure| failure));
         Ok(Connected { connection: connected?, epoch })
+    }
+
+    async fn ready(&self) -> Result<MultiplexedConnection, Failure> {
+        let mut connection = self.open().await?;
+        let namespace = &self.options.namespace;
+        let key = match u16::try_from(self.slot.load(Ordering::Relaxed)) {
+            Ok(slot) => format!("{namespace}:{{{}}}:probe", slot_tag(slot)),
+            Err(_) => format!("{namespace}:probe"),
+        };
+        let probed = probe(&mut connection, &key, &self.options).await;
+        self.tell(&self.unfit, "Redis answers, but limits cannot use it", probed)?;
+        Ok(connection)
+    }
+
+    /// Whether a connection still leads to somebody, whatever he says.
+    pub(super) async fn ping(&self, connection: &mut MultiplexedConnection) -> Result<(), Failure> {
+        let ping = redis::cmd("PING");
+        let pinging = ping.exec_async(connection);
+        match time::timeout(self.options.response_timeout, pinging).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => match Failure::of(&error) {
+                Failure::Server | Failure::Reply => Ok(()),
+                failure => Err(failure),
+            },
+            Err(_) => Err(Failure::Timeout),
+        }
     }
 
     /// Uses the pass: connects, whatever the server can do. That it cannot be reached is told at the gate;
@@ -169,36 +208,20 @@ impl Node {
         }
         opened
     }
-
-    async fn probe(
-        &self,
-        mut connection: MultiplexedConnection,
-    ) -> Result<MultiplexedConnection, Failure> {
-        let mut probe = redis::pipe();
-        for load in Scripts::load() {
-            probe.add_command(load).ignore();
-        }
-        let namespace = &self.options.namespace;
-        let key = match u16::try_from(self.slot.load(Ordering::Relaxed)) {
-            Ok(slot) => format!("{namespace}:{{{}}}:probe", slot_tag(slot)),
-            Err(_) => format!("{namespace}:probe"),
-        };
-        probe.cmd("SET").arg(key).arg(1).arg("PX").arg(1_000).ignore();
-        let probing = probe.exec_async(&mut connection);
-        match time::timeout(self.options.response_timeout, probing).await {
-            Ok(Ok(())) => Ok(connection),
-            // A Cluster's node that serves other slots, or none, says so, and is well.
-            Ok(Err(error)) if is_elsewhere(&error) => Ok(connection),
-            Ok(Err(error)) => Err(Failure::of(&error)),
-            Err(_) => Err(Failure::Timeout),
-        }
-    }
 }
 
 /// Why there is no connection; `why` holds nothing that was sent.
 pub(super) struct Unconnected {
     pub(super) failure: Failure,
     pub(super) why: String,
+}
+
+impl Unconnected {
+    /// By what a server answered.
+    pub(super) fn by(error: &redis::RedisError) -> Self {
+        let failure = Failure::of(error);
+        Self { failure, why: code(error).unwrap_or_else(|| failure.label().to_owned()) }
+    }
 }
 
 impl From<Failure> for Unconnected {
@@ -228,18 +251,16 @@ pub(super) async fn open(
         Ok(Err(error)) => error,
         Err(_) => return Err(Failure::Timeout.into()),
     };
-    let failure = Failure::of(&error);
-    let why = if error.kind() == redis::ErrorKind::AuthenticationFailed
+    let mut unconnected = Unconnected::by(&error);
+    if error.kind() == redis::ErrorKind::AuthenticationFailed
         || matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM"))
     {
-        "the user name or the password is refused".to_owned()
+        "the user name or the password is refused".clone_into(&mut unconnected.why);
     } else if error.is_io_error() {
         // The system's or TLS' own words: nothing was answered yet.
-        error.to_string()
-    } else {
-        error.code().unwrap_or(failure.label()).to_owned()
-    };
-    Err(Unconnected { failure, why })
+        unconnected.why = error.to_string();
+    }
+    Err(unconnected)
 }
 
 /// Reads a URL. The error does not repeat it: it may hold a password.
@@ -262,15 +283,16 @@ pub(super) fn client(
     opened.map_err(|_| SetupError::Url(expected))
 }
 
+/// Fills each half of a login that the URL leaves open.
 fn with_credentials(info: ConnectionInfo, credentials: &Credentials) -> ConnectionInfo {
     let mut settings = info.redis_settings().clone();
-    if settings.username().is_none() && settings.password().is_none() {
-        if let Some(username) = &credentials.username {
-            settings = settings.set_username(username);
-        }
-        if let Some(password) = &credentials.password {
-            settings = settings.set_password(password);
-        }
+    if let Some(username) = credentials.username.as_ref().filter(|_| settings.username().is_none())
+    {
+        settings = settings.set_username(username);
+    }
+    if let Some(password) = credentials.password.as_ref().filter(|_| settings.password().is_none())
+    {
+        settings = settings.set_password(password);
     }
     info.set_redis_settings(settings)
 }
@@ -297,5 +319,28 @@ pub(super) fn address(info: &ConnectionInfo) -> Option<(&str, u16)> {
             Some((host, *port))
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_half_of_a_login_is_the_urls_or_else_the_configured() {
+        let configured = Credentials { username: Some("us".into()), password: Some("hush".into()) };
+        for (login, wanted) in [
+            ("", (Some("us"), Some("hush"))),
+            ("me@", (Some("me"), Some("hush"))),
+            (":mine@", (Some("us"), Some("mine"))),
+            ("me:mine@", (Some("me"), Some("mine"))),
+        ] {
+            let client = client(&format!("redis://{login}h:1"), &configured, None).unwrap();
+            let settings = client.get_connection_info().redis_settings();
+            assert_eq!((settings.username(), settings.password()), wanted, "{login}");
+            let found = client_at(client.get_connection_info(), "h", 2).unwrap();
+            let settings = found.get_connection_info().redis_settings();
+            assert_eq!((settings.username(), settings.password()), wanted, "{login}");
+        }
     }
 }

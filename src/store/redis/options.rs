@@ -5,7 +5,7 @@ use std::{fmt, time::Duration};
 pub struct RedisOptions {
     /// Where the servers are.
     pub topology: Topology,
-    /// For every server whose URL has neither user nor password, those that are discovered included.
+    /// What the URL of a server leaves open, for each half by itself; and for those that are discovered.
     pub credentials: Credentials,
     /// Certificates in PEM: who may have signed a server's, instead of those whom the system trusts.
     pub tls_ca: Option<Box<[u8]>>,
@@ -31,7 +31,7 @@ pub enum Topology {
         master: Box<str>,
         /// The sentinels; with `rediss://` the primary is asked over TLS, too.
         nodes: Vec<Box<str>>,
-        /// For sentinels whose URL has neither user nor password.
+        /// What the URL of a sentinel leaves open, for each half by itself.
         credentials: Credentials,
     },
 }

@@ -1,30 +1,26 @@
 //! What gateways on one Redis tell each other: that they are alive, the secret of the keyed hash, and which
 //! records the operator has deleted.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
-};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use futures_util::future::join_all;
-use redis::FromRedisValue;
 use tokio::{sync::watch, time};
 
 use super::{
-    Failure, Shared,
-    node::{Connected, Node, is_elsewhere},
-    script,
+    Failure, Shared, script,
+    seat::{Answer, Count, Seat, secret},
 };
+use crate::clock;
 
 /// How long a report of being alive counts, in ms. Reports come once a second.
-const LIFETIME: u64 = 5_000;
+pub(super) const LIFETIME: u64 = 5_000;
 
 /// How long it is noted that a record was deleted, in ms: longer than a gateway may miss reports and still
 /// count as alive.
-const NOTE_LIFETIME: u64 = 2 * LIFETIME;
+pub(super) const NOTE_LIFETIME: u64 = 2 * LIFETIME;
 
 /// How long the secret outlives the last gateway, in seconds: longer than any window worth keeping.
-const SEED_LIFETIME: u64 = 30 * 24 * 3_600;
+pub(super) const SEED_LIFETIME: u64 = 30 * 24 * 3_600;
 
 /// What this process knows of the other gateways.
 pub(in crate::store) struct Presence {
@@ -93,19 +89,10 @@ pub(in crate::store) struct Reporter<'a> {
     seats: Vec<Seat>,
 }
 
-/// Where it is reported.
-struct Seat {
-    /// None of a Cluster: it is looked for each time.
-    node: Option<Arc<Node>>,
-    connection: Option<(Arc<Node>, Connected)>,
-    /// When the last report was made, by the server's clock (ms).
-    told_at: u64,
-}
-
 /// The keys that gateways share, beside records.
 pub(super) struct Keys {
     gateways: String,
-    seed: String,
+    pub(super) seed: String,
     resets: String,
     /// Their hash tag in a Cluster.
     pub(super) tag: String,
@@ -133,12 +120,15 @@ impl Keys {
     }
 }
 
-/// What one seat answers.
-struct Answer {
-    /// None, too, where what is there is no secret.
-    seed: Option<String>,
-    gateways: u32,
-    deleted: Deleted,
+/// How many gateways to believe in, of what the servers count. Where reports could not be made, the first
+/// to make one again counts only itself: so fewer than before are believed only of a whole count.
+fn believed(before: u32, counts: impl Iterator<Item = Count>) -> u32 {
+    let (mut most, mut is_whole) = (1, false);
+    for count in counts {
+        most = most.max(count.gateways);
+        is_whole |= count.is_whole;
+    }
+    if is_whole { most } else { most.max(before) }
 }
 
 /// The records that the operator has deleted since the last report.
@@ -150,18 +140,12 @@ pub(in crate::store) struct Deleted {
     pub(in crate::store) more: bool,
 }
 
-/// What a secret in Redis says, if it is one.
-fn secret(seed: &str) -> Option<u128> {
-    u128::from_str_radix(seed, 16).ok()
-}
-
 impl<'a> Reporter<'a> {
     pub(in crate::store) fn new(presence: &'a Presence, shared: &'a Shared) -> Self {
         let seats = if shared.is_cluster() {
-            vec![Seat { node: None, connection: None, told_at: 0 }]
+            vec![Seat::at(None)]
         } else {
-            let nodes = shared.nodes().into_iter();
-            nodes.map(|node| Seat { node: Some(node), connection: None, told_at: 0 }).collect()
+            shared.nodes().into_iter().map(|node| Seat::at(Some(node))).collect()
         };
         let keys = Keys::new(&shared.options.namespace, shared.is_cluster());
         Self { presence, shared, keys, seats }
@@ -172,8 +156,9 @@ impl<'a> Reporter<'a> {
     /// since the last report.
     pub(in crate::store) async fn report(&mut self) -> Deleted {
         let Self { presence, shared, keys, seats } = self;
-        let answers = join_all(seats.iter_mut().map(|seat| seat.report(shared, presence, keys)));
-        let mut answers: Vec<Result<Answer, Failure>> = answers.await;
+        let now = clock::instant();
+        let answers = seats.iter_mut().map(|seat| seat.report(shared, presence, keys, now));
+        let mut answers: Vec<Result<Answer, Failure>> = join_all(answers).await;
         let agreed = self.agree(&mut answers).await;
         let failed = answers.iter().filter_map(|answer| answer.as_ref().err());
         let failure = failed.copied().next().or(agreed.err());
@@ -182,10 +167,9 @@ impl<'a> Reporter<'a> {
         if let Some(failure) = failure {
             tracing::debug!(failure = failure.label(), "no report of presence to Redis");
         }
-        let counted = answers.iter().flatten().map(|answer| answer.gateways).max();
-        if let Some(gateways) = counted.map(|gateways| gateways.max(1))
-            && presence.gateways.swap(gateways, Ordering::Relaxed) != gateways
-        {
+        let counts = answers.iter().flatten().map(|answer| answer.gateways);
+        let gateways = believed(presence.gateways(), counts);
+        if presence.gateways.swap(gateways, Ordering::Relaxed) != gateways {
             tracing::info!(gateways, "gateways alive on this Redis");
         }
         presence.reported.send_if_modified(|over| !std::mem::replace(over, true));
@@ -211,12 +195,14 @@ impl<'a> Reporter<'a> {
             let (first, second) = presence.seed();
             let ours = format!("{first:016x}{second:016x}");
             let set = seats[answering].offer(shared, keys, &ours).await;
-            let mut seed = set.inspect_err(|&failure| answers[answering] = Err(failure))?;
-            if secret(&seed).is_none() {
-                // Nobody could ever agree on that.
+            let set = set.inspect_err(|&failure| answers[answering] = Err(failure))?;
+            let seed = if let Some(seed) = set {
+                seed
+            } else {
+                // Nobody could ever agree on what is there.
                 seats[answering].overwrite(shared, keys, &ours).await?;
-                seed = ours;
-            }
+                ours
+            };
             if let Ok(answer) = &mut answers[answering] {
                 answer.seed = Some(seed.clone());
             }
@@ -237,8 +223,9 @@ impl<'a> Reporter<'a> {
     /// Says goodbye, so that the others need not wait to notice.
     pub(in crate::store) async fn leave(self) {
         let Self { presence, shared, keys, seats } = self;
-        let goodbyes = seats.into_iter().filter_map(|seat| seat.connection).map(async |(_, to)| {
-            let (mut connection, command) = (to.connection, presence.command(&keys, 0, 0));
+        let goodbyes = seats.into_iter().filter_map(|seat| seat.connection).map(async |held| {
+            let (mut connection, command) =
+                (held.connected.connection, presence.command(&keys, 0, 0));
             let leaving = command.exec_async(&mut connection);
             // A farewell that does not arrive is noticed by the absence of reports.
             let _ = time::timeout(shared.options.response_timeout, leaving).await;
@@ -249,7 +236,7 @@ impl<'a> Reporter<'a> {
 
 impl Presence {
     /// The command that reports, or with a lifetime of 0 says goodbye.
-    fn command(&self, keys: &Keys, lifetime: u64, since: u64) -> redis::Cmd {
+    pub(super) fn command(&self, keys: &Keys, lifetime: u64, since: u64) -> redis::Cmd {
         let mut command = redis::cmd("EVAL");
         command.arg(script::PRESENCE).arg(2).arg(&keys.gateways).arg(&keys.resets);
         command.arg(&self.id).arg(lifetime).arg(since);
@@ -257,68 +244,19 @@ impl Presence {
     }
 }
 
-impl Seat {
-    async fn report(
-        &mut self,
-        shared: &Shared,
-        presence: &Presence,
-        keys: &Keys,
-    ) -> Result<Answer, Failure> {
-        let mut pipe = redis::pipe();
-        pipe.cmd("GET").arg(&keys.seed);
-        pipe.cmd("EXPIRE").arg(&keys.seed).arg(SEED_LIFETIME).ignore();
-        pipe.add_command(presence.command(keys, LIFETIME, self.told_at));
-        let answer = self.ask(shared, keys, &pipe).await?;
-        let (seed, (gateways, now, deleted)): (Option<String>, (u32, u64, Vec<String>)) = answer;
-        let more = now.checked_sub(self.told_at).is_none_or(|silence| silence >= NOTE_LIFETIME);
-        self.told_at = now;
-        let records = deleted.iter().filter_map(|name| u128::from_str_radix(name, 16).ok());
-        let deleted = Deleted { records: records.collect(), more };
-        Ok(Answer { seed: seed.filter(|seed| secret(seed).is_some()), gateways, deleted })
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// Sets our secret where there is none; gives the one that holds.
-    async fn offer(&mut self, shared: &Shared, keys: &Keys, ours: &str) -> Result<String, Failure> {
-        let mut pipe = redis::pipe();
-        pipe.cmd("SET").arg(&keys.seed).arg(ours).arg("NX").arg("EX").arg(SEED_LIFETIME).ignore();
-        pipe.cmd("GET").arg(&keys.seed);
-        let (seed,) = self.ask(shared, keys, &pipe).await?;
-        Ok(seed)
-    }
-
-    async fn overwrite(&mut self, shared: &Shared, keys: &Keys, seed: &str) -> Result<(), Failure> {
-        let mut pipe = redis::pipe();
-        pipe.cmd("SET").arg(&keys.seed).arg(seed).arg("EX").arg(SEED_LIFETIME).ignore();
-        self.ask(shared, keys, &pipe).await
-    }
-
-    async fn ask<T: FromRedisValue>(
-        &mut self,
-        shared: &Shared,
-        keys: &Keys,
-        pipe: &redis::Pipeline,
-    ) -> Result<T, Failure> {
-        let (_, Connected { connection, .. }) = match &mut self.connection {
-            Some(connected) => connected,
-            none => {
-                let node = match &self.node {
-                    Some(node) => Arc::clone(node),
-                    None => shared.node_of_tag(&keys.tag).await?,
-                };
-                let connected = node.connect(node.gate.follow(false).await?).await?;
-                none.insert((node, connected))
-            }
-        };
-        let asked = time::timeout(shared.options.response_timeout, pipe.query_async(connection));
-        let (failure, is_misled) = match asked.await {
-            Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(error)) => (Failure::of(&error), is_elsewhere(&error)),
-            Err(_) => (Failure::Timeout, false),
-        };
-        shared.misled();
-        if let Some((node, connected)) = self.connection.take().filter(|_| !is_misled) {
-            node.gate.fall(connected.epoch, failure);
-        }
-        Err(failure)
+    #[test]
+    fn fewer_gateways_are_believed_only_of_a_whole_count() {
+        let count = |gateways, is_whole| Count { gateways, is_whole };
+        let believed = |before, counts: &[Count]| believed(before, counts.iter().copied());
+        assert_eq!(believed(1, &[count(4, false)]), 4, "more, at once");
+        assert_eq!(believed(4, &[count(1, false)]), 4, "the first to report again");
+        assert_eq!(believed(4, &[count(3, true)]), 3);
+        assert_eq!(believed(4, &[count(1, false), count(3, true)]), 3, "of several, the most");
+        assert_eq!(believed(4, &[]), 4, "nobody answers");
+        assert_eq!(believed(1, &[count(0, true)]), 1, "this one is there");
     }
 }

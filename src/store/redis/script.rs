@@ -1,6 +1,8 @@
 //! The scripts' text, and the translation of charges into arguments and of replies into verdicts.
 
-use redis::Cmd;
+use std::sync::LazyLock;
+
+use redis::{Cmd, Pipeline};
 use smallvec::SmallVec;
 
 use crate::limit::{
@@ -38,6 +40,13 @@ const LOOK: &str = with_records!("../../../lua/look.lua");
 /// Corrects what requests were charged.
 const SETTLE: &str = with_records!("../../../lua/late.lua", "../../../lua/settle.lua");
 
+/// The scripts that a worker calls.
+const TEXTS: [&str; 4] = [CHARGE, ACQUIRE, LOOK, SETTLE];
+
+/// The names that Redis knows them by, in the same order.
+static NAMES: LazyLock<[Box<str>; 4]> =
+    LazyLock::new(|| TEXTS.map(|text| redis::Script::new(text).get_hash().into()));
+
 /// Reports a gateway alive and counts those that are.
 pub(super) const PRESENCE: &str = include_str!("../../../lua/presence.lua");
 
@@ -62,23 +71,30 @@ pub(super) struct Scripts {
 
 impl Scripts {
     pub(super) fn new(namespace: &str) -> Self {
-        let name = |text| redis::Script::new(text).get_hash().into();
-        Self {
-            charge: name(CHARGE),
-            acquire: name(ACQUIRE),
-            look: name(LOOK),
-            settle: name(SETTLE),
-            namespace: namespace.into(),
-        }
+        let [charge, acquire, look, settle] = NAMES.clone();
+        Self { charge, acquire, look, settle, namespace: namespace.into() }
     }
 
-    /// The commands that load the scripts and run nothing.
-    pub(super) fn load() -> [Cmd; 4] {
-        [CHARGE, ACQUIRE, LOOK, SETTLE].map(|text| {
-            let mut command = redis::cmd("SCRIPT");
-            command.arg("LOAD").arg(text);
-            command
-        })
+    /// The command that asks which of the scripts Redis knows.
+    pub(super) fn exist() -> Cmd {
+        let mut command = redis::cmd("SCRIPT");
+        command.arg("EXISTS");
+        for name in &*NAMES {
+            command.arg(&**name);
+        }
+        command
+    }
+
+    /// The commands that load the scripts and run nothing, but for those that the answer to
+    /// [`Self::exist`] says are known.
+    pub(super) fn load(known: &[bool]) -> Pipeline {
+        let mut loads = redis::pipe();
+        for (at, text) in TEXTS.iter().enumerate() {
+            if known.get(at) != Some(&true) {
+                loads.cmd("SCRIPT").arg("LOAD").arg(text).ignore();
+            }
+        }
+        loads
     }
 
     /// The command that charges; `by` says how it names the script. `now` is 0 for the server's clock.

@@ -1,6 +1,6 @@
 //! A primary that Sentinel watches: asked for whenever a connection is made, and once a second.
 
-use std::sync::Arc;
+use std::{cmp::Reverse, sync::Arc};
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
@@ -28,14 +28,15 @@ impl Sentinel {
         Self { master, nodes, primary, current: Mutex::new(None) }
     }
 
-    /// Connects to the primary: to the one that most sentinels name, if it says that it is one.
+    /// Connects to the primary: to the one that most sentinels name, or else the next, if it says that it
+    /// is one.
     pub(super) async fn primary(
         &self,
         options: &RedisOptions,
     ) -> Result<MultiplexedConnection, Unconnected> {
         let asked = self.nodes.iter().map(async |sentinel| {
             let mut connection = node::open(sentinel, options.connect_timeout).await?;
-            self.ask(&mut connection, options).await.map_err(Unconnected::from)
+            self.ask(&mut connection, options).await
         });
         let (mut named, mut last) = (Vec::new(), None);
         for answer in join_all(asked).await {
@@ -44,34 +45,50 @@ impl Sentinel {
                 Err(why) => last = Some(why),
             }
         }
-        let Some(address) = most_named(&named) else {
+        let mut first = None;
+        for (address, _) in by_votes(&named) {
+            match self.open(address, options).await {
+                Ok(connection) => {
+                    *self.current.lock() = Some(address.clone());
+                    return Ok(connection);
+                }
+                Err(why) => drop(first.get_or_insert(why)),
+            }
+        }
+        Err(first.unwrap_or_else(|| {
             let why = last.map_or_else(|| "no sentinel is known".to_owned(), |last| last.why);
             let why = format!("no sentinel names a primary: {why}");
-            return Err(Unconnected { failure: Failure::Io, why });
-        };
-        let client = node::client_at(&self.primary, &address.0, address.1);
+            Unconnected { failure: Failure::Io, why }
+        }))
+    }
+
+    async fn open(
+        &self,
+        (host, port): &(String, u16),
+        options: &RedisOptions,
+    ) -> Result<MultiplexedConnection, Unconnected> {
+        let client = node::client_at(&self.primary, host, *port);
         let client = client.ok_or(Unconnected::from(Failure::Reply))?;
         let mut connection = node::open(&client, options.connect_timeout).await?;
-        if !is_primary(&mut connection, options).await? {
-            let why = format!("{}:{} is not the primary yet", address.0, address.1);
-            return Err(Unconnected { failure: Failure::Server, why });
+        if is_primary(&mut connection, options).await? {
+            return Ok(connection);
         }
-        *self.current.lock() = Some(address.clone());
-        Ok(connection)
+        let why = format!("{host}:{port} is not the primary yet");
+        Err(Unconnected { failure: Failure::Server, why })
     }
 
     async fn ask(
         &self,
         connection: &mut MultiplexedConnection,
         options: &RedisOptions,
-    ) -> Result<(String, u16), Failure> {
+    ) -> Result<(String, u16), Unconnected> {
         let mut command = redis::cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(&*self.master);
         let asking = command.query_async::<Option<(String, u16)>>(connection);
         match time::timeout(options.connect_timeout, asking).await {
-            Ok(Ok(address)) => address.ok_or(Failure::Reply),
-            Ok(Err(error)) => Err(Failure::of(&error)),
-            Err(_) => Err(Failure::Timeout),
+            Ok(Ok(address)) => address.ok_or(Failure::Reply.into()),
+            Ok(Err(error)) => Err(Unconnected::by(&error)),
+            Err(_) => Err(Failure::Timeout.into()),
         }
     }
 }
@@ -89,7 +106,8 @@ impl Watch {
         Self { sentinel, node, connections }
     }
 
-    /// Asks once; when another address is named by the most, every connection is called wrong.
+    /// Asks once; when more name another address than the one that is in use, and that one says that it is
+    /// the primary, every connection is called wrong.
     pub(super) async fn look(&mut self, options: &RedisOptions) {
         let Some(current) = self.sentinel.current.lock().clone() else { return };
         let sentinel = &self.sentinel;
@@ -103,9 +121,11 @@ impl Watch {
             Some(address)
         });
         let named: Vec<_> = join_all(asked).await.into_iter().flatten().collect();
-        let Some(address) = most_named(&named).filter(|address| **address != current) else {
+        let Some(address) = overruled(&named, &current) else { return };
+        // A primary that is well is not left for one that would not do, once a second.
+        if sentinel.open(address, options).await.is_err() {
             return;
-        };
+        }
         // Once for each move: the next connection tells where it went.
         *sentinel.current.lock() = None;
         let (shard, primary) = (&*sentinel.master, format!("{}:{}", address.0, address.1));
@@ -117,34 +137,71 @@ impl Watch {
 async fn is_primary(
     connection: &mut MultiplexedConnection,
     options: &RedisOptions,
-) -> Result<bool, Failure> {
+) -> Result<bool, Unconnected> {
     let command = redis::cmd("ROLE");
     let asking = command.query_async::<Vec<redis::Value>>(connection);
     let role = match time::timeout(options.connect_timeout, asking).await {
         Ok(Ok(role)) => role,
-        Ok(Err(error)) => return Err(Failure::of(&error)),
-        Err(_) => return Err(Failure::Timeout),
+        Ok(Err(error)) => return Err(Unconnected::by(&error)),
+        Err(_) => return Err(Failure::Timeout.into()),
     };
     let name =
         role.into_iter().next().and_then(|name| redis::from_redis_value::<String>(name).ok());
     Ok(name.ok_or(Failure::Reply)? == "master")
 }
 
-/// What the most agree on; of several, the first.
-fn most_named(named: &[(String, u16)]) -> Option<&(String, u16)> {
-    let votes = |address: &(String, u16)| named.iter().filter(|other| *other == address).count();
-    named.iter().rev().max_by_key(|address| votes(address))
+/// Where sentinels say that the primary is, and how many of them do: those that the most name first, and
+/// of several the one that was named first.
+fn by_votes(named: &[(String, u16)]) -> Vec<(&(String, u16), usize)> {
+    let mut ranked = Vec::<(&(String, u16), usize)>::new();
+    for address in named {
+        match ranked.iter_mut().find(|(other, _)| *other == address) {
+            Some((_, votes)) => *votes += 1,
+            None => ranked.push((address, 1)),
+        }
+    }
+    ranked.sort_by_key(|&(_, votes)| Reverse(votes));
+    ranked
+}
+
+/// The address that more sentinels name than the one that is in use.
+fn overruled<'a>(named: &'a [(String, u16)], current: &(String, u16)) -> Option<&'a (String, u16)> {
+    let ranked = by_votes(named);
+    let held =
+        ranked.iter().find(|(address, _)| *address == current).map_or(0, |&(_, votes)| votes);
+    ranked.first().filter(|&&(_, votes)| votes > held).map(|&(address, _)| address)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn named(ports: &[u16]) -> Vec<(String, u16)> {
+        ports.iter().map(|&port| ("h".to_owned(), port)).collect()
+    }
+
     #[test]
-    fn the_most_are_believed_and_of_several_the_first() {
-        let named = |ports: &[u16]| ports.iter().map(|&p| ("h".to_owned(), p)).collect::<Vec<_>>();
-        assert_eq!(most_named(&named(&[1, 2, 2])).unwrap().1, 2);
-        assert_eq!(most_named(&named(&[1, 2])).unwrap().1, 1);
-        assert_eq!(most_named(&[]), None);
+    fn the_most_come_first_and_of_several_the_first() {
+        let order = |ports: &[u16]| {
+            let named = named(ports);
+            let order = by_votes(&named).into_iter();
+            order.map(|(address, votes)| (address.1, votes)).collect::<Vec<_>>()
+        };
+        assert_eq!(order(&[]), []);
+        assert_eq!(order(&[1, 2, 2]), [(2, 2), (1, 1)]);
+        assert_eq!(order(&[2, 1]), [(2, 1), (1, 1)]);
+        assert_eq!(order(&[3, 1, 2, 1]), [(1, 2), (3, 1), (2, 1)]);
+    }
+
+    #[test]
+    fn only_more_votes_than_its_own_take_a_primary_away() {
+        let overruled = |ports: &[u16], current| {
+            overruled(&named(ports), &("h".to_owned(), current)).map(|address| address.1)
+        };
+        assert_eq!(overruled(&[2, 1], 1), None, "a tie, whoever was named first");
+        assert_eq!(overruled(&[2, 1, 1], 1), None, "the fewer");
+        assert_eq!(overruled(&[1, 2, 2], 1), Some(2));
+        assert_eq!(overruled(&[2], 1), Some(2), "nobody names it any more");
+        assert_eq!(overruled(&[], 1), None, "nobody answers");
     }
 }

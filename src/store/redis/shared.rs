@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue, RedisError, aio::MultiplexedConnection};
-use tokio::time;
+use tokio::{sync::watch, time};
 
 use super::{
     Failure, RedisOptions, Topology,
@@ -12,6 +12,7 @@ use super::{
     node::{self, Node},
     place::{self, Place},
     presence::Keys,
+    probe::loading,
     script::{self, By, Scripts},
     sentinel::{Sentinel, Watch},
     worker::run,
@@ -247,6 +248,7 @@ impl Shared {
             Err(Unanswered(failure, error)) => (failure, error),
         };
         let (Servers::Cluster(cluster), Some(error)) = (&self.servers, error) else {
+            self.misled();
             return Err(failure);
         };
         let (node, asking) = cluster.redirect(&error, &node).ok_or(failure)?;
@@ -275,13 +277,27 @@ impl Shared {
     /// The longest that the first report of presence can take.
     pub(in crate::store) fn patience(&self) -> Duration {
         // Connecting, its probe, the report, and what is agreed on; of a Cluster, the map before.
-        let once = self.options.connect_timeout + 3 * self.options.response_timeout;
+        let waits = self.options.connect_timeout + 3 * self.options.response_timeout;
+        let once = waits + loading(&self.options);
         if self.is_cluster() { 2 * once } else { once }
     }
 }
 
 /// No answer, and what the server said instead.
 struct Unanswered(Failure, Option<RedisError>);
+
+/// A connection of somebody without a breaker.
+pub(crate) struct Reached {
+    pub(crate) connection: MultiplexedConnection,
+    revocations: watch::Receiver<u64>,
+}
+
+impl Reached {
+    /// Whether it leads to a server that is the primary no more.
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.revocations.has_changed().unwrap_or(true)
+    }
+}
 
 /// Opens connections to the shared store, for whoever needs one of their own.
 #[derive(Clone)]
@@ -301,10 +317,16 @@ impl Connector {
 
     /// Connects to the server that has the keys with this hash tag, within the connect timeout. While
     /// workers look for a server that is down, waits for what the next of them finds: a second or so.
-    pub(crate) async fn connect(&self, tag: &str) -> Result<MultiplexedConnection, Failure> {
+    pub(crate) async fn connect(&self, tag: &str) -> Result<Reached, Failure> {
         let node = self.shared.node_of_tag(tag).await?;
-        // What is read there is of use even if nothing can be written.
-        node.reach(node.gate.follow(true).await?).await
+        let revocations = node.revocations();
+        let reached = match node.gate.follow(true).await {
+            // What is read there is of use even if nothing can be written.
+            Ok(pass) => node.reach(pass).await,
+            Err(failure) => Err(failure),
+        };
+        let connection = reached.inspect_err(|_| self.shared.misled())?;
+        Ok(Reached { connection, revocations })
     }
 
     /// What kind of failure an error is. Where the server has the keys no more, or cannot write them, it

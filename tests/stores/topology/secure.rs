@@ -1,4 +1,8 @@
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tempfile::TempDir;
@@ -105,6 +109,83 @@ async fn a_password_is_used_where_the_url_has_none() {
     assert!(ask(&store, &[charge(&limit, 1)]).await.fallback);
     let seconds = Duration::from_secs(5);
     eventually("it is known to be lost", seconds, async || !stores.shards()[0].is_up).await;
+}
+
+#[tokio::test]
+async fn each_half_of_a_login_is_taken_from_where_it_stands() {
+    let server = RedisServer::start();
+    let _: String = server.command(&["ACL", "SETUSER", "gateway", "on", ">hash", "~*", "+@all"]);
+    let _: String = server.command(&["ACL", "SETUSER", "default", "resetpass", ">hush"]);
+    let limit = limit("halves", 1_000);
+    for login in ["gateway@", ":hash@"] {
+        let url = format!("redis://{login}{}", server.address()).into();
+        let topology = Topology::Shards(vec![Shard { primary: url, replicas: vec![] }]);
+        let credentials = Credentials {
+            username: Some("gateway".into()).filter(|_| login.starts_with(':')),
+            password: Some(if login.starts_with(':') { "wrong" } else { "hash" }.into()),
+        };
+        let (_stores, store) = with(RedisOptions { credentials, ..options(topology) });
+        shared(login, &store, &limit, 1).await;
+    }
+}
+
+/// What is logged on this thread, from warnings on.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().expect("one thread").clone()).expect("text")
+    }
+
+    fn listen(&self) -> tracing::subscriber::DefaultGuard {
+        let log = self.clone();
+        let lines = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
+        tracing::subscriber::set_default(lines.with_writer(move || log.clone()).finish())
+    }
+}
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("one thread").write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn why_a_server_cannot_be_used_is_told_once_by_its_code() {
+    let mut server = RedisServer::absent_with(&["--requirepass", "hush"]);
+    server.login = Some("default:hush".to_owned());
+    server.restart();
+    let rights = ["on", ">hash", "~*", "+@all", "-set"];
+    let _: String = server.command(&[&["ACL", "SETUSER", "gateway"][..], &rights].concat());
+    let nobody = Credentials::default();
+    for (login, code) in [(credentials(Some("gateway"), "hash"), "NOPERM"), (nobody, "NOAUTH")] {
+        let log = Log::default();
+        let _listening = log.listen();
+        let (stores, store) =
+            with(RedisOptions { credentials: login, ..options(shards(&[&server])) });
+        let stop = CancellationToken::new();
+        tokio::spawn(stores.clone().run(stop.clone()));
+        assert!(ask(&store, &[charge(&limit("refused", 9), 1)]).await.fallback);
+        let rejected = || -> u32 {
+            let stats: String = server.command(&["INFO", "commandstats"]);
+            let set = stats.lines().find(|line| line.starts_with("cmdstat_set:"));
+            set.and_then(|line| {
+                line.split("rejected_calls=").nth(1)?.split(',').next()?.parse().ok()
+            })
+            .unwrap_or(0)
+        };
+        let before = rejected();
+        eventually("it is tried again", CHANGE, async || rejected() > before + 1).await;
+        let said = log.text();
+        assert_eq!(said.matches(code).count(), 1, "{said}");
+        assert!(!said.contains("hash") && !said.contains("gateway:"), "{said}");
+        stop.cancel();
+    }
 }
 
 #[tokio::test]

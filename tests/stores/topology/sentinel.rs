@@ -1,9 +1,17 @@
-use tidegate::store::{Credentials, Topology};
+use std::sync::Arc;
+
+use tidegate::{
+    clock::Clock,
+    store::{Credentials, Stores, Topology},
+    throttle::{redis::RedisLink, sync::Exchange},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{CHANGE, ask, every_algorithm_counts, is_exact, shared, stores};
 use crate::{
-    redis_topology::SentinelTrio,
+    redis_server::RedisServer,
+    redis_topology::{SentinelTrio, primary, replica_of},
+    refuser::Refuser,
     support::{charge, eventually, limit},
 };
 
@@ -53,5 +61,92 @@ async fn a_primary_is_followed_wherever_sentinel_says_that_it_is() {
     eventually("Sentinel names the first again", CHANGE, async || trio.primary() == Some(0)).await;
     shared("the first decides again", &store, &limit, 1).await;
     eventually("all is well", CHANGE, async || stores.status().is_healthy()).await;
+    stop.cancel();
+}
+
+/// Makes a sentinel name this server, whatever it is asked.
+fn name(sentinel: &Refuser, server: &RedisServer) {
+    let port = server.port().to_string();
+    sentinel.answer(&format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len()));
+}
+
+/// A sentinel that names this server.
+fn naming(server: &RedisServer) -> Refuser {
+    let sentinel = Refuser::before(&server.url());
+    name(&sentinel, server);
+    sentinel
+}
+
+fn watched(sentinels: &[Refuser]) -> Arc<Stores> {
+    stores(Topology::Sentinel {
+        master: "main".into(),
+        nodes: sentinels.iter().map(|sentinel| sentinel.url().into()).collect(),
+        credentials: Credentials::default(),
+    })
+}
+
+/// How many reports of presence came there.
+fn reports(server: &RedisServer) -> u32 {
+    let stats: String = server.command(&["INFO", "commandstats"]);
+    let count = stats.split_once("cmdstat_eval:calls=").and_then(|(_, c)| c.split(',').next());
+    count.map_or(0, |count| count.parse().expect("a number"))
+}
+
+#[tokio::test]
+async fn a_primary_is_kept_where_sentinels_name_no_other_that_is_one() {
+    let first = primary();
+    let second = replica_of(&first);
+    let sentinels = [naming(&second), naming(&first)];
+    let stores = watched(&sentinels);
+    let stop = CancellationToken::new();
+    tokio::spawn(stores.clone().run(stop.clone()));
+    let (store, limit) = (stores.worker(), limit("tie", 1_000_000));
+    shared("the primary is found", &store, &limit, 1).await;
+    // The control task reports and asks the sentinels, one after the other.
+    for is_agreed in [false, true] {
+        if is_agreed {
+            // They agree on one that says itself that it is none.
+            name(&sentinels[1], &second);
+        }
+        let before = reports(&first);
+        eventually("the sentinels were asked again", CHANGE, async || {
+            assert!(!ask(&store, &[charge(&limit, 1)]).await.fallback, "it is not taken away");
+            reports(&first) > before + 2
+        })
+        .await;
+    }
+    stop.cancel();
+}
+
+#[tokio::test]
+async fn everybody_leaves_a_primary_that_is_none_any_more_though_it_is_well() {
+    let (old, new) = (primary(), primary());
+    let sentinels = [naming(&old), naming(&old)];
+    let stores = watched(&sentinels);
+    let stop = CancellationToken::new();
+    tokio::spawn(stores.clone().run(stop.clone()));
+    let (store, limit) = (stores.worker(), limit("left", 1_000_000));
+    let connector = stores.connector().expect("a Redis");
+    let mut throttle = RedisLink::new(connector, "throttle", Clock::system(), Arc::default());
+    shared("the old one decides", &store, &limit, 1).await;
+    throttle.agree(None).await.expect("an answer");
+    eventually("it is reported there", CHANGE, async || reports(&old) > 0).await;
+
+    for sentinel in &sentinels {
+        name(sentinel, &new);
+    }
+    let scripts = |server: &RedisServer| {
+        let stats: String = server.command(&["INFO", "commandstats"]);
+        stats.lines().filter(|line| line.starts_with("cmdstat_eval")).collect::<String>()
+    };
+    eventually("the worker asks the new one", CHANGE, async || {
+        ask(&store, &[charge(&limit, 1)]).await;
+        !scripts(&new).is_empty()
+    })
+    .await;
+    eventually("it is reported there", CHANGE, async || reports(&new) > 0).await;
+    let before = scripts(&old);
+    throttle.agree(None).await.expect("an answer");
+    assert_eq!(scripts(&old), before, "nobody asks the old one");
     stop.cancel();
 }

@@ -1,0 +1,57 @@
+//! What a new connection is tried by before a worker decides over it: Redis takes a write, and knows the
+//! scripts.
+
+use std::time::Duration;
+
+use redis::{RedisResult, Value, aio::MultiplexedConnection};
+use tokio::time;
+
+use super::{
+    Failure, RedisOptions,
+    node::{Unconnected, is_elsewhere},
+    script::Scripts,
+};
+
+/// How long what was written stays, in ms.
+const LIFETIME: u64 = 1_000;
+
+/// Writes `key`, within the response timeout, and loads the scripts that Redis does not know: they are
+/// long, so that may take as long as a connection.
+pub(super) async fn probe(
+    connection: &mut MultiplexedConnection,
+    key: &str,
+    options: &RedisOptions,
+) -> Result<(), Unconnected> {
+    let mut asking = redis::pipe();
+    asking.ignore_errors().add_command(Scripts::exist());
+    asking.cmd("SET").arg(key).arg(1).arg("PX").arg(LIFETIME);
+    let asking = asking.query_async::<(RedisResult<Vec<bool>>, RedisResult<Value>)>(connection);
+    let (known, written) = within(options.response_timeout, asking).await?;
+    let known = known.map_err(|error| Unconnected::by(&error))?;
+    match written {
+        // A Cluster's node that serves other slots, or none, says so, and is well.
+        Err(error) if !is_elsewhere(&error) => return Err(Unconnected::by(&error)),
+        _ => {}
+    }
+    let loads = Scripts::load(&known);
+    if loads.is_empty() {
+        return Ok(());
+    }
+    within(loading(options), loads.exec_async(connection)).await
+}
+
+/// How long the loading of all scripts may take.
+pub(super) fn loading(options: &RedisOptions) -> Duration {
+    options.connect_timeout.max(options.response_timeout)
+}
+
+async fn within<T>(
+    patience: Duration,
+    asking: impl Future<Output = RedisResult<T>>,
+) -> Result<T, Unconnected> {
+    match time::timeout(patience, asking).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(error)) => Err(Unconnected::by(&error)),
+        Err(_) => Err(Failure::Timeout.into()),
+    }
+}

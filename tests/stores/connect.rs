@@ -1,0 +1,78 @@
+use std::time::Duration;
+
+use tidegate::{
+    clock::Clock,
+    store::{RedisOptions, Stores},
+};
+
+use crate::{
+    redis_server::RedisServer,
+    support::{charge, eventually, limit, options, patient},
+};
+
+/// Longer than a worker needs to find out that its connection is dead, and to make another.
+const FOUND_OUT: Duration = Duration::from_secs(6);
+
+/// How often a command was called.
+fn calls(redis: &RedisServer, command: &str) -> u32 {
+    let stats: String = redis.command(&["INFO", "commandstats"]);
+    let before = format!("cmdstat_{command}:calls=");
+    let count = stats.split_once(&before).and_then(|(_, rest)| rest.split(',').next());
+    count.map_or(0, |count| count.parse().expect("a number"))
+}
+
+/// The ids of the connections, but for the one that asks.
+fn connections(redis: &RedisServer) -> Vec<String> {
+    let list: String = redis.command(&["CLIENT", "LIST"]);
+    let others = list.lines().filter(|line| !line.contains("cmd=client|list"));
+    others.filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn a_connection_loads_only_the_scripts_that_redis_does_not_know() {
+    let redis = RedisServer::start();
+    let limit = limit("loaded", 1_000);
+    let first = patient(&redis, Clock::system());
+    let workers = [first.worker(), first.worker()];
+    for worker in &workers {
+        assert!(!worker.charge(&[charge(&limit, 1)], 0).await.unwrap().fallback);
+    }
+    assert_eq!(calls(&redis, "script|load"), 4, "by the first worker");
+
+    redis.command::<()>(&["SCRIPT", "FLUSH"]);
+    assert!(!workers[0].charge(&[charge(&limit, 1)], 0).await.unwrap().fallback);
+    assert_eq!(calls(&redis, "eval"), 1, "a script that Redis forgot is sent with the call");
+    let second = patient(&redis, Clock::system());
+    assert!(!second.worker().charge(&[charge(&limit, 1)], 0).await.unwrap().fallback);
+    assert_eq!(calls(&redis, "script|load"), 7, "the three others");
+    assert_eq!(calls(&redis, "eval"), 1);
+}
+
+#[tokio::test]
+async fn a_connection_that_died_while_nobody_asked_is_replaced_before_the_next_request() {
+    let redis = RedisServer::start();
+    let stores = Stores::redis(
+        RedisOptions { connect_timeout: Duration::from_secs(2), ..options(&redis) },
+        Clock::system(),
+        100,
+    );
+    let stores = stores.expect("usable options");
+    let worker = stores.worker();
+    let limit = limit("idle", 1_000);
+    eventually("Redis decides", FOUND_OUT, async || {
+        !worker.charge(&[charge(&limit, 1)], 0).await.unwrap().fallback
+    })
+    .await;
+    let failures = stores.stats().failures;
+    let before = connections(&redis);
+    assert_eq!(before.len(), 1);
+    redis.command::<u32>(&["CLIENT", "KILL", "TYPE", "normal"]);
+    eventually("another connection", FOUND_OUT, async || {
+        let now = connections(&redis);
+        !now.is_empty() && !now.contains(&before[0])
+    })
+    .await;
+    eventually("it is in use", FOUND_OUT, async || stores.status().is_healthy()).await;
+    assert!(!worker.charge(&[charge(&limit, 1)], 0).await.unwrap().fallback);
+    assert_eq!(stores.stats().failures, failures, "no request has met it");
+}
