@@ -236,7 +236,8 @@ impl Stores {
         outcome
     }
 
-    /// Forgets all refusals that are remembered, so that whoever comes next is decided by Redis.
+    /// Forgets all refusals that are remembered, so that whoever comes next is decided by Redis: for tests
+    /// of what Redis decides. A gateway never does.
     pub fn forget_refusals(&self) {
         self.refusals.clear();
     }

@@ -13,6 +13,7 @@ use tidegate::{
     limit::{Algorithm, Change, Grant, Key, Limit, Millis, Order, State},
     store::{
         Failure,
+        refusals::DOUBTED,
         reservation::{Book, Fetching, GiveBack, Joined, Outcome, Reply, Taken, Waiter},
     },
 };

@@ -1,9 +1,13 @@
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
 
 use futures_util::future::join_all;
 use tidegate::{
     clock::Clock,
     limit::{Charge, Limit, Reserve},
+    store::refusals::DOUBTED,
 };
 use tokio::sync::Barrier;
 
@@ -62,31 +66,38 @@ fn two_gateways_with_two_workers_admit_the_quota_exactly() {
     for (name, tokens) in [("ten", 10), ("many", 5_000), ("one", 1)] {
         let limit = reserving(name, 2_000, tokens);
         let gateways = [0, 1].map(|_| patient(&redis, clock.clone()));
-        let over = Barrier::new(4);
-        let admitted: u64 = std::thread::scope(|scope| {
-            let work = |number: usize| {
-                let (stores, limit, over) = (&gateways[number % 2], &limit, &over);
+        let (over, admitted) = (Barrier::new(4), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for number in 0..4 {
+                let (stores, limit, clock) = (&gateways[number % 2], &limit, &clock);
+                let (over, admitted) = (&over, &admitted);
                 scope.spawn(move || {
                     let mut builder = tokio::runtime::Builder::new_current_thread();
                     let runtime = builder.enable_all().build().expect("a runtime");
                     runtime.block_on(async {
                         let gateway = Gateway::on(stores.clone());
                         let lines = join_all((0..16).map(|_| exhaust(&gateway, limit, 1)));
-                        let admitted: u64 = lines.await.into_iter().sum();
+                        admitted.fetch_add(lines.await.into_iter().sum(), Relaxed);
                         // Its fetches may be for those who wait at the other.
                         over.wait().await;
-                        // What the other left when it had been refused here.
-                        gateway.stores.forget_refusals();
-                        let admitted = admitted + exhaust(&gateway, limit, 1).await;
+                        if number < 2 {
+                            idle(&gateway, clock).await;
+                        }
                         over.wait().await;
-                        admitted
-                    })
-                })
-            };
-            let workers: Vec<_> = (0..4).map(work).collect();
-            workers.into_iter().map(|worker| worker.join().expect("no panic")).sum()
+                        if number == 0 {
+                            let spent = admitted.load(Relaxed);
+                            let all_back = async || gateway.used(limit).await == spent;
+                            eventually("all is given back", BEHIND, all_back).await;
+                            clock.set(clock.now() + DOUBTED);
+                        }
+                        over.wait().await;
+                        admitted.fetch_add(exhaust(&gateway, limit, 1).await, Relaxed);
+                        over.wait().await;
+                    });
+                });
+            }
         });
-        assert_eq!(admitted, 2_000, "{name}");
+        assert_eq!(admitted.into_inner(), 2_000, "{name}");
         for stores in gateways {
             let (failures, tokens) = (stores.stats().failures, stores.stats().tokens);
             assert_eq!((failures, tokens.outstanding, tokens.lost), ([0; 5], 0, 0), "{tokens:?}");
