@@ -54,9 +54,11 @@ pub(super) struct Ahead {
     clock: Clock,
 }
 
-/// Whether a charge may be made from tokens taken ahead.
+/// Whether a charge may be made from tokens taken ahead. One above the quota never passes: in line, all
+/// that is left would be taken for it.
 pub(super) fn reserves(charge: &Charge<'_>) -> bool {
-    charge.limit.reserve != Reserve::Off && (1..=MAX_AHEAD).contains(&charge.cost)
+    let most = charge.limit.quota.limit.min(MAX_AHEAD);
+    charge.limit.reserve != Reserve::Off && (1..=most).contains(&charge.cost)
 }
 
 /// Whether who may wait `until` then has waited for as long as a call may: see [`Ahead::until`].
@@ -228,8 +230,9 @@ impl Fetches {
                     }
                     let charge = Charge { limit: &limit, key, cost: order.least };
                     let refused = Decision { admitted: false, ..grant.decision };
-                    // Where tokens are kept here, whoever costs the least finds those.
-                    if grant.tokens < order.needed && fetching.is_alone() {
+                    // Where tokens are kept here, whoever costs the least finds those; and of what was
+                    // granted for others, what is not spent goes back.
+                    if grant.tokens == 0 && fetching.is_alone() {
                         self.refusals.remember(&charge, &refused, Heard { sent, received, now });
                     }
                     fetching.complete(&Reply { grant, now, sent, received })

@@ -162,6 +162,25 @@ async fn mixed_costs_leave_nothing_and_take_no_more() {
     assert!(!above.admitted && above.retry_at.is_none(), "the same of one that reserves");
 }
 
+/// All that is left is taken for a line in which one is too dear: it goes back, and refuses nobody.
+#[tokio::test]
+async fn one_request_too_dear_takes_nothing_from_the_others() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let [here, other] = [0, 1].map(|_| Gateway::new(&redis, &clock));
+    for (name, dear) in [("below", 7_000), ("above", 12_000)] {
+        let limit = Limit { reserve: Reserve::Auto, ..reserving(name, 10_000, 0) };
+        assert!(other.cost(&limit, 4_000).await.admitted);
+        // The first is asked for alone, and the next two together.
+        let (first, second, refused) =
+            tokio::join!(here.one(&limit), here.one(&limit), here.cost(&limit, dear));
+        assert!(first.admitted && second.admitted && !refused.admitted);
+        assert!(here.one(&limit).await.admitted, "{name}: its cost was not refused");
+        let all_back = async || other.used(&limit).await < 4_010;
+        eventually("the rest is there for all", BEHIND, all_back).await;
+        assert!(other.cost(&limit, 5_000).await.admitted);
+    }
+}
+
 #[tokio::test]
 async fn who_has_gone_before_the_answer_spends_nothing() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
