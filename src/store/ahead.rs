@@ -121,7 +121,7 @@ impl Ahead {
         });
     }
 
-    /// Forgets that a caller was refused: something was given back to him, as the store knows by now.
+    /// Forgets that a caller was refused: what he was charged was corrected, as the store knows by now.
     pub(super) fn forgive(&self, limit: &Limit, key: Key) {
         self.refusals.forgive(record(limit, key), self.clock.ticks());
     }

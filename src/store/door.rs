@@ -201,9 +201,9 @@ impl Store {
             let settled = worker.settle(place, &kept).await;
             settled.inspect_err(|&failure| self.counts.failed(failure)).ok()
         };
-        // Who was refused until this moment was perhaps refused before it arrived.
+        // Who was refused until this moment was perhaps refused before it arrived, and told another time.
         for Settlement { limit, key, change } in &kept {
-            if matches!(change, Change::Refund { .. }) {
+            if settled.is_some() || matches!(change, Change::Refund { .. }) {
                 ahead.forgive(limit, *key);
             }
         }

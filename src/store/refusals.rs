@@ -223,8 +223,8 @@ impl Refusals {
         }
     }
 
-    /// The same where he was given something back, or the operator has reset him, as the store knew at
-    /// that tick or before: nor is an answer remembered that is still on its way.
+    /// The same where what he was charged was corrected, or the operator has reset him, as the store knew
+    /// at that tick or before: nor is an answer remembered that is still on its way.
     pub fn forgive(&self, record: u128, ticks: u64) {
         let (shard, _) = self.find_place(record);
         {
