@@ -244,7 +244,7 @@ impl World {
             }
             Event::Sweep(gateway) => {
                 let mut out = Vec::new();
-                self.gateways[gateway].book.sweep(self.ticks(gateway), &mut out);
+                self.gateways[gateway].book.sweep(self.ticks(gateway), |_| true, &mut out);
                 self.refund(gateway, out);
                 self.after(SWEEP, Event::Sweep(gateway));
             }

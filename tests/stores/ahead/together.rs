@@ -14,7 +14,7 @@ use crate::{
 
 /// A gateway before several servers, with all the time that a busy machine needs, and the first key on
 /// each.
-async fn before(servers: &[&RedisServer], clock: &Clock) -> (Gateway, Vec<u128>) {
+pub(super) async fn before(servers: &[&RedisServer], clock: &Clock) -> (Gateway, Vec<u128>) {
     let shard = |server: &&RedisServer| Shard { primary: server.url().into(), replicas: vec![] };
     let topology = Topology::Shards(servers.iter().map(shard).collect());
     let response_timeout = Duration::from_secs(5);

@@ -77,7 +77,7 @@ fn what_a_cut_grant_leaves_goes_back() {
     assert_eq!(dear.heard(), Some(Outcome::Ask));
     assert_eq!(entry.take(1, 104), None);
     let mut out = Vec::new();
-    book.sweep(104, &mut out);
+    book.sweep(104, |_| true, &mut out);
     let backs: Vec<_> = out.iter().map(|give| give.back).collect();
     assert_eq!(backs, [crate::limit::Back { charged_at: START + 999, tokens: 57 }]);
 }
