@@ -55,12 +55,13 @@ async fn merge(worker: &Worker, stores: &Stores) -> bool {
     let Stores { journal, refusals, clock, .. } = stores;
     let can_be_told = |key| worker.is_live(worker.place(key));
     let (mut left, others) = journal.take(clock.ticks(), can_be_told);
-    left.sort_by_key(|caller| worker.place(caller.key));
+    left.sort_by_cached_key(|caller| worker.place(caller.key));
     let (mut telling, mut all) = (Vec::new(), !others);
     // Each place's callers have their guard before the first is told: whoever ends this puts them back.
     while let Some(last) = left.last() {
         let place = worker.place(last.key);
-        let there = left.partition_point(|caller| worker.place(caller.key) < place);
+        let elsewhere = left.iter().rposition(|caller| worker.place(caller.key) != place);
+        let there = elsewhere.map_or(0, |last| last + 1);
         let pending = Pending { journal, refusals, clock, left: left.split_off(there) };
         telling.push(pending.tell_all(worker, place));
     }
