@@ -61,6 +61,25 @@ pub(super) fn reserves(charge: &Charge<'_>) -> bool {
     charge.limit.reserve != Reserve::Off && (1..=most).contains(&charge.cost)
 }
 
+/// Tells tokens that are kept here as left, in what the store said of these charges: it counts them as
+/// used, and this gateway admits from them.
+pub(super) fn tell_tokens(stores: &Stores, charges: &[Charge<'_>], verdict: &mut Verdict) {
+    let ticks = stores.clock.ticks();
+    for (at, charge) in charges.iter().enumerate() {
+        if charge.limit.reserve == Reserve::Off || verdict.origin(at).fallback {
+            continue;
+        }
+        let here = stores.tokens.spendable(charge.limit, charge.key, ticks);
+        if let Some(decision) = verdict.decisions.get_mut(at).filter(|_| here > 0) {
+            decision.remaining = (decision.remaining + u64::from(here)).min(decision.limit);
+            decision.used = decision.limit - decision.remaining;
+            if decision.remaining >= charge.cost.into() {
+                (decision.admitted, decision.retry_at) = (true, None);
+            }
+        }
+    }
+}
+
 /// Whether who may wait `until` then has waited for as long as a call may: see [`Ahead::until`].
 pub(super) fn has_waited(until: Instant) -> bool {
     clock::instant() + A_MOMENT >= until

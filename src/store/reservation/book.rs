@@ -193,6 +193,16 @@ impl<W: Waiter, A: Atomics> Book<W, A> {
         })
     }
 
+    /// Tokens of `key` under `limit` that can be spent here at `ticks`.
+    pub fn spendable(&self, limit: &Limit, key: Key, ticks: u64) -> u32 {
+        let name = Name::of(limit, key);
+        self.shard(name.record).with(|shard| {
+            let place = shard.places.get(&name.id).copied();
+            let entry = place.and_then(|place| shard.entries.get(place));
+            entry.map_or(0, |entry| entry.spendable(ticks))
+        })
+    }
+
     /// Looks after a part of the entries at `ticks`; called a few times a second. Gives `out` what has to
     /// go back to the store: what ended unspent, and what nobody has used for [`super::IDLE`]. Entries
     /// that hold nothing and that nobody uses leave the book. Those of whom the store cannot be told now

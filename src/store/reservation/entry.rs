@@ -257,6 +257,15 @@ impl<W: Waiter, A: Atomics> Entry<W, A> {
         self.line.with(|line| u64::from(self.word.peek().count) + line.kept())
     }
 
+    /// Tokens that can be spent here at `ticks`.
+    pub(super) fn spendable(&self, ticks: u64) -> u32 {
+        let live = |count: u32, deadline: u64| if ticks < deadline { count } else { 0 };
+        self.line.with(|line| {
+            let held = self.word.peek();
+            live(held.count, held.deadline) + live(line.pot.tokens, line.pot.deadline)
+        })
+    }
+
     /// Whether it has left the book.
     pub(super) fn is_retired(&self) -> bool {
         self.line.with(|line| line.retired)

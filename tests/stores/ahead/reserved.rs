@@ -6,7 +6,7 @@ use std::{
 use futures_util::future::join_all;
 use tidegate::{
     clock::Clock,
-    limit::{Charge, Limit, Reserve},
+    limit::{Charge, Limit, Quota, Reserve},
     store::refusals::DOUBTED,
 };
 use tokio::sync::Barrier;
@@ -160,6 +160,35 @@ async fn mixed_costs_leave_nothing_and_take_no_more() {
     assert!(!all.admitted && all.retry_at.is_none(), "more than the quota, at any time");
     let above = gateways[0].cost(&reserving("fresh", 500, 20), 501).await;
     assert!(!above.admitted && above.retry_at.is_none(), "the same of one that reserves");
+}
+
+#[tokio::test]
+async fn a_look_tells_tokens_of_this_gateway_as_left() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let [here, other] = [0, 1].map(|_| Gateway::new(&redis, &clock));
+    let limit = Limit { quota: Quota::new(10, 60_000, 6), ..reserving("ahead", 10, 10) };
+    assert!(here.one(&limit).await.admitted);
+    let kept = here.outstanding();
+    assert!(other.cost(&limit, 9 - kept as u32).await.admitted);
+    let one = [charge(&limit, 1)];
+    for cost in [1, 5] {
+        let charges = [Charge { cost, ..one[0] }];
+        let looks = [
+            here.store.look(&charges, NOW).await.expect("Redis"),
+            here.stores.look(&charges).await.expect("Redis"),
+        ];
+        for looked in looks {
+            let told = looked.decisions[0];
+            assert_eq!((told.used, told.remaining), (10 - kept, kept));
+            let passes = u64::from(cost) <= kept;
+            assert_eq!((told.admitted, told.retry_at.is_none()), (passes, passes), "{cost}");
+        }
+    }
+    let elsewhere = other.store.look(&one, NOW).await.expect("Redis").decisions[0];
+    assert_eq!((elsewhere.used, elsewhere.admitted), (10, false));
+    assert!(here.one(&limit).await.admitted);
+    let after = here.stores.look(&one).await.expect("Redis").decisions[0];
+    assert_eq!(after.used, 11 - kept);
 }
 
 /// All that is left is taken for a line in which one is too dear: it goes back, and refuses nobody.

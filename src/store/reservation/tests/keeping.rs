@@ -49,6 +49,18 @@ fn what_nobody_can_be_told_of_stays_and_can_be_spent() {
 }
 
 #[test]
+fn what_can_be_spent_is_told_until_its_sub_window_ends() {
+    let (book, limit) = (book(), limit(Reserve::Tokens(10)));
+    let entry = stock(&book, &limit, KEY, 5);
+    assert_eq!([101, 998, 999].map(|ticks| book.spendable(&limit, KEY, ticks)), [5, 5, 0]);
+    let waiting = fetch(entry.join(Caller::of(9), 200));
+    assert_eq!([201, 999].map(|ticks| book.spendable(&limit, KEY, ticks)), [5, 0], "in the pot");
+    drop(waiting);
+    assert_eq!(book.spendable(&limit, Key(8), 101), 0);
+    assert_eq!(book.numbers().entries, 1, "none was made for it");
+}
+
+#[test]
 fn what_was_not_told_is_kept_to_be_told() {
     let (book, limit) = (book(), limit(Reserve::Tokens(10)));
     stock(&book, &limit, KEY, 5);
