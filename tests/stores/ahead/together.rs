@@ -183,3 +183,20 @@ async fn who_was_refused_for_a_charge_that_is_given_back_is_let_in() {
     assert!(!refused.admitted && !other.admitted);
     eventually("he is let in", BEHIND, async || gateway.ask(&behind).await.admitted).await;
 }
+
+/// One server has charged when the request ends that waits for the other.
+#[tokio::test]
+async fn who_has_gone_before_all_have_answered_is_charged_nowhere() {
+    let (servers, clock) = ([RedisServer::start(), RedisServer::start()], Clock::manual(NOW));
+    let (gateway, keys) = before(&[&servers[0], &servers[1]], &clock).await;
+    let (first, second) = (limit("first", 10), limit("second", 10));
+    let both = [charge(&first, keys[0]), charge(&second, keys[1])];
+    servers[1].suspend();
+    let used = async |count| gateway.used_by(&first, keys[0]).await == count;
+    tokio::select! {
+        _ = gateway.ask(&both) => panic!("the second cannot answer"),
+        () = eventually("the first has charged", BEHIND, async || used(1).await) => {}
+    }
+    eventually("it is given back", BEHIND, async || used(0).await).await;
+    servers[1].resume();
+}
