@@ -22,6 +22,11 @@ pub(super) fn compile(
         check.fault(&at, what, "off, or a sliding_window or fixed_window");
         return Reserve::Off;
     }
+    if let config::Cost::Response(_) = limit.cost {
+        let what = format!("`{}`, though only the answer tells the cost", limit.reserve);
+        check.fault(&at, what, "off, or a cost that is known before");
+        return Reserve::Off;
+    }
     if !shared {
         let what = format!("`{}`, though the counters are in this process", limit.reserve);
         check.note(&at, what, "a store in Redis, or no such key");

@@ -54,9 +54,30 @@ pub(super) struct Ahead {
     clock: Clock,
 }
 
-/// Whether a charge may be made from tokens taken ahead.
+/// Whether a charge may be made from tokens taken ahead. One above the quota never passes: in line, all
+/// that is left would be taken for it.
 pub(super) fn reserves(charge: &Charge<'_>) -> bool {
-    charge.limit.reserve != Reserve::Off && (1..=MAX_AHEAD).contains(&charge.cost)
+    let most = charge.limit.quota.limit.min(MAX_AHEAD);
+    charge.limit.reserve != Reserve::Off && (1..=most).contains(&charge.cost)
+}
+
+/// Tells tokens that are kept here as left, in what the store said of these charges: it counts them as
+/// used, and this gateway admits from them.
+pub(super) fn tell_tokens(stores: &Stores, charges: &[Charge<'_>], verdict: &mut Verdict) {
+    let ticks = stores.clock.ticks();
+    for (at, charge) in charges.iter().enumerate() {
+        if charge.limit.reserve == Reserve::Off || verdict.origin(at).fallback {
+            continue;
+        }
+        let here = stores.tokens.spendable(charge.limit, charge.key, ticks);
+        if let Some(decision) = verdict.decisions.get_mut(at).filter(|_| here > 0) {
+            decision.remaining = (decision.remaining + u64::from(here)).min(decision.limit);
+            decision.used = decision.limit - decision.remaining;
+            if decision.remaining >= charge.cost.into() {
+                (decision.admitted, decision.retry_at) = (true, None);
+            }
+        }
+    }
 }
 
 /// Whether who may wait `until` then has waited for as long as a call may: see [`Ahead::until`].
@@ -119,7 +140,7 @@ impl Ahead {
         });
     }
 
-    /// Forgets that a caller was refused: something was given back to him, as the store knows by now.
+    /// Forgets that a caller was refused: what he was charged was corrected, as the store knows by now.
     pub(super) fn forgive(&self, limit: &Limit, key: Key) {
         self.refusals.forgive(record(limit, key), self.clock.ticks());
     }
@@ -228,8 +249,9 @@ impl Fetches {
                     }
                     let charge = Charge { limit: &limit, key, cost: order.least };
                     let refused = Decision { admitted: false, ..grant.decision };
-                    // Where tokens are kept here, whoever costs the least finds those.
-                    if grant.tokens < order.needed && fetching.is_alone() {
+                    // Where tokens are kept here, whoever costs the least finds those; and of what was
+                    // granted for others, what is not spent goes back.
+                    if grant.tokens == 0 && fetching.is_alone() {
                         self.refusals.remember(&charge, &refused, Heard { sent, received, now });
                     }
                     fetching.complete(&Reply { grant, now, sent, received })

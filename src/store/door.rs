@@ -11,7 +11,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     Failure, StoreError, Stores,
-    ahead::{Ahead, Known, Stood, reserves},
+    ahead::{Ahead, Known, Stood, reserves, tell_tokens},
     fallback,
     groups::{self, Apart},
     merge,
@@ -201,9 +201,9 @@ impl Store {
             let settled = worker.settle(place, &kept).await;
             settled.inspect_err(|&failure| self.counts.failed(failure)).ok()
         };
-        // Who was refused until this moment was perhaps refused before it arrived.
+        // Who was refused until this moment was perhaps refused before it arrived, and told another time.
         for Settlement { limit, key, change } in &kept {
-            if matches!(change, Change::Refund { .. }) {
+            if settled.is_some() || matches!(change, Change::Refund { .. }) {
                 ahead.forgive(limit, *key);
             }
         }
@@ -211,7 +211,7 @@ impl Store {
     }
 
     /// What each of these charges would meet by itself now; charges nothing. A record that has expired is
-    /// a caller never seen. Without an answer of Redis it tells what would be decided without one.
+    /// a caller never seen, and tokens that are kept here are left. Without an answer of Redis it tells what would be decided without one.
     ///
     /// # Errors
     ///
@@ -221,16 +221,19 @@ impl Store {
         let Some(Way { worker, .. }) = self.shared.as_ref().filter(|_| !charges.is_empty()) else {
             return Ok(memory.look(charges, now));
         };
-        let Some(place) = groups::common(charges, |charge| worker.place(charge.key)) else {
-            return Box::pin(self.apart(worker).look(charges, now)).await;
+        let mut verdict = match groups::common(charges, |charge| worker.place(charge.key)) {
+            None => Box::pin(self.apart(worker).look(charges, now)).await?,
+            Some(place) => match worker.look(place, charges).await {
+                Ok(verdict) => verdict,
+                Err(failure) => {
+                    self.counts.failed(failure);
+                    let gateways = self.stores.presence.gateways();
+                    return fallback::look(charges, now, memory, gateways);
+                }
+            },
         };
-        match worker.look(place, charges).await {
-            Ok(verdict) => Ok(verdict),
-            Err(failure) => {
-                self.counts.failed(failure);
-                fallback::look(charges, now, memory, self.stores.presence.gateways())
-            }
-        }
+        tell_tokens(&self.stores, charges, &mut verdict);
+        Ok(verdict)
     }
 
     /// Gives all tokens back that are kept here: nothing more is charged at this door. It takes no longer

@@ -1,13 +1,16 @@
 //! Charges of one request whose records live at several places of the shared store.
 //!
-//! All places are asked at the same time, each all or nothing. Where the whole is refused, what a place
-//! has charged is given back behind the request: for a moment too much is counted, and never too much
+//! All places are asked at the same time, each all or nothing. Where the whole is refused, or the request
+//! ends before all have answered, what a place has charged is given back behind the request: for a moment too much is counted, and never too much
 //! admitted.
 
 use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
-use futures_util::future::join_all;
+use futures_util::{
+    future::join_all,
+    stream::{FuturesUnordered, StreamExt as _},
+};
 use smallvec::SmallVec;
 
 use super::{
@@ -64,8 +67,7 @@ impl Apart<'_> {
         now: Millis,
     ) -> Result<Verdict, StoreError> {
         let groups = split(charges, |charge| self.worker.place(charge.key));
-        let asked = groups.iter().map(|group| self.worker.charge(group.place, &group.items));
-        let mut answers = self.counted(join_all(asked).await);
+        let mut answers = self.counted(self.charged(&groups).await);
         let shared = answers.iter().flatten().all(|verdict| verdict.admitted);
         let lost = lost(&groups, &answers);
         let (memory, gateways) = (&self.stores.memory, self.stores.presence.gateways());
@@ -90,6 +92,20 @@ impl Apart<'_> {
         }
         let parts = parts(&groups, answers).chain([(&lost.at, local?)]);
         Ok(Verdict { admitted, ..merged(charges.len(), parts, now) })
+    }
+
+    /// What each place answers. Whoever gives up before all have leaves nothing charged that is known of.
+    async fn charged(&self, groups: &[Group<Charge<'_>>]) -> Vec<Result<Verdict, Failure>> {
+        let told = groups.iter().map(|_| None).collect();
+        let mut answers = Answers { apart: self, groups, told };
+        let asked = groups.iter().zip(0..).map(|(group, at): (_, usize)| async move {
+            (at, self.worker.charge(group.place, &group.items).await)
+        });
+        let mut asked: FuturesUnordered<_> = asked.collect();
+        while let Some((at, answer)) = asked.next().await {
+            answers.told[at] = Some(answer);
+        }
+        answers.told.drain(..).flatten().collect()
     }
 
     /// What each of these charges would meet by itself; charges nothing.
@@ -167,6 +183,23 @@ impl Apart<'_> {
                 refusals.forgive(record(limit, *key), clock.ticks());
             }
         });
+    }
+}
+
+/// What places have answered so far. Dropped before all have, it gives back what they have charged.
+struct Answers<'a, 'c> {
+    apart: &'a Apart<'a>,
+    groups: &'a [Group<Charge<'c>>],
+    told: Vec<Option<Result<Verdict, Failure>>>,
+}
+
+impl Drop for Answers<'_, '_> {
+    fn drop(&mut self) {
+        for (group, answer) in self.groups.iter().zip(self.told.drain(..)) {
+            if let Some(Ok(mut verdict)) = answer {
+                self.apart.undo(group, &mut verdict);
+            }
+        }
     }
 }
 

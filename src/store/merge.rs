@@ -11,7 +11,9 @@ use futures_util::future::join_all;
 use super::{
     Stores,
     journal::{Caller, Journal},
+    record_id::record,
     redis::{Failure, Place, Worker},
+    refusals::Refusals,
 };
 use crate::{
     clock::Clock,
@@ -32,7 +34,7 @@ pub(super) async fn run(worker: Arc<Worker>, stores: Arc<Stores>) {
     loop {
         stores.journal.woken().await;
         if let Some(_alone) = stores.journal.begin() {
-            let told = merge(&worker, &stores.journal, &stores.clock).await;
+            let told = merge(&worker, &stores).await;
             if !told {
                 tokio::time::sleep(AGAIN).await;
             }
@@ -49,16 +51,18 @@ struct Asked {
 
 /// Tells every place that can be asked, several at a time. What belongs to others stays in the journal;
 /// false if there is such.
-async fn merge(worker: &Worker, journal: &Journal, clock: &Clock) -> bool {
+async fn merge(worker: &Worker, stores: &Stores) -> bool {
+    let Stores { journal, refusals, clock, .. } = stores;
     let can_be_told = |key| worker.is_live(worker.place(key));
     let (mut left, others) = journal.take(clock.ticks(), can_be_told);
-    left.sort_by_key(|caller| worker.place(caller.key));
+    left.sort_by_cached_key(|caller| worker.place(caller.key));
     let (mut telling, mut all) = (Vec::new(), !others);
     // Each place's callers have their guard before the first is told: whoever ends this puts them back.
     while let Some(last) = left.last() {
         let place = worker.place(last.key);
-        let there = left.partition_point(|caller| worker.place(caller.key) < place);
-        let pending = Pending { journal, clock, left: left.split_off(there) };
+        let elsewhere = left.iter().rposition(|caller| worker.place(caller.key) != place);
+        let there = elsewhere.map_or(0, |last| last + 1);
+        let pending = Pending { journal, refusals, clock, left: left.split_off(there) };
         telling.push(pending.tell_all(worker, place));
     }
     while !telling.is_empty() {
@@ -78,6 +82,7 @@ async fn time(worker: &Worker, of: &Caller, ticks: u64) -> Result<Asked, Failure
 /// Callers of one place that were taken from the journal; what is left of them goes back.
 struct Pending<'a> {
     journal: &'a Journal,
+    refusals: &'a Refusals,
     clock: &'a Clock,
     left: Vec<Caller>,
 }
@@ -118,7 +123,14 @@ impl Pending<'_> {
             return Ok(asked);
         }
         let count = settlements.len();
-        match worker.settle(place, &settlements).await {
+        let told = worker.settle(place, &settlements).await;
+        // Whoever was refused may have to wait for longer now.
+        if !matches!(told, Err(Failure::Open)) {
+            for Settlement { limit, key, .. } in &settlements {
+                self.refusals.forgive(record(limit, *key), self.clock.ticks());
+            }
+        }
+        match told {
             Ok(verdict) => {
                 self.journal.count(count, true);
                 self.journal.heard(callers.len());

@@ -207,12 +207,15 @@ impl Stores {
         }
     }
 
-    /// What each of these charges would meet by itself, charging nothing: for the operator, who asks
+    /// What each of these charges would meet by itself at this gateway, charging nothing: for the operator, who asks
     /// seldom. Needs no door, and opens a connection of its own.
     pub async fn look(&self, charges: &[Charge<'_>]) -> Result<Verdict, Failure> {
         match &self.redis {
             Some(shared) => {
-                groups::look_apart(shared, charges, self.clock.manual_now().unwrap_or(0)).await
+                let now = self.clock.manual_now().unwrap_or(0);
+                let mut verdict = groups::look_apart(shared, charges, now).await?;
+                ahead::tell_tokens(self, charges, &mut verdict);
+                Ok(verdict)
             }
             None => Ok(self.memory.look(charges, self.clock.now())),
         }
@@ -237,7 +240,8 @@ impl Stores {
         outcome
     }
 
-    /// Forgets all refusals that are remembered, so that whoever comes next is decided by Redis.
+    /// Forgets all refusals that are remembered, so that whoever comes next is decided by Redis: for tests
+    /// of what Redis decides. A gateway never does.
     pub fn forget_refusals(&self) {
         self.refusals.clear();
     }

@@ -9,7 +9,8 @@
 //! question was sent, less the ms that two clocks of whole ms may differ by. What is told of the store's
 //! time is no later than that time, so that a `Retry-After` made of both is never too short. Other gateways
 //! are not heard: the time may have come nearer where one gave something back, or moved on where one
-//! let a smaller cost pass.
+//! let a smaller cost pass. Where tokens are taken ahead, giving back is what gateways do all the time: so
+//! an entry ends after [`DOUBTED`] there, and the store is asked once more.
 //!
 //! The table is bounded and made as it is used: four entries in each place, and a new one takes the
 //! place of one that is over, or else of the one that ends first. So a flood of callers costs refusals
@@ -20,8 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 
-use super::record_id::RecordId;
-use crate::limit::{Algorithm, Charge, Decision, Limit, Millis};
+use super::{record_id::RecordId, reservation::IDLE};
+use crate::limit::{Algorithm, Charge, Decision, Limit, Millis, Reserve};
 
 /// Locks, each with its part of the table.
 const SHARDS: usize = 64;
@@ -31,6 +32,10 @@ const PLACES: usize = 256;
 
 /// Entries in a place.
 const WAYS: usize = 4;
+
+/// So many ms after it was asked for, a refusal is doubted where tokens are taken ahead: whatever other
+/// gateways kept and did not use has come back by then.
+pub const DOUBTED: u64 = 2 * IDLE;
 
 /// When a decision was heard: what ticks are is told at [`crate::clock::Clock::ticks`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -148,12 +153,15 @@ impl Refusals {
         limit.enforce && limit.algorithm != Algorithm::Concurrency
     }
 
-    /// Remembers what the store said of a charge, if that is a refusal that holds for a while. The
-    /// newest of a record, quota and cost takes the place of an older one.
+    /// Remembers what the store said of a charge, if that is a refusal that holds for a while; of a limit
+    /// that reserves, for [`DOUBTED`] at the most, and what is told of it stays as it was said. The newest
+    /// of a record, quota and cost takes the place of an older one.
     pub fn remember(&self, charge: &Charge<'_>, decision: &Decision, heard: Heard) {
         let wait = decision.retry_at.map_or(0, |retry_at| retry_at.saturating_sub(heard.now));
         // The store's ms and this process' do not begin together.
-        let end = heard.sent.saturating_add(wait.saturating_sub(1));
+        let wait = wait.saturating_sub(1);
+        let wait = if charge.limit.reserve == Reserve::Off { wait } else { wait.min(DOUBTED) };
+        let end = heard.sent.saturating_add(wait);
         if decision.admitted || !Self::holds(charge.limit) || end <= heard.received {
             return;
         }
@@ -215,8 +223,8 @@ impl Refusals {
         }
     }
 
-    /// The same where he was given something back, or the operator has reset him, as the store knew at
-    /// that tick or before: nor is an answer remembered that is still on its way.
+    /// The same where what he was charged was corrected, or the operator has reset him, as the store knew
+    /// at that tick or before: nor is an answer remembered that is still on its way.
     pub fn forgive(&self, record: u128, ticks: u64) {
         let (shard, _) = self.find_place(record);
         {

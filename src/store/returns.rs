@@ -6,7 +6,12 @@ use std::{sync::Arc, time::Duration};
 use futures_util::future::join_all;
 use smallvec::SmallVec;
 
-use super::{Stores, record_id::record, redis::Worker, reservation::GiveBack};
+use super::{
+    Failure, Stores,
+    record_id::record,
+    redis::{Place, Worker},
+    reservation::GiveBack,
+};
 use crate::limit::Settlement;
 
 /// Between two looks.
@@ -31,7 +36,8 @@ pub(super) async fn run(worker: Arc<Worker>, stores: Arc<Stores>) {
         ticks.tick().await;
         // Held until they have arrived: whoever leaves waits for them.
         if let Ok(_alone) = stores.returning.try_lock() {
-            stores.tokens.sweep(stores.clock.ticks(), &mut unspent);
+            let can_tell = |key| worker.is_live(worker.place(key));
+            stores.tokens.sweep(stores.clock.ticks(), can_tell, &mut unspent);
             give_back(&worker, &stores, &mut unspent).await;
         }
     }
@@ -59,12 +65,15 @@ pub(super) async fn all(worker: &Worker, stores: &Stores, patience: Duration) {
     }
 }
 
-/// Tells the store, in calls of bounded size, and empties `unspent`. What does not arrive is lost: it
-/// counts as spent, until its window has passed.
+/// Tells the store, in calls of bounded size, and empties `unspent`. What was certainly not sent is kept;
+/// of what may have arrived, or was refused, nobody knows: it is lost, and counts as spent until its
+/// window has passed.
 async fn give_back(worker: &Worker, stores: &Stores, unspent: &mut Vec<GiveBack>) {
-    unspent.sort_by_key(|back| worker.place(back.key));
+    let place = |back: GiveBack| (worker.place(back.key), back);
+    let mut placed: Vec<(Place, GiveBack)> = unspent.drain(..).map(place).collect();
+    placed.sort_by_key(|(place, _)| *place);
     let mut telling = Vec::new();
-    for here in unspent.chunk_by(|one, other| worker.place(one.key) == worker.place(other.key)) {
+    for here in placed.chunk_by(|(one, _), (other, _)| one == other) {
         for batch in here.chunks(BATCH) {
             telling.push(tell(worker, stores, batch));
             if telling.len() == AT_ONCE {
@@ -73,28 +82,30 @@ async fn give_back(worker: &Worker, stores: &Stores, unspent: &mut Vec<GiveBack>
         }
     }
     join_all(telling).await;
-    unspent.clear();
 }
 
 /// Tells one place.
-async fn tell(worker: &Worker, stores: &Stores, batch: &[GiveBack]) {
-    let Some(first) = batch.first() else { return };
+async fn tell(worker: &Worker, stores: &Stores, batch: &[(Place, GiveBack)]) {
+    let Some((place, _)) = batch.first() else { return };
     let settlements: SmallVec<[Settlement<'_>; 8]> = batch
         .iter()
-        .map(|GiveBack { limit, key, back }| Settlement {
+        .map(|(_, GiveBack { limit, key, back })| Settlement {
             limit,
             key: *key,
             change: (*back).into(),
         })
         .collect();
-    if let Err(failure) = worker.settle(worker.place(first.key), &settlements).await {
+    if let Err(failure) = worker.settle(*place, &settlements).await {
         tracing::debug!(failure = failure.label(), "unspent tokens were not given back");
-        for unspent in batch {
-            stores.tokens.lose(&unspent.back);
+        for (_, unspent) in batch {
+            match failure {
+                Failure::Open => stores.tokens.keep(unspent),
+                _ => stores.tokens.lose(&unspent.back),
+            }
         }
     }
     // There is more at the store than it said when it refused.
-    for GiveBack { limit, key, .. } in batch {
+    for (_, GiveBack { limit, key, .. }) in batch {
         stores.refusals.forgive(record(limit, *key), stores.clock.ticks());
     }
 }

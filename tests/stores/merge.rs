@@ -95,6 +95,29 @@ async fn what_was_used_while_redis_hung_counts_when_it_is_back() {
     assert!(stats.merged >= 4, "{stats:?}");
 }
 
+/// What is told of him moves the time at which a dearer request may come again.
+#[tokio::test]
+async fn a_refusal_from_before_the_loss_is_not_told_any_more() {
+    let redis = RedisServer::start();
+    let (stores, store) = gateway(&redis);
+    let quota = Quota::new(100, 6_000_000, 1);
+    let limit = Limit { algorithm: Algorithm::TokenBucket, quota, ..limit("bucket", 100) };
+    spend(&store, &limit, 98).await;
+    let dear = [Charge { cost: 5, ..charge(&limit, 1) }];
+    let retry_at = async || {
+        let verdict = store.charge(&dear, now()).await.expect("a local policy");
+        verdict.decisions[0].retry_at.expect("three are missing")
+    };
+    let before = retry_at().await;
+    redis.suspend();
+    lose(&stores, &store).await;
+    spend(&store, &limit, 2).await;
+    assert_eq!(retry_at().await, before, "what is known holds without Redis");
+    redis.resume();
+    regain(&stores, &store).await;
+    assert!(retry_at().await > before + 60_000, "two more, a minute each");
+}
+
 #[tokio::test]
 async fn what_was_used_counts_in_a_redis_that_came_back_empty_and_is_told_once() {
     let mut redis = RedisServer::start();

@@ -39,6 +39,26 @@ fn where_they_would_not_it_is_a_fault_that_tells_why() {
     assert!(told.ends_with("`6`, expected off, auto, or 1 to 5"), "{told}");
 }
 
+/// A request is charged before anybody knows its cost, so tokens here would pass for 1 each though the
+/// record is overdrawn.
+#[test]
+fn what_only_the_answer_tells_cannot_be_taken_ahead() {
+    for reserve in ["auto", "5"] {
+        let limit =
+            format!("{{quota: 5, window: 10s, cost: 'response:X-Cost', reserve: {reserve}}}");
+        let told = compile(&with(&limit)).unwrap_err().join("\n");
+        assert!(
+            told.contains(&format!("`{reserve}`, though only the answer tells the cost")),
+            "{told}"
+        );
+        assert!(told.ends_with("expected off, or a cost that is known before"), "{told}");
+    }
+    let off = compile(&with("{quota: 5, window: 10s, cost: 'response:X-Cost', reserve: off}"));
+    assert!(off.is_ok());
+    let known = compile(&with("{quota: 5, window: 10s, cost: 'header:X-Cost', reserve: auto}"));
+    assert_eq!(known.unwrap().limits[0].limit.reserve, Reserve::Auto);
+}
+
 #[test]
 fn without_redis_there_is_nothing_to_take_it_from() {
     let text = GOOD.replace("window: 10s", "window: 10s, reserve: auto");

@@ -225,7 +225,7 @@ impl Shared {
     }
 
     /// Forgets what these limits remember of a caller, over a connection of its own, and tells the other
-    /// gateways.
+    /// gateways. [`Failure::Open`] if nothing was asked at all.
     pub(in crate::store) async fn reset(&self, limits: &[&Limit], key: Key) -> Result<(), Failure> {
         let command = |_| self.scripts.reset(limits, key);
         let place = self.place(key);
@@ -234,7 +234,9 @@ impl Shared {
         let keys = Keys::new(&self.options.namespace, self.is_cluster());
         // Gateways report to every shard, so any will do; of a Cluster, the node that they report to.
         let place = if self.is_cluster() { self.place_of_tag(keys.tag.as_bytes()) } else { place };
-        self.ask_owner::<()>(place, |_| keys.note_resets(&records)).await
+        let noted = self.ask_owner::<()>(place, |_| keys.note_resets(&records)).await;
+        // The records are gone, whoever has heard of it.
+        noted.map_err(|failure| if failure == Failure::Open { Failure::Io } else { failure })
     }
 
     async fn ask_owner<T: FromRedisValue>(

@@ -97,6 +97,22 @@ fn only_refusals_that_hold_are_remembered() {
     assert!(refusals.find(&charge(&of, 1, 1), 0).is_some());
 }
 
+/// Another gateway may give tokens back, and this one does not hear of it.
+#[test]
+fn where_tokens_may_come_back_it_ends_soon_and_tells_the_whole_wait() {
+    let (refusals, said) = (Refusals::default(), refusal(10, 10, NOW + 3_600_000));
+    for reserve in [Reserve::Auto, Reserve::Tokens(10)] {
+        let of = Limit { reserve, ..limit(10) };
+        refusals.remember(&charge(&of, 1, 1), &said, at(5));
+        let found = refusals.find(&charge(&of, 1, 1), 5 + DOUBTED - 1).unwrap();
+        assert_eq!(found.decision, said);
+        assert_eq!(refusals.find(&charge(&of, 1, 1), 5 + DOUBTED), None);
+        let short = refusal(10, 10, NOW + 500);
+        refusals.remember(&charge(&of, 1, 1), &short, at(0));
+        assert_eq!(refusals.find(&charge(&of, 1, 1), 499), None);
+    }
+}
+
 #[test]
 fn forgetting_a_caller_forgets_every_quota_and_cost() {
     let (refusals, quotas) = (Refusals::default(), [limit(10), limit(20)]);

@@ -81,7 +81,8 @@ pub struct Numbers {
     pub granted: u64,
     /// Given back, with a fetch or by the sweep.
     pub given_back: u64,
-    /// Lost with fetches whose outcome is unknown, at the most.
+    /// Lost with fetches and give-backs whose outcome is unknown, at the most, and with a book that was
+    /// closed.
     pub lost: u64,
     /// Deleted by the operator.
     pub forgotten: u64,
@@ -192,10 +193,21 @@ impl<W: Waiter, A: Atomics> Book<W, A> {
         })
     }
 
+    /// Tokens of `key` under `limit` that can be spent here at `ticks`.
+    pub fn spendable(&self, limit: &Limit, key: Key, ticks: u64) -> u32 {
+        let name = Name::of(limit, key);
+        self.shard(name.record).with(|shard| {
+            let place = shard.places.get(&name.id).copied();
+            let entry = place.and_then(|place| shard.entries.get(place));
+            entry.map_or(0, |entry| entry.spendable(ticks))
+        })
+    }
+
     /// Looks after a part of the entries at `ticks`; called a few times a second. Gives `out` what has to
     /// go back to the store: what ended unspent, and what nobody has used for [`super::IDLE`]. Entries
-    /// that hold nothing and that nobody uses leave the book.
-    pub fn sweep(&self, ticks: u64, out: &mut Vec<GiveBack>) {
+    /// that hold nothing and that nobody uses leave the book. Those of whom the store cannot be told now
+    /// stay as they are.
+    pub fn sweep(&self, ticks: u64, can_tell: impl Fn(Key) -> bool, out: &mut Vec<GiveBack>) {
         for shard in &self.shards {
             shard.with(|shard| {
                 for _ in 0..SWEPT.min(shard.entries.len()) {
@@ -203,7 +215,9 @@ impl<W: Waiter, A: Atomics> Book<W, A> {
                         shard.hand = 0;
                     }
                     match shard.entries.get(shard.hand) {
-                        Some(entry) if entry.sweep(ticks, out) => shard.remove(shard.hand),
+                        Some(entry) if entry.sweep(ticks, &can_tell, out) => {
+                            shard.remove(shard.hand);
+                        }
                         _ => shard.hand += 1,
                     }
                 }
@@ -218,7 +232,7 @@ impl<W: Waiter, A: Atomics> Book<W, A> {
         for shard in &self.shards {
             shard.with(|shard| {
                 for place in (0..shard.entries.len()).rev() {
-                    if shard.entries[place].sweep(u64::MAX, out) {
+                    if shard.entries[place].sweep(u64::MAX, |_| true, out) {
                         shard.remove(place);
                     }
                 }
@@ -239,6 +253,14 @@ impl<W: Waiter, A: Atomics> Book<W, A> {
     /// Whether it has no entries. Takes every lock, one after the other.
     pub fn is_empty(&self) -> bool {
         self.shards.iter().all(|shard| shard.with(|shard| shard.entries.is_empty()))
+    }
+
+    /// Takes back what the store has certainly not been told, so that it is given back later; lost where
+    /// there is no entry for it.
+    pub fn keep(&self, GiveBack { limit, key, back }: &GiveBack) {
+        let Some(entry) = self.entry(limit, *key) else { return self.lose(back) };
+        self.tally.given_back.fetch_sub(back.tokens.into(), Relaxed);
+        entry.set_aside(back.charged_at, back.tokens);
     }
 
     /// Counts a give-back that did not arrive, so that its tokens are lost.

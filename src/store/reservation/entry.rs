@@ -211,16 +211,26 @@ impl<W: Waiter, A: Atomics> Entry<W, A> {
         });
     }
 
-    /// Looks after it at `ticks`: gives `out` what has to go back to the store. Returns whether it has
-    /// left for good. With `ticks` at [`u64::MAX`], everything goes.
-    pub(super) fn sweep(&self, ticks: u64, out: &mut Vec<GiveBack>) -> bool {
+    /// Looks after it at `ticks`: gives `out` what has to go back to the store, if that can be told, which
+    /// is asked only where it matters; else all stays. Returns whether it has left for good. With `ticks`
+    /// at [`u64::MAX`], everything goes.
+    pub(super) fn sweep(
+        &self,
+        ticks: u64,
+        can_tell: impl FnOnce(Key) -> bool,
+        out: &mut Vec<GiveBack>,
+    ) -> bool {
         self.line.with(|line| {
+            let held = self.word.peek();
+            if !line.fetching && held != line.seen.0 {
+                line.seen = (held, if ticks == u64::MAX { 0 } else { ticks });
+            }
+            let unused = ticks.saturating_sub(line.seen.1);
+            let due = !line.late.is_empty() || (!line.fetching && unused >= IDLE);
+            if !due || !can_tell(self.key) {
+                return line.retired;
+            }
             if !line.fetching {
-                let held = self.word.peek();
-                if held != line.seen.0 {
-                    line.seen = (held, if ticks == u64::MAX { 0 } else { ticks });
-                }
-                let unused = ticks.saturating_sub(line.seen.1);
                 if unused >= IDLE && held.count > 0 {
                     line.pot.tokens = self.word.claim().count;
                     line.set_aside();
@@ -245,6 +255,15 @@ impl<W: Waiter, A: Atomics> Entry<W, A> {
     /// Tokens that are kept here: in the word, the pot, and what is to be given back.
     pub(super) fn outstanding(&self) -> u64 {
         self.line.with(|line| u64::from(self.word.peek().count) + line.kept())
+    }
+
+    /// Tokens that can be spent here at `ticks`.
+    pub(super) fn spendable(&self, ticks: u64) -> u32 {
+        let live = |count: u32, deadline: u64| if ticks < deadline { count } else { 0 };
+        self.line.with(|line| {
+            let held = self.word.peek();
+            live(held.count, held.deadline) + live(line.pot.tokens, line.pot.deadline)
+        })
     }
 
     /// Whether it has left the book.

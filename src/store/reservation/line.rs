@@ -181,6 +181,10 @@ impl<W: Waiter> Line<W> {
             if mem::take(&mut self.forgotten) { mem::take(&mut self.pot.tokens) } else { 0 };
         kept.append(&mut self.waiting);
         self.waiting = self.serve(kept, ticks < self.pot.deadline, &told, ticks);
+        if cut && granted > 0 {
+            // It is all that was left, taken for those who are too dear: others may need it.
+            self.set_aside();
+        }
         Settled { told: (self.pot.end > 0).then_some(told), forgotten }
     }
 

@@ -13,6 +13,7 @@ use tidegate::{
     limit::{Algorithm, Change, Grant, Key, Limit, Millis, Order, State},
     store::{
         Failure,
+        refusals::DOUBTED,
         reservation::{Book, Fetching, GiveBack, Joined, Outcome, Reply, Taken, Waiter},
     },
 };
@@ -243,7 +244,7 @@ impl World {
             }
             Event::Sweep(gateway) => {
                 let mut out = Vec::new();
-                self.gateways[gateway].book.sweep(self.ticks(gateway), &mut out);
+                self.gateways[gateway].book.sweep(self.ticks(gateway), |_| true, &mut out);
                 self.refund(gateway, out);
                 self.after(SWEEP, Event::Sweep(gateway));
             }

@@ -71,7 +71,9 @@ impl Gateway {
     }
 
     async fn used_by(&self, limit: &Limit, key: u128) -> u64 {
-        let looked = self.stores.look(&[charge(limit, key)]).await.expect("a Redis");
+        // Of a limit that reserves, tokens that are kept here would be told as left.
+        let plain = Limit { reserve: Reserve::Off, ..limit.clone() };
+        let looked = self.stores.look(&[charge(&plain, key)]).await.expect("a Redis");
         looked.decisions[0].used
     }
 

@@ -1,6 +1,6 @@
 use tidegate::{
     clock::Clock,
-    limit::{Algorithm, Charge, Key, Limit, Quota},
+    limit::{Algorithm, Change, Charge, Key, Limit, Quota, Settlement},
 };
 
 use super::{Gateway, calls, reserving};
@@ -101,6 +101,21 @@ async fn what_he_is_given_back_lets_him_in_at_once() {
         assert!(gateway.one(&limit).await.admitted, "{}", limit.name);
         assert!(!gateway.one(&limit).await.admitted);
     }
+}
+
+/// A correction that charges more moves the time to come again; so he is told the new one.
+#[tokio::test]
+async fn who_is_charged_more_is_told_the_longer_wait() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let gateway = Gateway::new(&redis, &clock);
+    let limit = Limit { algorithm: Algorithm::TokenBucket, ..limit("bucket", 2) };
+    let retry_at = blocked(&gateway, &limit).await;
+    assert_eq!(gateway.one(&limit).await.retry_at, Some(retry_at));
+    let change = Change::Overdraw { cost: 5 };
+    let settlement = Settlement { limit: &limit, key: Key(1), change };
+    assert!(gateway.store.settle(&[settlement], false, NOW).await.is_some());
+    let told = gateway.one(&limit).await.retry_at;
+    assert_eq!(told, Some(retry_at + 5 * 30_000));
 }
 
 /// The answer to a charge that Redis decided before the refund is heard after it was sent.

@@ -1,9 +1,13 @@
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
 
 use futures_util::future::join_all;
 use tidegate::{
     clock::Clock,
-    limit::{Charge, Limit, Reserve},
+    limit::{Charge, Limit, Quota, Reserve},
+    store::refusals::DOUBTED,
 };
 use tokio::sync::Barrier;
 
@@ -62,31 +66,38 @@ fn two_gateways_with_two_workers_admit_the_quota_exactly() {
     for (name, tokens) in [("ten", 10), ("many", 5_000), ("one", 1)] {
         let limit = reserving(name, 2_000, tokens);
         let gateways = [0, 1].map(|_| patient(&redis, clock.clone()));
-        let over = Barrier::new(4);
-        let admitted: u64 = std::thread::scope(|scope| {
-            let work = |number: usize| {
-                let (stores, limit, over) = (&gateways[number % 2], &limit, &over);
+        let (over, admitted) = (Barrier::new(4), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for number in 0..4 {
+                let (stores, limit, clock) = (&gateways[number % 2], &limit, &clock);
+                let (over, admitted) = (&over, &admitted);
                 scope.spawn(move || {
                     let mut builder = tokio::runtime::Builder::new_current_thread();
                     let runtime = builder.enable_all().build().expect("a runtime");
                     runtime.block_on(async {
                         let gateway = Gateway::on(stores.clone());
                         let lines = join_all((0..16).map(|_| exhaust(&gateway, limit, 1)));
-                        let admitted: u64 = lines.await.into_iter().sum();
+                        admitted.fetch_add(lines.await.into_iter().sum(), Relaxed);
                         // Its fetches may be for those who wait at the other.
                         over.wait().await;
-                        // What the other left when it had been refused here.
-                        gateway.stores.forget_refusals();
-                        let admitted = admitted + exhaust(&gateway, limit, 1).await;
+                        if number < 2 {
+                            idle(&gateway, clock).await;
+                        }
                         over.wait().await;
-                        admitted
-                    })
-                })
-            };
-            let workers: Vec<_> = (0..4).map(work).collect();
-            workers.into_iter().map(|worker| worker.join().expect("no panic")).sum()
+                        if number == 0 {
+                            let spent = admitted.load(Relaxed);
+                            let all_back = async || gateway.used(limit).await == spent;
+                            eventually("all is given back", BEHIND, all_back).await;
+                            clock.set(clock.now() + DOUBTED);
+                        }
+                        over.wait().await;
+                        admitted.fetch_add(exhaust(&gateway, limit, 1).await, Relaxed);
+                        over.wait().await;
+                    });
+                });
+            }
         });
-        assert_eq!(admitted, 2_000, "{name}");
+        assert_eq!(admitted.into_inner(), 2_000, "{name}");
         for stores in gateways {
             let (failures, tokens) = (stores.stats().failures, stores.stats().tokens);
             assert_eq!((failures, tokens.outstanding, tokens.lost), ([0; 5], 0, 0), "{tokens:?}");
@@ -149,6 +160,54 @@ async fn mixed_costs_leave_nothing_and_take_no_more() {
     assert!(!all.admitted && all.retry_at.is_none(), "more than the quota, at any time");
     let above = gateways[0].cost(&reserving("fresh", 500, 20), 501).await;
     assert!(!above.admitted && above.retry_at.is_none(), "the same of one that reserves");
+}
+
+#[tokio::test]
+async fn a_look_tells_tokens_of_this_gateway_as_left() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let [here, other] = [0, 1].map(|_| Gateway::new(&redis, &clock));
+    let limit = Limit { quota: Quota::new(10, 60_000, 6), ..reserving("ahead", 10, 10) };
+    assert!(here.one(&limit).await.admitted);
+    let kept = here.outstanding();
+    assert!(other.cost(&limit, 9 - kept as u32).await.admitted);
+    let one = [charge(&limit, 1)];
+    for cost in [1, 5] {
+        let charges = [Charge { cost, ..one[0] }];
+        let looks = [
+            here.store.look(&charges, NOW).await.expect("Redis"),
+            here.stores.look(&charges).await.expect("Redis"),
+        ];
+        for looked in looks {
+            let told = looked.decisions[0];
+            assert_eq!((told.used, told.remaining), (10 - kept, kept));
+            let passes = u64::from(cost) <= kept;
+            assert_eq!((told.admitted, told.retry_at.is_none()), (passes, passes), "{cost}");
+        }
+    }
+    let elsewhere = other.store.look(&one, NOW).await.expect("Redis").decisions[0];
+    assert_eq!((elsewhere.used, elsewhere.admitted), (10, false));
+    assert!(here.one(&limit).await.admitted);
+    let after = here.stores.look(&one).await.expect("Redis").decisions[0];
+    assert_eq!(after.used, 11 - kept);
+}
+
+/// All that is left is taken for a line in which one is too dear: it goes back, and refuses nobody.
+#[tokio::test]
+async fn one_request_too_dear_takes_nothing_from_the_others() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let [here, other] = [0, 1].map(|_| Gateway::new(&redis, &clock));
+    for (name, dear) in [("below", 7_000), ("above", 12_000)] {
+        let limit = Limit { reserve: Reserve::Auto, ..reserving(name, 10_000, 0) };
+        assert!(other.cost(&limit, 4_000).await.admitted);
+        // The first is asked for alone, and the next two together.
+        let (first, second, refused) =
+            tokio::join!(here.one(&limit), here.one(&limit), here.cost(&limit, dear));
+        assert!(first.admitted && second.admitted && !refused.admitted);
+        assert!(here.one(&limit).await.admitted, "{name}: its cost was not refused");
+        let all_back = async || other.used(&limit).await < 4_010;
+        eventually("the rest is there for all", BEHIND, all_back).await;
+        assert!(other.cost(&limit, 5_000).await.admitted);
+    }
 }
 
 #[tokio::test]

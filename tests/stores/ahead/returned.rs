@@ -1,4 +1,8 @@
-use tidegate::clock::Clock;
+use tidegate::{
+    clock::Clock,
+    limit::{Algorithm, Limit, Quota},
+    store::refusals::DOUBTED,
+};
 
 use super::{BEHIND, Gateway, calls, idle, reserving};
 use crate::{
@@ -7,7 +11,7 @@ use crate::{
 };
 
 /// A gateway that has spent 3 of the tokens that it took of `limit`.
-async fn spent_three(redis: &RedisServer, clock: &Clock) -> (Gateway, tidegate::limit::Limit) {
+async fn spent_three(redis: &RedisServer, clock: &Clock) -> (Gateway, Limit) {
     let gateway = Gateway::new(redis, clock);
     let limit = reserving("ahead", 1_000, 100);
     for _ in 0..3 {
@@ -120,4 +124,31 @@ async fn who_was_refused_is_let_in_when_tokens_have_gone_back() {
     assert_eq!(calls(&redis), asked, "known");
     idle(&gateway, &clock).await;
     eventually("he is let in", BEHIND, async || gateway.one(&plain).await.admitted).await;
+}
+
+/// Nobody tells a gateway what another one gave back.
+#[tokio::test]
+async fn who_was_refused_is_let_in_when_another_gateway_has_given_back() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let [here, other] = [0, 1].map(|_| Gateway::new(&redis, &clock));
+    let quota = Quota::new(10, 3_600_000, 1);
+    let limit = Limit { algorithm: Algorithm::FixedWindow, quota, ..reserving("ahead", 10, 10) };
+    for _ in 0..3 {
+        assert!(other.one(&limit).await.admitted);
+    }
+    let kept = other.outstanding();
+    assert!(kept > 0);
+    for _ in 0..7 - kept {
+        assert!(here.one(&limit).await.admitted);
+    }
+    let refused = here.one(&limit).await;
+    assert!(!refused.admitted);
+    let asked = calls(&redis);
+    clock.set(NOW + DOUBTED - 1);
+    assert_eq!(here.one(&limit).await.retry_at, refused.retry_at, "of the whole window");
+    assert_eq!(calls(&redis), asked, "known");
+    idle(&other, &clock).await;
+    eventually("Redis knows", BEHIND, async || other.used(&limit).await == 10 - kept).await;
+    clock.set(clock.now().max(NOW + DOUBTED));
+    assert!(here.one(&limit).await.admitted);
 }

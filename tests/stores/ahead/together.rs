@@ -14,7 +14,7 @@ use crate::{
 
 /// A gateway before several servers, with all the time that a busy machine needs, and the first key on
 /// each.
-async fn before(servers: &[&RedisServer], clock: &Clock) -> (Gateway, Vec<u128>) {
+pub(super) async fn before(servers: &[&RedisServer], clock: &Clock) -> (Gateway, Vec<u128>) {
     let shard = |server: &&RedisServer| Shard { primary: server.url().into(), replicas: vec![] };
     let topology = Topology::Shards(servers.iter().map(shard).collect());
     let response_timeout = Duration::from_secs(5);
@@ -182,4 +182,21 @@ async fn who_was_refused_for_a_charge_that_is_given_back_is_let_in() {
     let (refused, other) = tokio::join!(gateway.ask(&together), gateway.ask(&behind));
     assert!(!refused.admitted && !other.admitted);
     eventually("he is let in", BEHIND, async || gateway.ask(&behind).await.admitted).await;
+}
+
+/// One server has charged when the request ends that waits for the other.
+#[tokio::test]
+async fn who_has_gone_before_all_have_answered_is_charged_nowhere() {
+    let (servers, clock) = ([RedisServer::start(), RedisServer::start()], Clock::manual(NOW));
+    let (gateway, keys) = before(&[&servers[0], &servers[1]], &clock).await;
+    let (first, second) = (limit("first", 10), limit("second", 10));
+    let both = [charge(&first, keys[0]), charge(&second, keys[1])];
+    servers[1].suspend();
+    let used = async |count| gateway.used_by(&first, keys[0]).await == count;
+    tokio::select! {
+        _ = gateway.ask(&both) => panic!("the second cannot answer"),
+        () = eventually("the first has charged", BEHIND, async || used(1).await) => {}
+    }
+    eventually("it is given back", BEHIND, async || used(0).await).await;
+    servers[1].resume();
 }

@@ -4,10 +4,10 @@ use tidegate::{
     store::{Failure, StoreError, Stores},
 };
 
-use super::{BEHIND, Gateway, reserving};
+use super::{BEHIND, Gateway, reserving, together::before};
 use crate::{
     redis_server::RedisServer,
-    support::{NOW, charge, eventually, options},
+    support::{NOW, charge, eventually, limit, options},
 };
 
 /// A gateway with 50 tokens of `limit`; how often it was charged.
@@ -86,14 +86,42 @@ async fn what_a_fetch_without_an_answer_may_have_taken_is_counted_as_lost() {
     assert!(used <= tokens.granted + tokens.lost, "{used} of {tokens:?}");
 }
 
+/// Nobody can be told of them, and they can be spent here.
 #[tokio::test]
-async fn what_could_not_be_given_back_is_counted_as_lost() {
-    let (mut redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let gateway = Gateway::new(&redis, &clock);
-    let limit = reserving("ahead", 1_000, 50);
-    assert!(gateway.one(&limit).await.admitted);
+async fn what_nobody_uses_stays_here_while_its_server_is_lost() {
+    let (here, mut lost) = (RedisServer::start(), RedisServer::start());
+    let clock = Clock::manual(NOW);
+    let (gateway, keys) = before(&[&here, &lost], &clock).await;
+    let (limit, other) = (long(OnFailure::Local), limit("other", 1_000));
+    for &key in &keys {
+        assert!(gateway.ask(&[charge(&limit, key)]).await.admitted);
+    }
+    assert_eq!(gateway.outstanding(), 100);
+    lost.kill();
+    let is_lost = async || gateway.ask(&[charge(&other, keys[1])]).await.fallback;
+    eventually("it is lost", BEHIND, is_lost).await;
+    let left = async |left: u64| {
+        eventually("the others are given back", BEHIND, async || {
+            clock.set(clock.now() + 100);
+            gateway.outstanding() == left
+        })
+        .await;
+    };
+    left(50).await;
+    assert!(!gateway.ask(&[charge(&limit, keys[1])]).await.fallback, "spent here");
+    lost.restart();
+    left(0).await;
+    gateway.store.leave().await;
+    let tokens = gateway.stores.stats().tokens;
+    assert_eq!((tokens.given_back, tokens.lost), (99, 0), "{tokens:?}");
+}
+
+#[tokio::test]
+async fn what_a_gateway_that_leaves_cannot_give_back_is_counted_as_lost() {
+    let (mut redis, limit) = (RedisServer::start(), long(OnFailure::Local));
+    let (gateway, _) = stocked(&redis, &limit).await;
     redis.kill();
-    super::idle(&gateway, &clock).await;
-    eventually("they are lost", BEHIND, async || gateway.stores.stats().tokens.lost == 50).await;
-    assert_eq!(gateway.stores.stats().tokens.given_back, 0);
+    gateway.store.leave().await;
+    let tokens = gateway.stores.stats().tokens;
+    assert_eq!((tokens.given_back, tokens.lost), (0, 50), "{tokens:?}");
 }

@@ -131,3 +131,25 @@ async fn a_replica_that_takes_over_is_followed() {
     eventually("the throttle, too", CHANGE, async || link.agree(None).await.is_ok()).await;
     stop.cancel();
 }
+
+/// The record is deleted, and the slot in which other gateways would read of it is served by nobody.
+#[tokio::test]
+async fn a_reset_that_nobody_else_hears_of_is_felt_here() {
+    let cluster = RedisCluster::start();
+    let (slot, home) = cluster.home("tidegate");
+    // Who serves it first, so that nobody hears of it again.
+    for at in 0..6 {
+        let node = &cluster.nodes[(home + 3 * at + at / 2) % 6];
+        let any: String = node.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+        let unserved: String = node.command(&["CLUSTER", "DELSLOTS", &slot]);
+        assert_eq!((&*any, &*unserved), ("OK", "OK"));
+    }
+    let stores = stores(Topology::Cluster(cluster.urls()));
+    let (store, key) = (stores.worker(), keys(&cluster)[0]);
+    shared("the Cluster is there", &store, &limit("warm", 1_000), key).await;
+    let once = limit("once", 1);
+    assert!(ask(&store, &[charge(&once, key)]).await.admitted);
+    assert!(!ask(&store, &[charge(&once, key)]).await.admitted);
+    assert!(stores.reset(&[&once], charge(&once, key).key).await.is_err());
+    assert!(ask(&store, &[charge(&once, key)]).await.admitted);
+}

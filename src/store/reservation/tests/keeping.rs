@@ -11,7 +11,7 @@ fn stock(book: &Book<Caller>, limit: &Limit, key: Key, tokens: u32) -> Arc<Entry
 
 fn swept(book: &Book<Caller>, ticks: u64) -> Vec<(u32, Millis)> {
     let mut out = Vec::new();
-    book.sweep(ticks, &mut out);
+    book.sweep(ticks, |_| true, &mut out);
     out.iter().map(|give| (give.back.tokens, give.back.charged_at)).collect()
 }
 
@@ -28,6 +28,54 @@ fn what_nobody_uses_is_given_back_early() {
     assert_eq!(swept(&book, 1_100 + IDLE), [(4, START + 999)], "long before its sub-window ends");
     assert_eq!(entry.take(1, 701), None);
     assert_eq!(book.numbers().given_back, 4);
+}
+
+/// Until its server is there again.
+#[test]
+fn what_nobody_can_be_told_of_stays_and_can_be_spent() {
+    let (book, limit) = (book(), limit(Reserve::Tokens(10)));
+    let entry = stock(&book, &limit, KEY, 5);
+    stock(&book, &limit, Key(8), 3);
+    let mut out = Vec::new();
+    for ticks in [100, 100 + IDLE, 100 + RETIRE] {
+        book.sweep(ticks, |key| key != KEY, &mut out);
+    }
+    let given: Vec<_> = out.iter().map(|give| (give.key, give.back.tokens)).collect();
+    assert_eq!(given, [(Key(8), 3)]);
+    assert_eq!((book.numbers().entries, book.numbers().outstanding), (1, 5));
+    assert!(entry.take(1, 101).is_some());
+    assert_eq!(swept(&book, 101 + RETIRE), []);
+    assert_eq!(swept(&book, 101 + RETIRE + IDLE), [(4, START + 999)]);
+}
+
+#[test]
+fn what_can_be_spent_is_told_until_its_sub_window_ends() {
+    let (book, limit) = (book(), limit(Reserve::Tokens(10)));
+    let entry = stock(&book, &limit, KEY, 5);
+    assert_eq!([101, 998, 999].map(|ticks| book.spendable(&limit, KEY, ticks)), [5, 5, 0]);
+    let waiting = fetch(entry.join(Caller::of(9), 200));
+    assert_eq!([201, 999].map(|ticks| book.spendable(&limit, KEY, ticks)), [5, 0], "in the pot");
+    drop(waiting);
+    assert_eq!(book.spendable(&limit, Key(8), 101), 0);
+    assert_eq!(book.numbers().entries, 1, "none was made for it");
+}
+
+#[test]
+fn what_was_not_told_is_kept_to_be_told() {
+    let (book, limit) = (book(), limit(Reserve::Tokens(10)));
+    stock(&book, &limit, KEY, 5);
+    let mut out = Vec::new();
+    book.sweep(100, |_| true, &mut out);
+    book.sweep(100 + IDLE, |_| true, &mut out);
+    let [back] = &out[..] else { panic!("{out:?}") };
+    assert_eq!((book.numbers().outstanding, book.numbers().given_back), (0, 5));
+    book.keep(back);
+    assert_eq!((book.numbers().outstanding, book.numbers().given_back), (5, 0));
+    assert_eq!(swept(&book, 101 + IDLE), [(5, START + 999)]);
+    book.drain(&mut Vec::new());
+    book.keep(back);
+    let numbers = book.numbers();
+    assert_eq!((numbers.outstanding, numbers.given_back, numbers.lost), (0, 0, 5));
 }
 
 #[test]
@@ -115,7 +163,7 @@ fn the_sweep_reaches_everybody() {
     let entries: Vec<_> = keys.map(|key| stock(&book, &limit, key, 2)).take(60).collect();
     let mut out = Vec::new();
     for ticks in [100, 100 + IDLE, 100 + RETIRE] {
-        book.sweep(ticks, &mut out);
+        book.sweep(ticks, |_| true, &mut out);
     }
     assert_eq!((out.len(), book.numbers().entries), (entries.len(), 0));
 }

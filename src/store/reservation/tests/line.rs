@@ -62,6 +62,38 @@ fn who_does_not_fit_is_passed_over_as_the_store_would() {
     assert!(matches!(two, Outcome::Granted(taken) if taken.remaining == 1));
 }
 
+/// All that was left was taken for one who is too dear: it is not kept from the other gateways.
+#[test]
+fn what_a_cut_grant_leaves_goes_back() {
+    let book = book();
+    let entry = entry(&book);
+    let fetching = fetch(entry.join(Caller::of(1), 100));
+    let (cheap, dear) = (stand(&entry, 1, 101), stand(&entry, 70, 101));
+    let fetching = fetching.complete(&reply(1, 60, 102)).unwrap();
+    assert_eq!((fetching.order().least, fetching.order().needed), (1, 71));
+    let newcomer = stand(&entry, 2, 102);
+    assert!(fetching.complete(&reply(60, 0, 103)).is_none());
+    assert!(cheap.is_granted() && newcomer.is_granted());
+    assert_eq!(dear.heard(), Some(Outcome::Ask));
+    assert_eq!(entry.take(1, 104), None);
+    let mut out = Vec::new();
+    book.sweep(104, |_| true, &mut out);
+    let backs: Vec<_> = out.iter().map(|give| give.back).collect();
+    assert_eq!(backs, [crate::limit::Back { charged_at: START + 999, tokens: 57 }]);
+}
+
+/// What was kept before is no part of a grant that was none.
+#[test]
+fn where_nothing_was_granted_what_is_kept_stays() {
+    let book = book();
+    let entry = stocked(&book, 3);
+    let dear = Caller::of(50);
+    let fetching = fetch(entry.join(dear.clone(), 101));
+    assert!(fetching.complete(&reply(0, 10, 102)).is_none());
+    assert_eq!(dear.heard(), Some(Outcome::Ask));
+    assert!(entry.take(3, 103).is_some());
+}
+
 #[test]
 fn who_is_refused_gets_the_stores_own_decision() {
     let book = book();

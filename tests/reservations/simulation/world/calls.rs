@@ -104,7 +104,7 @@ impl World {
         assert!(self.pending.remove(&id).is_some(), "{id} was told twice");
         assert!(left < u64::from(cost), "refused {cost} of {left}");
         let ticks = self.ticks(gateway);
-        let until = retry_at.map_or(u64::MAX, |at| ticks + at.saturating_sub(now));
+        let until = ticks + retry_at.map_or(DOUBTED, |at| at.saturating_sub(now).min(DOUBTED));
         self.gateways[gateway].denied.insert((key, cost), until);
     }
 
