@@ -10,7 +10,7 @@
 //! time is no later than that time, so that a `Retry-After` made of both is never too short. Other gateways
 //! are not heard: the time may have come nearer where one gave something back, or moved on where one
 //! let a smaller cost pass. Where tokens are taken ahead, giving back is what gateways do all the time: so
-//! an entry ends after [`DOUBTED`] there, and the store is asked once more.
+//! there a refusal is doubted after [`DOUBTED`], and each time that the store repeats it after twice as long.
 //!
 //! The table is bounded and made as it is used: four entries in each place, and a new one takes the
 //! place of one that is over, or else of the one that ends first. So a flood of callers costs refusals
@@ -33,8 +33,8 @@ const PLACES: usize = 256;
 /// Entries in a place.
 const WAYS: usize = 4;
 
-/// So many ms after it was asked for, a refusal is doubted where tokens are taken ahead: whatever other
-/// gateways kept and did not use has come back by then.
+/// So many ms after it was asked for, a refusal is first doubted where tokens are taken ahead: whatever
+/// other gateways kept and did not use has come back by then.
 pub const DOUBTED: u64 = 2 * IDLE;
 
 /// When a decision was heard: what ticks are is told at [`crate::clock::Clock::ticks`].
@@ -102,6 +102,8 @@ struct Entry {
     end: u64,
     /// The tick at which it was heard.
     received: u64,
+    /// For how many ms it is not doubted.
+    trusted: u64,
     /// The store's time of the decision.
     now: Millis,
     decision: Decision,
@@ -117,6 +119,7 @@ impl Entry {
         quota: 0,
         end: 0,
         received: 0,
+        trusted: 0,
         now: 0,
         decision: Decision {
             admitted: false,
@@ -130,6 +133,19 @@ impl Entry {
         },
         cost: 0,
     };
+
+    /// For how many ms its successor is not doubted: twice as long, if this one was and was right.
+    fn trusted_again(&self, heard: &Heard) -> u64 {
+        let is_past = self.decision.retry_at.is_none_or(|retry_at| retry_at <= heard.now);
+        if self.end == 0 || is_past {
+            DOUBTED
+        } else if heard.sent < self.end {
+            // Both were asked for before either was known.
+            self.trusted
+        } else {
+            self.trusted.saturating_mul(2)
+        }
+    }
 }
 
 impl Default for Refusals {
@@ -154,14 +170,12 @@ impl Refusals {
     }
 
     /// Remembers what the store said of a charge, if that is a refusal that holds for a while; of a limit
-    /// that reserves, for [`DOUBTED`] at the most, and what is told of it stays as it was said. The newest
-    /// of a record, quota and cost takes the place of an older one.
+    /// that reserves, until it is doubted, and what is told of it stays as it was said. The newest of a
+    /// record, quota and cost takes the place of an older one.
     pub fn remember(&self, charge: &Charge<'_>, decision: &Decision, heard: Heard) {
         let wait = decision.retry_at.map_or(0, |retry_at| retry_at.saturating_sub(heard.now));
         // The store's ms and this process' do not begin together.
-        let wait = wait.saturating_sub(1);
-        let wait = if charge.limit.reserve == Reserve::Off { wait } else { wait.min(DOUBTED) };
-        let end = heard.sent.saturating_add(wait);
+        let end = heard.sent.saturating_add(wait.saturating_sub(1));
         if decision.admitted || !Self::holds(charge.limit) || end <= heard.received {
             return;
         }
@@ -177,11 +191,18 @@ impl Refusals {
         let place = &mut part.places[place];
         let same = place.position(id, charge.cost);
         let way = same.unwrap_or_else(|| place.least(heard.received));
+        let trusted = match (charge.limit.reserve, same) {
+            (Reserve::Off, _) => u64::MAX,
+            (_, Some(way)) => place.entries[way].trusted_again(&heard),
+            (_, None) => DOUBTED,
+        };
+        let end = end.min(heard.sent.saturating_add(trusted));
         place.records[way] = id.record;
         place.entries[way] = Entry {
             quota: id.quota,
             end,
             received: heard.received,
+            trusted,
             now: heard.now,
             decision: *decision,
             cost: charge.cost,

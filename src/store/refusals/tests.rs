@@ -113,6 +113,35 @@ fn where_tokens_may_come_back_it_ends_soon_and_tells_the_whole_wait() {
     }
 }
 
+/// Whoever is refused for long costs the store few questions, and a new refusal is doubted as the first.
+#[test]
+fn each_doubt_that_was_wrong_makes_the_next_come_later() {
+    let (refusals, of) = (Refusals::default(), Limit { reserve: Reserve::Auto, ..limit(10) });
+    let charge = charge(&of, 1, 1);
+    let until = |retry_at| refusal(10, 10, retry_at);
+    let long = until(NOW + 3_600_000);
+    let holds = |sent, ms| {
+        assert!(refusals.find(&charge, sent + ms - 1).is_some());
+        assert_eq!(refusals.find(&charge, sent + ms), None);
+        sent + ms
+    };
+    refusals.remember(&charge, &long, at(0));
+    // One more that was on its way with the first.
+    refusals.remember(&charge, &long, at(3));
+    let mut sent = holds(3, DOUBTED);
+    for times in [2, 4, 8] {
+        refusals.remember(&charge, &long, at(sent));
+        sent = holds(sent, times * DOUBTED);
+    }
+    refusals.forget(record(&of, Key(1)));
+    refusals.remember(&charge, &until(NOW + 60_000), at(sent));
+    sent = holds(sent, DOUBTED);
+    refusals.remember(&charge, &until(NOW + 60_000), at(sent));
+    holds(sent, 2 * DOUBTED);
+    refusals.remember(&charge, &long, at(70_000));
+    holds(70_000, DOUBTED);
+}
+
 #[test]
 fn forgetting_a_caller_forgets_every_quota_and_cost() {
     let (refusals, quotas) = (Refusals::default(), [limit(10), limit(20)]);
