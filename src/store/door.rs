@@ -211,7 +211,8 @@ impl Store {
     }
 
     /// What each of these charges would meet by itself now; charges nothing. A record that has expired is
-    /// a caller never seen, and tokens that are kept here are left. Without an answer of Redis it tells what would be decided without one.
+    /// a caller never seen, and tokens that are kept here are left. Without an answer of Redis it tells
+    /// what would be decided without one.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! Charges of one request whose records live at several places of the shared store.
 //!
 //! All places are asked at the same time, each all or nothing. Where the whole is refused, or the request
-//! ends before all have answered, what a place has charged is given back behind the request: for a moment too much is counted, and never too much
-//! admitted.
+//! ends before all have answered, what a place has charged is given back behind the request: for a moment
+//! too much is counted, and never too much admitted.
 
 use std::sync::Arc;
 

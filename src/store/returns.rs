@@ -95,12 +95,18 @@ async fn tell(worker: &Worker, stores: &Stores, batch: &[(Place, GiveBack)]) {
             change: (*back).into(),
         })
         .collect();
-    if let Err(failure) = worker.settle(*place, &settlements).await {
-        tracing::debug!(failure = failure.label(), "unspent tokens were not given back");
-        for (_, unspent) in batch {
-            match failure {
-                Failure::Open => stores.tokens.keep(unspent),
-                _ => stores.tokens.lose(&unspent.back),
+    match worker.settle(*place, &settlements).await {
+        Ok(_) => {}
+        Err(Failure::Open) => {
+            for (_, unspent) in batch {
+                stores.tokens.keep(unspent);
+            }
+            return;
+        }
+        Err(failure) => {
+            tracing::debug!(failure = failure.label(), "unspent tokens were not given back");
+            for (_, unspent) in batch {
+                stores.tokens.lose(&unspent.back);
             }
         }
     }

@@ -212,6 +212,20 @@ fn without_the_share_of_what_is_left_the_quota_is_not_used_up() {
     assert!(with >= 99.0 && without < 99.0, "{with} {without}");
 }
 
+/// Costs of up to a fifth of the quota, so that the dear stand in line beside the cheap.
+#[test]
+#[expect(clippy::print_stdout, reason = "figures to look at")]
+fn nobody_is_refused_for_what_was_taken_for_the_dear() {
+    for gateways in [2, 5, 20] {
+        let plan = demand(gateways, false, LARGE / 10, Reserve::Auto);
+        let plan = Plan { costs: LARGE / 50, requests: 60, length: 400, delay: 25, ..plan };
+        let worlds = (0..200).map(|seed| World::new(Plan { seed, ..plan.clone() }).run());
+        let most = worlds.map(|world| world.unseen).max().expect("a run");
+        println!("mixed costs, {gateways} gateways: {most} of {} unseen", LARGE / 10);
+        assert!(most <= u64::from(LARGE / 1_000), "{gateways}: {most}");
+    }
+}
+
 #[test]
 fn a_quota_of_ten_admits_ten() {
     for reserve in [Reserve::Auto, Reserve::Tokens(1), Reserve::Tokens(100)] {

@@ -127,6 +127,8 @@ pub(super) struct World {
     pub(super) asked: usize,
     /// What had passed when the first was refused.
     pub(super) first_refusal: Option<u64>,
+    /// The most that gateways could have spent when one was refused.
+    pub(super) unseen: u64,
     passed: u64,
 }
 
@@ -150,6 +152,7 @@ impl World {
             ends: vec![Vec::new(); plan.keys],
             asked: 0,
             first_refusal: None,
+            unseen: 0,
             passed: 0,
             dice,
             plan,

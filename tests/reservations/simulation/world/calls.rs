@@ -41,6 +41,7 @@ impl World {
             }
         } else {
             self.first_refusal.get_or_insert(self.passed);
+            self.unseen = self.unseen.max(self.spendable(key));
         }
         let heard = self.calls[call].fetching.is_some() && !over;
         if heard && life == self.gateways[gateway].life {
@@ -51,6 +52,15 @@ impl World {
             let (reply, delay) = (self.replies.len() - 1, self.delay());
             self.after(delay, Event::Answer(call, reply));
         }
+    }
+
+    /// What gateways could spend of a caller at this moment, and the store counts as used.
+    fn spendable(&self, key: usize) -> u64 {
+        let of = |(at, gateway): (usize, &Gateway)| {
+            let ticks = self.ticks(at);
+            u64::from(gateway.book.spendable(&gateway.limit, Key(key as u128), ticks))
+        };
+        self.gateways.iter().enumerate().map(of).sum()
     }
 
     /// At the gateway.
