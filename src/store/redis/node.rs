@@ -18,7 +18,7 @@ use super::{
     Credentials, Failure, RedisOptions, code,
     gate::{Gate, Pass},
     place::slot_tag,
-    probe::probe,
+    probe::{probe, unhurried},
     sentinel::Sentinel,
 };
 use crate::store::SetupError;
@@ -185,11 +185,12 @@ impl Node {
         Ok(connection)
     }
 
-    /// Whether a connection still leads to somebody, whatever he says.
+    /// Whether a connection still leads to somebody, whatever he says; he may take his time, for whether
+    /// he is too slow is found by requests.
     pub(super) async fn ping(&self, connection: &mut MultiplexedConnection) -> Result<(), Failure> {
         let ping = redis::cmd("PING");
         let pinging = ping.exec_async(connection);
-        match time::timeout(self.options.response_timeout, pinging).await {
+        match time::timeout(unhurried(&self.options), pinging).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => match Failure::of(&error) {
                 Failure::Server | Failure::Reply => Ok(()),

@@ -37,11 +37,11 @@ pub(super) async fn probe(
     if loads.is_empty() {
         return Ok(());
     }
-    within(loading(options), loads.exec_async(connection)).await
+    within(unhurried(options), loads.exec_async(connection)).await
 }
 
-/// How long the loading of all scripts may take.
-pub(super) fn loading(options: &RedisOptions) -> Duration {
+/// How long what no request waits for may take: the loading of all scripts, and the answer to a ping.
+pub(super) fn unhurried(options: &RedisOptions) -> Duration {
     options.connect_timeout.max(options.response_timeout)
 }
 

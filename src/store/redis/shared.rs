@@ -12,7 +12,7 @@ use super::{
     node::{self, Node},
     place::{self, Place},
     presence::Keys,
-    probe::loading,
+    probe::unhurried,
     script::{self, By, Scripts},
     sentinel::{Sentinel, Watch},
     worker::run,
@@ -280,7 +280,7 @@ impl Shared {
     pub(in crate::store) fn patience(&self) -> Duration {
         // Connecting, its probe, the report, and what is agreed on; of a Cluster, the map before.
         let waits = self.options.connect_timeout + 3 * self.options.response_timeout;
-        let once = waits + loading(&self.options);
+        let once = waits + unhurried(&self.options);
         if self.is_cluster() { 2 * once } else { once }
     }
 }
