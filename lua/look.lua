@@ -1,4 +1,4 @@
--- What limits say of callers. It charges nothing and writes nothing, so a replica can run it too. Each
+-- What limits say of callers. It charges nothing, and needs not write, so a replica can run it too. Each
 -- limit is asked by itself.
 --
 -- KEYS[i]   the record of limit i. All share a hash tag, or live on one server.

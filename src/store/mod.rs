@@ -179,32 +179,43 @@ impl Stores {
             self.memory.tick(self.clock.now());
             self.journal.expire(self.clock.ticks());
             self.journal.wake();
-            if let Some(reporter) = &mut reporter {
-                let secret = self.seed();
-                let deleted = reporter.report().await;
-                if self.seed() != secret {
-                    self.journal.clear();
+            let heard = async {
+                if let Some(reporter) = &mut reporter {
+                    self.report(reporter).await;
                 }
-                for record in deleted.records {
-                    self.tokens.forget(record);
-                    self.refusals.forgive(record, self.clock.ticks());
+            };
+            let looked = async {
+                if let (Some(shared), Some(sentinels)) = (&self.redis, &mut sentinels) {
+                    shared.look_out(sentinels).await;
                 }
-                if deleted.more {
-                    // Nobody is refused for something that was deleted while this gateway heard nothing.
-                    self.refusals.clear();
-                }
-                self.tokens.set_gateways(self.presence.gateways());
-            }
+            };
+            // Beside each other: a Sentinel that hangs delays no report.
+            tokio::join!(heard, looked);
             if let Some(shared) = &self.redis {
                 shared.revive().await;
-            }
-            if let (Some(shared), Some(sentinels)) = (&self.redis, &mut sentinels) {
-                shared.look_out(sentinels).await;
             }
         }
         if let Some(reporter) = reporter {
             reporter.leave().await;
         }
+    }
+
+    /// Reports that this gateway is alive, and does as it hears.
+    async fn report(&self, reporter: &mut Reporter<'_>) {
+        let secret = self.seed();
+        let deleted = reporter.report().await;
+        if self.seed() != secret {
+            self.journal.clear();
+        }
+        for record in deleted.records {
+            self.tokens.forget(record);
+            self.refusals.forgive(record, self.clock.ticks());
+        }
+        if deleted.more {
+            // Nobody is refused for something that was deleted while this gateway heard nothing.
+            self.refusals.clear();
+        }
+        self.tokens.set_gateways(self.presence.gateways());
     }
 
     /// What each of these charges would meet by itself at this gateway, charging nothing: for the operator, who asks

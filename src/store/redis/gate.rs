@@ -251,12 +251,18 @@ impl Pass<'_> {
 
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
-        if self.turn && !self.over {
-            self.gate.0.send_modify(|state| {
-                state.trying = false;
-                state.next = clock::instant();
-            });
+        if self.over {
+            return;
         }
+        self.gate.0.send_if_modified(|state| {
+            // Of an attempt that tells nothing, the first keepers need not wait for the second to pass.
+            let counts = self.turn || matches!(state.condition, Condition::Untried);
+            if counts {
+                state.trying &= !self.turn;
+                state.next = clock::instant();
+            }
+            counts
+        });
     }
 }
 
@@ -350,6 +356,15 @@ mod tests {
         let second = gate.turn().await.end(Ok(()));
         assert!(soon(gate.renewed(first)).await.is_some());
         assert_eq!(gate.epoch(), second);
+    }
+
+    #[tokio::test]
+    async fn who_only_asks_a_server_that_nobody_tried_delays_no_keeper() {
+        let gate = Gate::new();
+        let asked = gate.follow(false).await.expect("nobody tried it");
+        let (keeper, ()) = tokio::join!(soon(gate.turn()), async { drop(asked) });
+        keeper.expect("at once").end(Err(Failure::Io));
+        assert!(soon(gate.turn()).await.is_none(), "not within the second");
     }
 
     #[tokio::test]

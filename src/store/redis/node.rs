@@ -3,11 +3,12 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+        atomic::{AtomicU32, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
     TlsCertificates, aio::MultiplexedConnection,
@@ -42,10 +43,10 @@ pub(super) struct Node {
     revoked: watch::Sender<u64>,
     /// A slot that this node of a Cluster serves.
     slot: AtomicU32,
-    /// Whether it was told why there is no connection.
-    unreached: AtomicBool,
-    /// Whether it was told why a connection is of no use.
-    unfit: AtomicBool,
+    /// Why there is no connection, as it was told last; nothing while there is one.
+    unreached: Mutex<String>,
+    /// The same of why a connection is of no use.
+    unfit: Mutex<String>,
 }
 
 enum Target {
@@ -78,8 +79,8 @@ impl Node {
             lost: AtomicUsize::new(0),
             revoked: watch::Sender::new(0),
             slot: AtomicU32::new(NO_SLOT),
-            unreached: AtomicBool::new(false),
-            unfit: AtomicBool::new(false),
+            unreached: Mutex::default(),
+            unfit: Mutex::default(),
         }
     }
 
@@ -146,24 +147,27 @@ impl Node {
         self.tell(&self.unreached, "no connection to Redis", opened)
     }
 
-    /// Tells why, once until it goes well again.
+    /// Tells why, each reason once until it goes well again or there is another.
     fn tell<T>(
         &self,
-        told: &AtomicBool,
+        told: &Mutex<String>,
         what: &str,
         outcome: Result<T, Unconnected>,
     ) -> Result<T, Failure> {
         let unconnected = match outcome {
             Ok(connected) => {
-                told.store(false, Ordering::Relaxed);
+                told.lock().clear();
                 return Ok(connected);
             }
             Err(unconnected) => unconnected,
         };
-        if !told.swap(true, Ordering::Relaxed) {
-            tracing::warn!(shard = &*self.name, why = %unconnected.why, "{what}");
+        let Unconnected { failure, why } = unconnected;
+        let mut told = told.lock();
+        if *told != why {
+            tracing::warn!(shard = &*self.name, %why, "{what}");
+            *told = why;
         }
-        Err(unconnected.failure)
+        Err(failure)
     }
 
     /// Uses the pass: connects, and makes sure that Redis writes and knows the scripts.

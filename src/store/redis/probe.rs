@@ -27,13 +27,13 @@ pub(super) async fn probe(
     asking.cmd("SET").arg(key).arg(1).arg("PX").arg(LIFETIME);
     let asking = asking.query_async::<(RedisResult<Vec<bool>>, RedisResult<Value>)>(connection);
     let (known, written) = within(options.response_timeout, asking).await?;
-    let known = known.map_err(|error| Unconnected::by(&error))?;
     match written {
         // A Cluster's node that serves other slots, or none, says so, and is well.
         Err(error) if !is_elsewhere(&error) => return Err(Unconnected::by(&error)),
         _ => {}
     }
-    let loads = Scripts::load(&known);
+    // Who may not ask which are known is sent all.
+    let loads = Scripts::load(&known.unwrap_or_default());
     if loads.is_empty() {
         return Ok(());
     }

@@ -28,8 +28,8 @@ impl Sentinel {
         Self { master, nodes, primary, current: Mutex::new(None) }
     }
 
-    /// Connects to the primary: to the one that most sentinels name, or else the next, if it says that it
-    /// is one.
+    /// Connects to the primary: to the one that most sentinels name, if it says that it is one; of several
+    /// that as many name, to the first that does.
     pub(super) async fn primary(
         &self,
         options: &RedisOptions,
@@ -46,7 +46,10 @@ impl Sentinel {
             }
         }
         let mut first = None;
-        for (address, _) in by_votes(&named) {
+        let ranked = by_votes(&named);
+        let most = ranked.first().map_or(0, |&(_, votes)| votes);
+        // One that fewer name may be a primary that was, and counts apart from the others.
+        for (address, _) in ranked.into_iter().take_while(|&(_, votes)| votes == most) {
             match self.open(address, options).await {
                 Ok(connection) => {
                     *self.current.lock() = Some(address.clone());

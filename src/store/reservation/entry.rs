@@ -227,7 +227,8 @@ impl<W: Waiter, A: Atomics> Entry<W, A> {
             }
             let unused = ticks.saturating_sub(line.seen.1);
             let due = !line.late.is_empty() || (!line.fetching && unused >= IDLE);
-            if !due || !can_tell(self.key) {
+            let keeps = held.count > 0 || line.kept() > 0;
+            if !due || (keeps && !can_tell(self.key)) {
                 return line.retired;
             }
             if !line.fetching {

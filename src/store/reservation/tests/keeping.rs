@@ -94,6 +94,21 @@ fn who_is_not_seen_any_more_leaves_the_book() {
 }
 
 #[test]
+fn who_keeps_nothing_leaves_though_the_store_is_lost() {
+    let (book, limit) = (book(), limit(Reserve::Tokens(10)));
+    stock(&book, &limit, KEY, 5);
+    book.entry(&limit, Key(KEY.0 + 1)).expect("room");
+    for ticks in [100, 100 + RETIRE] {
+        let mut out = Vec::new();
+        book.sweep(ticks, |_| false, &mut out);
+        assert!(out.is_empty());
+    }
+    assert_eq!(book.numbers().entries, 1);
+    let back = swept(&book, 100 + RETIRE);
+    assert_eq!(back.iter().map(|(tokens, _)| tokens).sum::<u32>(), 5);
+}
+
+#[test]
 fn a_desk_finds_the_entry_that_took_the_place() {
     let book = Arc::new(book());
     let limit = limit(Reserve::Tokens(10));
