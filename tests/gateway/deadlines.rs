@@ -1,6 +1,7 @@
 use std::{
     io::{Read, Write},
     net::TcpListener,
+    thread,
     time::Duration,
 };
 
@@ -215,22 +216,29 @@ fn an_upstream_that_never_answers_is_a_504() {
         let _ = socket.write_all(b"HTTP/1.1 103 Early Hints\r\n\r\n");
         read_until_closed(socket);
     });
-    for upstream in [silent, half, interim] {
-        let target = format!("targets: [{}], response_timeout: 1s", upstream.target());
-        let gateway = start("", &target, "");
-        let mut client = Client::connect(gateway.address());
-        for request in [
-            "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
-            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi",
-        ] {
-            let reply = assert_late(|| client.send(request).reply());
-            assert_eq!(reply.status, 504, "{}", reply.text());
-            assert_eq!(reply.json()["title"], "Gateway Timeout");
+    thread::scope(|scope| {
+        for upstream in [silent, half, interim] {
+            scope.spawn(move || check_late_answers(&upstream));
         }
-        assert_eq!(client.get("/hello", "").status, 200, "the connection goes on");
-        let timeouts = "tidegate_upstream_failures_total{upstream=\"origin\",kind=\"timeout\"}";
-        assert_eq!(gateway.metric(timeouts), 2);
+    });
+}
+
+/// Asks twice over one connection what `upstream` never answers.
+fn check_late_answers(upstream: &Upstream) {
+    let target = format!("targets: [{}], response_timeout: 1s", upstream.target());
+    let gateway = start("", &target, "");
+    let mut client = Client::connect(gateway.address());
+    for request in [
+        "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi",
+    ] {
+        let reply = assert_late(|| client.send(request).reply());
+        assert_eq!(reply.status, 504, "{}", reply.text());
+        assert_eq!(reply.json()["title"], "Gateway Timeout");
     }
+    assert_eq!(client.get("/hello", "").status, 200, "the connection goes on");
+    let timeouts = "tidegate_upstream_failures_total{upstream=\"origin\",kind=\"timeout\"}";
+    assert_eq!(gateway.metric(timeouts), 2);
 }
 
 #[test]
