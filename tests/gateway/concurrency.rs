@@ -10,7 +10,7 @@ use std::{
 use tidegate::clock::{self, Clock};
 
 use crate::{
-    client::Client,
+    client::{Client, get},
     gateway::Gateway,
     redis::RedisServer,
     stage::{Fleet, Stage, on_every_store},
@@ -33,12 +33,13 @@ impl Doors {
         self.0.lock().expect("no test panics with it").contains(path)
     }
 
-    /// An upstream whose answers end when their path is opened: `/half...` begin before. `/now` is
-    /// answered at once.
+    /// An upstream whose answers end when their path is opened: `/half...` begin before. `/now`
+    /// and `/other` are answered at once.
     fn upstream(&self) -> Upstream {
         let doors = self.clone();
-        doors.open("/now");
-        doors.open("/refused");
+        for path in ["/now", "/refused", "/other"] {
+            doors.open(path);
+        }
         Upstream::with(move |request, socket| {
             let text = String::from_utf8_lossy(request);
             let path = text.split(' ').nth(1).unwrap_or_default();
@@ -61,19 +62,35 @@ fn limited(upstream: &Upstream, limit: &str, more: &str) -> String {
 upstreams: {{app: {{targets: [\"{}\"], retries: 0}}, gone: {{targets: ['http://127.0.0.1:1'], retries: 0}}}}
 limits:
   flying: {{algorithm: concurrency, {limit}, key: []}}
+  other: {{algorithm: concurrency, quota: 5, window: 300s, key: []}}
   hourly: {{quota: 100, window: 1h, key: []}}
   none: {{quota: 1, cost: 1, window: 1h, key: []}}
 routes:
   - {{name: gone, match: {{path: /gone}}, upstream: gone, limits: [flying]}}
   - {{name: refused, match: {{path: /refused}}, upstream: app, limits: [none, flying]}}
+  - {{name: other, match: {{path: /other}}, upstream: app, limits: [other]}}
   - {{name: all, match: {{path: '/{{*rest}}'}}, upstream: app, limits: [flying, hourly]}}
 ",
         upstream.target()
     )
 }
 
+/// How many slots of a limit are taken, as the operator reads it.
+fn taken(gateway: &Gateway, limit: &str) -> Option<u64> {
+    get(gateway.admin(), &format!("/api/limits/{limit}"), "").json()["used"].as_u64()
+}
+
+/// Waits until no slot is taken: the last one is given back after its answer.
+fn all_are_free(fleet: &Fleet) {
+    for gateway in &fleet.gateways {
+        eventually("every slot is free", || taken(gateway, "flying") == Some(0));
+    }
+}
+
 /// Sends requests for these paths, one to each gateway in turn, and waits until the upstream has them.
+/// Before them, nobody has a slot.
 fn fly(fleet: &Fleet, upstream: &Upstream, paths: &[&str]) -> Vec<Client> {
+    all_are_free(fleet);
     let before = upstream.count();
     let each = paths.iter().zip(fleet.gateways.iter().cycle()).map(|(path, gateway)| {
         let mut client = Client::connect(gateway.address());
@@ -115,8 +132,10 @@ fn as_many_as_there_are_slots_are_in_flight() {
             eventually("one more may come", || status(&fleet.gateways[0]) == 200);
         }
         // What was refused was charged nowhere else.
-        let told = fleet.get("/now", "");
-        assert_eq!((told.status, told.header("x-ratelimit-resource")), (200, Some("flying")));
+        eventually("one more may come", || {
+            let told = fleet.get("/now", "");
+            told.status == 200 && told.header("x-ratelimit-resource") == Some("flying")
+        });
         doors.open("/c");
         assert_eq!(flying[2].reply().status, 200);
         // All are free again, and not one more than that.
@@ -182,7 +201,12 @@ fn slots_that_nobody_renews_come_back_after_the_lease() {
         doors.open("/a");
         doors.open("/b");
         assert!(flying.iter_mut().all(|client| client.reply().status == 200));
-        pause(Duration::from_millis(50));
+        // What their connections gave back after that has arrived.
+        assert!(flying.iter_mut().all(|client| client.get("/other", "").status == 200));
+        for gateway in &fleet.gateways {
+            eventually("the others' slots are free", || taken(gateway, "other") == Some(0));
+            assert_eq!(taken(gateway, "flying"), Some(2));
+        }
         assert!(all_refuse(&fleet));
         drop(others);
     });
@@ -230,11 +254,13 @@ fn who_goes_away_while_redis_is_asked_holds_no_slot() {
         client
     };
     let mut clients: Vec<_> = (0..2).map(|_| asked()).collect();
+    eventually("both are free", || taken(&gateway, "flying") == Some(0));
+    let asked = gateway.metric("tidegate_store_calls_total");
     redis.suspend();
     for client in &mut clients {
         client.send("GET /never HTTP/1.1\r\nHost: a\r\n\r\n");
     }
-    pause(Duration::from_millis(200));
+    gateway.wait_for("tidegate_store_calls_total", asked + 2);
     drop(clients);
     gateway.wait_for("tidegate_connections ", 0);
     redis.resume();

@@ -150,6 +150,6 @@ routes: [{{name: open, match: {{path: /open}}, upstream: origin}}]",
     let mut client = Client::connect(gateway.address());
     client.send("POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 50\r\n\r\nhalf");
     assert_eq!(client.reply().status, 404);
-    client.socket.set_read_timeout(Some(Duration::from_secs(3))).expect("a timeout");
+    client.socket.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
     assert!(client.is_ended());
 }

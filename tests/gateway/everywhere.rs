@@ -30,7 +30,7 @@ fn check(reply: &Reply, status: u16) {
 fn every_answer_has_an_id() {
     let (upstream, silent) = (Upstream::hello(), Upstream::silent());
     let gateway = Gateway::start(&format!(
-        "http: {{max_head: 8KiB, head_timeout: 300ms}}
+        "http: {{max_head: 8KiB, head_timeout: 2s}}
 store: {{redis: {{shards: [{{primary: 'redis://127.0.0.1:1'}}]}}}}
 upstreams:
   origin: {{targets: [{}]}}
@@ -132,13 +132,20 @@ routes: [{name: a, match: {path: /a}, upstream: hello, limits: [few]}]",
 
 #[test]
 fn both_families_may_have_a_listener_of_their_own_on_one_port() {
-    let port =
-        std::net::TcpListener::bind("[::]:0").expect("a port").local_addr().expect("it").port();
-    let gateway = Gateway::start(&format!(
-        "listen: [{{address: '[::]:{port}'}}, {{address: '0.0.0.0:{port}'}}]
+    let start = |port: u16| {
+        Gateway::start(&format!(
+            "listen: [{{address: '[::]:{port}'}}, {{address: '0.0.0.0:{port}'}}]
 upstreams: {{hello: {{respond: {{body: hello}}}}}}
 routes: [{{name: a, match: {{path: /a}}, upstream: hello}}]"
-    ));
+        ))
+    };
+    // A port that was free may be another test's before it is asked for, but not each time.
+    let mut starts = (0..10).filter_map(|_| {
+        let found = std::net::TcpListener::bind("[::]:0").and_then(|free| free.local_addr());
+        let port = found.expect("a port").port();
+        std::panic::catch_unwind(|| (port, start(port))).ok()
+    });
+    let (port, gateway) = starts.next().expect("a gateway on one of ten ports");
     for address in [format!("127.0.0.1:{port}"), format!("[::1]:{port}")] {
         let address = address.parse().expect("an address");
         assert_eq!(get(address, "/a", "").status, 200);

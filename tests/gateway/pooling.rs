@@ -13,6 +13,7 @@ use crate::{
     client::{Client, get},
     gateway::Gateway,
     upstream::{Upstream, read_until_closed},
+    wait::eventually,
 };
 
 /// One worker, so that one pool is looked at.
@@ -81,7 +82,7 @@ fn a_stale_connection_is_replaced_unnoticed() {
                 client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n12345").reply()
             };
             assert_eq!((reply.status, reply.text().as_str()), (200, "hello"), "{more} {round}");
-            wait.recv_timeout(Duration::from_secs(5)).expect("the upstream has closed");
+            wait.recv_timeout(Duration::from_secs(30)).expect("the upstream has closed");
             // The close has to travel, too: this connection's own turn brings it to the gateway.
             assert_eq!(client.get("/nowhere/../../", "").status, 400);
             client = Client::connect(gateway.address());
@@ -190,11 +191,9 @@ fn a_client_that_goes_away_takes_its_request_along() {
         let before = upstream.count();
         let mut client = Client::connect(gateway.address());
         client.send(request);
-        while upstream.count() == before {
-            std::thread::yield_now();
-        }
+        eventually("it is at the upstream", || upstream.count() > before);
         drop(client);
-        gone.recv_timeout(Duration::from_secs(5)).expect("the upstream is told");
+        gone.recv_timeout(Duration::from_secs(30)).expect("the upstream is told");
     }
     gateway.wait_for("tidegate_connections", 0);
     assert_eq!(get(gateway.admin(), "/healthz", "").status, 200);
@@ -218,7 +217,7 @@ fn a_client_that_does_not_read_makes_nothing_grow() {
     let mut client = Client::connect(gateway.address());
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(client.head().expect("an answer").0, 200);
-    let taken: usize = stuck.recv_timeout(Duration::from_secs(20)).expect("it gets stuck");
+    let taken: usize = stuck.recv_timeout(Duration::from_secs(30)).expect("it gets stuck");
     assert!(taken < 16_000_000, "{taken} bytes were taken for a client that reads none");
     assert!(taken > 100_000);
     let rest = client.read_to_end().expect("what was taken comes, and the end");

@@ -2,9 +2,12 @@ use std::{collections::BTreeMap, fmt::Write, fs};
 
 use tidegate::{cli, clock::Clock};
 
-use crate::{client::Client, gateway::Gateway, upstream::Upstream};
+use crate::{client::Client, gateway::Gateway, seen::read_lines, upstream::Upstream};
 
 const START: u64 = 1_700_000_000_000;
+
+/// How many requests are sent: as many lines are logged.
+const REQUESTS: usize = 4_000;
 
 /// What a command prints; it must end well.
 pub(crate) fn run(arguments: &[&str]) -> String {
@@ -107,7 +110,7 @@ fn drive(gateway: &Gateway, clock: &Clock, dice: &mut Dice) -> BTreeMap<String, 
     let mut violated = BTreeMap::new();
     let mut client = Client::connect(gateway.address());
     let mut now = START;
-    for _ in 0..4_000 {
+    for _ in 0..REQUESTS {
         now += [0, 0, 0, 1, 7, 40, 300, 900][dice.roll(8) as usize];
         clock.set(now);
         let (unread, text) = request(dice);
@@ -147,10 +150,10 @@ fn every_decision_is_the_live_gateways() {
     let clock = Clock::manual(START);
     let gateway = Gateway::start_at(&yaml, clock.clone());
     let violated = drive(&gateway, &clock, &mut Dice(0x9e37_79b9_7f4a_7c15));
+    let text = read_lines(log.as_ref(), REQUESTS);
     drop(gateway);
 
     let replayed = run(&["replay", "--config", config, "--decisions", log]);
-    let text = fs::read_to_string(log).expect("a log");
     let mut met = BTreeMap::<String, u32>::new();
     let mut named = 0;
     assert_eq!(replayed.lines().count(), text.lines().count());
@@ -195,6 +198,7 @@ fn a_comparison_tells_what_would_change() {
     let clock = Clock::manual(START);
     let gateway = Gateway::start_at(&yaml, clock.clone());
     drive(&gateway, &clock, &mut Dice(7));
+    read_lines(log.as_ref(), REQUESTS);
     drop(gateway);
 
     let text = run(&["replay", "-c", &old, "--compare", &new, "--json", "--top", "3", &log]);
@@ -218,7 +222,7 @@ fn a_comparison_tells_what_would_change() {
         both = [both[0] + u64::from(is_refused[0]), both[1] + u64::from(is_refused[1])];
     }
     assert!(refused > 100 && admitted > 20, "{refused} {admitted}");
-    assert_eq!(report["requests"], 4_000);
+    assert_eq!(report["requests"], REQUESTS);
     assert_eq!(report["difference"]["newly_refused"], refused);
     assert_eq!(report["difference"]["newly_admitted"], admitted);
     for (which, refused) in both.into_iter().enumerate() {

@@ -109,6 +109,7 @@ async fn a_pause_is_waited_for_and_a_hang_is_given_up() {
     // The next one connects anew, and waits no longer.
     assert_eq!(gateway.tick().await, Err(Failure::Timeout));
     redis.resume();
+    gateway.link = gateway.link.with_timeout(Duration::from_secs(1));
     settle(&mut gateway).await;
     assert_eq!(gateway.stats.failures(Failure::Timeout), 2);
     let fresh = Gateway::loaded(&redis, &clock).await;

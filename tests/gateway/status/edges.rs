@@ -58,8 +58,8 @@ store: {{redis: {{shards: [{{primary: \"{}\"}}], response_timeout: 5s}}}}
 fn without_redis_each_limit_tells_what_its_policy_would_do() {
     let mut redis = RedisServer::start();
     let gateway = Gateway::start(&format!(
-        "store: {{redis: {{shards: [{{primary: \"{}\"}}], connect_timeout: 300ms, \
-         response_timeout: 150ms}}}}
+        "store: {{redis: {{shards: [{{primary: \"{}\"}}], connect_timeout: 5s, \
+         response_timeout: 5s}}}}
 upstreams: {{hello: {{respond: {{body: hello}}}}}}
 limits:
   calls: {{quota: 5, window: 24h, resolution: 1, key: [], on_failure: local}}

@@ -188,9 +188,14 @@ fn redis_learns_no_token() {
     assert!(keys.iter().any(|key| key.contains("{throttle}")), "{keys:?}");
     for key in &keys {
         assert!(!key.contains(secret));
-        let ttl: i64 = redis.command(&["TTL", key]);
+        let ttl: i64 = redis.command(&["PTTL", key]);
+        // The probe's may be over by now.
+        if ttl == -2 && key.ends_with(":probe") {
+            continue;
+        }
         assert!(ttl > 0, "{key} stays for ever");
-        let dump: Vec<u8> = redis.command(&["DUMP", key]);
+        let dump: Option<Vec<u8>> = redis.command(&["DUMP", key]);
+        let dump = dump.unwrap_or_default();
         assert!(!dump.windows(8).any(|part| secret.as_bytes().windows(8).any(|s| s == part)));
     }
 }
