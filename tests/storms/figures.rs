@@ -15,6 +15,8 @@ pub(crate) enum Forgets {
     /// The old primary goes on charging after another was made, until the gateways hear of it: that
     /// goes with it.
     SinceTheFault,
+    /// The same, but they have all heard of it when it is noticed.
+    UntilNoticed,
     /// What was charged before the fault; what passed until it was noticed may be some of it.
     AllBefore,
 }
@@ -78,6 +80,7 @@ impl Figures {
             Forgets::Nothing => 0,
             Forgets::Lag => LAG,
             Forgets::SinceTheFault => merged - before,
+            Forgets::UntilNoticed => noticed - before + LAG,
             Forgets::AllBefore => noticed,
         };
         // A call in flight at the loss is decided here, and not told later, for it may count there
