@@ -115,16 +115,19 @@ async fn killed_under_load_no_request_fails_or_waits_and_it_recovers() {
     let mut redis = RedisServer::start();
     let (stores, store) = gateway(&redis);
     let limit = limit("load", 1_000_000);
-    let mut slowest = Duration::ZERO;
     for round in 0..3_000 {
         if round == 1_000 {
             redis.kill();
         }
+        // From when the first has met it on, nobody waits at all.
+        if failures(&stores, Failure::Io) > 0 {
+            assert!(at_once(&store, &limit).admitted);
+            continue;
+        }
         let (outcome, took) = timed(&store, &limit).await;
         assert!(outcome.unwrap().admitted);
-        slowest = slowest.max(took);
+        assert!(took < AT_ONCE, "a request waited {took:?}");
     }
-    assert!(slowest < AT_ONCE, "a request waited {slowest:?}");
     let stats = stores.stats();
     assert!(failures(&stores, Failure::Open) >= 1_900, "{stats:?}");
     assert!(failures(&stores, Failure::Io) >= 1, "{stats:?}");
