@@ -8,7 +8,7 @@ use tidegate::{
 
 use crate::{
     redis_server::RedisServer,
-    support::{NOW, limit, patient},
+    support::{NOW, limit, stores},
 };
 
 /// A limit of every algorithm, strict too: ten at once and ten a minute.
@@ -81,7 +81,7 @@ async fn everywhere(promise: impl AsyncFn(Bench)) {
         for shared in [false, true] {
             let clock = Clock::manual(NOW);
             let stores = if shared {
-                patient(&redis, clock.clone())
+                stores(&redis, clock.clone())
             } else {
                 Stores::memory(clock.clone(), 1_000).expect("random numbers")
             };

@@ -8,7 +8,7 @@ use tokio::runtime::Runtime;
 
 use crate::{
     redis_server::RedisServer,
-    support::{NOW, limit, patient},
+    support::{NOW, limit, stores},
 };
 
 /// One thing that happens in a sequence.
@@ -194,7 +194,7 @@ fn rust_and_lua_decide_alike() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let clock = Clock::manual(NOW);
     let (stores, store) = runtime.block_on(async {
-        let stores = patient(&redis, clock.clone());
+        let stores = stores(&redis, clock.clone());
         let store = stores.worker();
         (stores, store)
     });
@@ -224,7 +224,7 @@ fn the_largest_quotas_are_exact_in_lua() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let clock = Clock::manual(NOW);
-        let stores = patient(&redis, clock.clone());
+        let stores = stores(&redis, clock.clone());
         let store = stores.worker();
         let memory = Memory::new(1_000);
         for algorithm in Algorithm::ALL {
@@ -263,7 +263,7 @@ fn long_records_are_alike() {
     let redis = RedisServer::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let clock = Clock::manual(NOW);
-    let stores = runtime.block_on(async { patient(&redis, clock.clone()) });
+    let stores = runtime.block_on(async { stores(&redis, clock.clone()) });
     let store = runtime.block_on(async { stores.worker() });
     let caller = std::cell::Cell::new(0_u128);
     let config = ProptestConfig { cases: 8, max_shrink_iters: 200, ..ProptestConfig::default() };

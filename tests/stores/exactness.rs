@@ -1,7 +1,4 @@
-use std::{
-    sync::atomic::{AtomicU32, Ordering},
-    time::Duration,
-};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use tidegate::{
     clock::Clock,
@@ -107,7 +104,9 @@ async fn every_key_in_redis_has_an_end_and_one_shape() {
     assert!(keys.len() >= 42, "{keys:?}");
     for key in &keys {
         let ttl: i64 = redis.command(&["PTTL", key]);
-        assert!(ttl > 0, "{key} would stay for ever");
+        // The probe's is soon over, and may be by now.
+        let is_over = ttl == -2 && key.ends_with(":probe");
+        assert!(ttl > 0 || is_over, "{key} would stay for ever: {ttl}");
         assert!(key.starts_with("tidegate:"), "{key}");
     }
     let expected = "tidegate:{00000000000000000000000000000007}:one:000000000000feed";
@@ -130,18 +129,16 @@ async fn gateways_count_each_other_and_agree_on_the_secret() {
     other.prepared().await;
     assert_eq!(one.seed(), other.seed());
     assert_eq!(other.status().gateways, 2);
-    let seconds = Duration::from_secs(3);
-    eventually("one sees the other", seconds, async || one.status().gateways == 2).await;
+    eventually("one sees the other", async || one.status().gateways == 2).await;
 
     let _: String = redis.command(&["FLUSHALL"]);
     let published = async || redis.command::<bool>(&["EXISTS", "tidegate:seed"]);
-    eventually("the secret is published again", seconds, published).await;
+    eventually("the secret is published again", published).await;
     assert_eq!(one.seed(), other.seed());
 
     stop_other.cancel();
     other_control.await.unwrap();
     // Believed when reports have followed each other for 5 s.
-    let seconds = Duration::from_secs(7);
-    eventually("the other has left", seconds, async || one.status().gateways == 1).await;
+    eventually("the other has left", async || one.status().gateways == 1).await;
     stop_one.cancel();
 }

@@ -1,5 +1,3 @@
-use std::time::Duration;
-
 use tidegate::{
     clock::Clock,
     limit::{Algorithm, Change, Charge, Key, Limit, Quota, Settlement},
@@ -9,11 +7,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     redis_server::RedisServer,
-    support::{charge, eventually, gateway, limit},
+    support::{charge, eventually, gateway, hasty_gateway, limit},
 };
-
-/// How long recovery may take: an attempt a second, jitter, and a busy machine.
-const RECOVERY: Duration = Duration::from_secs(6);
 
 /// The algorithms of which a store that was lost is told.
 const TOLD: [Algorithm; 4] = [
@@ -47,7 +42,7 @@ async fn spend(store: &Store, limit: &Limit, count: u32) {
 /// Makes a request of somebody else find out that Redis is lost.
 async fn lose(stores: &Stores, store: &Store) {
     let other = limit("other", 1_000_000);
-    eventually("Redis is lost", RECOVERY, async || {
+    eventually("Redis is lost", async || {
         store.charge(&[charge(&other, 99)], now()).await.expect("a local policy");
         stores.status().lost == 1
     })
@@ -57,13 +52,11 @@ async fn lose(stores: &Stores, store: &Store) {
 /// Makes requests of somebody else until Redis decides again and has heard everything.
 async fn regain(stores: &Stores, store: &Store) {
     let other = limit("other", 1_000_000);
-    eventually("Redis has heard", RECOVERY, async || {
+    eventually("Redis has heard", async || {
         let verdict = store.charge(&[charge(&other, 98)], now()).await.expect("a local policy");
         !verdict.fallback && stores.stats().unmerged == 0
     })
     .await;
-    // The last call may be on its way.
-    tokio::time::sleep(Duration::from_millis(200)).await;
 }
 
 async fn used(stores: &Stores, limit: &Limit) -> u64 {
@@ -74,7 +67,7 @@ async fn used(stores: &Stores, limit: &Limit) -> u64 {
 #[tokio::test]
 async fn what_was_used_while_redis_hung_counts_when_it_is_back() {
     let redis = RedisServer::start();
-    let (stores, store) = gateway(&redis);
+    let (stores, store) = hasty_gateway(&redis).await;
     let limits = limits();
     for limit in &limits {
         spend(&store, limit, 3).await;
@@ -99,7 +92,7 @@ async fn what_was_used_while_redis_hung_counts_when_it_is_back() {
 #[tokio::test]
 async fn a_refusal_from_before_the_loss_is_not_told_any_more() {
     let redis = RedisServer::start();
-    let (stores, store) = gateway(&redis);
+    let (stores, store) = hasty_gateway(&redis).await;
     let quota = Quota::new(100, 6_000_000, 1);
     let limit = Limit { algorithm: Algorithm::TokenBucket, quota, ..limit("bucket", 100) };
     spend(&store, &limit, 98).await;
@@ -199,8 +192,7 @@ async fn a_gateway_that_nobody_asks_any_more_tells_all_the_same() {
     lose(&stores, &store).await;
     spend(&store, &of, 7).await;
     redis.restart();
-    eventually("Redis has heard", RECOVERY, async || stores.stats().unmerged == 0).await;
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    eventually("Redis has heard", async || stores.stats().unmerged == 0).await;
     assert_eq!(used(&stores, &of).await, 7);
     stop.cancel();
 }

@@ -1,5 +1,3 @@
-use std::time::Duration;
-
 use tidegate::{
     clock::Clock,
     limit::{Key, Limit, Quota, Reserve},
@@ -10,9 +8,6 @@ use crate::{
     redis_server::RedisServer,
     support::{charge, eventually, limit, stores},
 };
-
-/// Longer than gateways need to hear of it.
-const PATIENCE: Duration = Duration::from_secs(4);
 
 /// A day, so that nothing ends by itself.
 fn daily(name: &str, reserve: Reserve) -> Limit {
@@ -33,7 +28,7 @@ async fn a_reset_is_felt_at_every_gateway() {
         let (one, other) = (charge(&limit, 1), charge(&limit, 2));
         for door in &doors {
             let asks = async |charge| door.charge(&[charge], 0).await.expect("Redis decides");
-            eventually("everybody is refused", PATIENCE, async || {
+            eventually("everybody is refused", async || {
                 !asks(one).await.admitted & !asks(other).await.admitted
             })
             .await;
@@ -47,7 +42,7 @@ async fn a_reset_is_felt_at_every_gateway() {
             doors[0].charge(&[one], 0).await.unwrap().admitted,
             "at once where it was asked for"
         );
-        eventually("the other gateway has heard of it", PATIENCE, async || {
+        eventually("the other gateway has heard of it", async || {
             doors[1].charge(&[one], 0).await.expect("Redis decides").admitted
         })
         .await;
@@ -74,7 +69,7 @@ async fn who_heard_nothing_for_long_forgets_whom_it_refused() {
     assert!(!asks().await.admitted, "it has not heard of it");
     let stop = CancellationToken::new();
     tokio::spawn(fleet[1].clone().run(stop.clone()));
-    eventually("he is asked for anew", PATIENCE, async || asks().await.admitted).await;
+    eventually("he is asked for anew", async || asks().await.admitted).await;
     stop.cancel();
 }
 
@@ -92,7 +87,7 @@ async fn what_is_no_secret_is_replaced() {
         for stores in &fleet {
             tokio::spawn(stores.clone().run(stop.clone()));
         }
-        eventually(&format!("the gateways agree after {nonsense:?}"), PATIENCE, async || {
+        eventually(&format!("the gateways agree after {nonsense:?}"), async || {
             fleet.iter().all(|stores| stores.status().reachable && stores.status().gateways == 2)
                 && fleet[0].seed() == fleet[1].seed()
         })

@@ -11,8 +11,15 @@ use tidegate::{
 
 use crate::redis_server::RedisServer;
 
-/// How long a request may wait for Redis in these tests.
-pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_millis(100);
+/// How long a request may wait for Redis in these tests. No machine is so busy that an answer takes as
+/// long, and a Redis that is dead or unwilling is known at once.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The same where Redis hangs, and requests wait until their time is over.
+const SHORT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long [`eventually`] waits. Only a test that fails waits so long.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// 2023, on a whole second.
 pub(crate) const NOW: u64 = 1_700_000_000_000;
@@ -41,20 +48,18 @@ pub(crate) fn options(redis: &RedisServer) -> RedisOptions {
         credentials: Credentials::default(),
         tls_ca: None,
         namespace: "tidegate".into(),
-        connect_timeout: Duration::from_millis(500),
+        connect_timeout: Duration::from_secs(5),
         response_timeout: RESPONSE_TIMEOUT,
     }
 }
 
-pub(crate) fn stores(redis: &RedisServer, clock: Clock) -> Arc<Stores> {
-    Stores::redis(options(redis), clock, 10_000).expect("usable options")
+/// For a test that makes Redis hang.
+pub(crate) fn hasty(redis: &RedisServer) -> RedisOptions {
+    RedisOptions { response_timeout: SHORT_TIMEOUT, ..options(redis) }
 }
 
-/// The same with all the time that a busy machine needs: for what is about decisions, not deadlines.
-pub(crate) fn patient(redis: &RedisServer, clock: Clock) -> Arc<Stores> {
-    let response_timeout = Duration::from_secs(10);
-    let options = RedisOptions { response_timeout, ..options(redis) };
-    Stores::redis(options, clock, 10_000).expect("usable options")
+pub(crate) fn stores(redis: &RedisServer, clock: Clock) -> Arc<Stores> {
+    Stores::redis(options(redis), clock, 10_000).expect("usable options")
 }
 
 /// One gateway with one worker, on the system's clock.
@@ -64,15 +69,26 @@ pub(crate) fn gateway(redis: &RedisServer) -> (Arc<Stores>, Store) {
     (stores, store)
 }
 
-/// Waits until `condition` holds, and fails the test if it does not within `patience`.
-pub(crate) async fn eventually(
-    what: &str,
-    patience: Duration,
-    mut condition: impl AsyncFnMut() -> bool,
-) {
+/// The same for a test that makes Redis hang, once Redis decides: to connect may take longer than a
+/// request waits.
+pub(crate) async fn hasty_gateway(redis: &RedisServer) -> (Arc<Stores>, Store) {
+    let made = Stores::redis(hasty(redis), Clock::system(), 10_000);
+    let stores = made.expect("usable options");
+    let store = stores.worker();
+    let limit = limit("there", 1_000_000);
+    eventually("Redis decides", async || {
+        let charged = store.charge(&[charge(&limit, 97)], Clock::system().now()).await;
+        !charged.expect("a local policy").fallback && stores.stats().unmerged == 0
+    })
+    .await;
+    (stores, store)
+}
+
+/// Waits until `condition` holds, and fails the test if it does not for long.
+pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let start: Instant = clock::instant();
     while !condition().await {
-        assert!(start.elapsed() < patience, "not within {patience:?}: {what}");
+        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

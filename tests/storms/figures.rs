@@ -15,6 +15,8 @@ pub(crate) enum Forgets {
     /// The old primary goes on charging after another was made, until the gateways hear of it: that
     /// goes with it.
     SinceTheFault,
+    /// The same, but they have all heard of it when it is noticed.
+    UntilNoticed,
     /// What was charged before the fault; what passed until it was noticed may be some of it.
     AllBefore,
 }
@@ -41,6 +43,8 @@ pub(crate) struct Figures {
     pub(crate) dropped: u64,
     /// Decisions that `on_failure` took.
     pub(crate) fallbacks: u64,
+    /// Those of them after Redis had heard of all: on a busy machine it may be late by itself.
+    pub(crate) late: u64,
     /// Callers that were let in unasked.
     pub(crate) unasked: BTreeSet<usize>,
     /// Until every worker shares its limits again: since the fault was mended, or since it began where
@@ -78,13 +82,15 @@ impl Figures {
             Forgets::Nothing => 0,
             Forgets::Lag => LAG,
             Forgets::SinceTheFault => merged - before,
+            Forgets::UntilNoticed => noticed - before + LAG,
             Forgets::AllBefore => noticed,
         };
         // A call in flight at the loss is decided here, and not told later, for it may count there
         // already: each may be one too many. A sum whose telling broke off is the same for many.
         let untold = if self.dropped == 0 { self.unknown() } else { merged - before };
-        // Once Redis has been told of what passed without it, it admits only what is left.
-        let bound = FEW.max(merged) + untold + forgotten;
+        // Once Redis has been told of what passed without it, it admits only what is left, but for what
+        // is decided without it again.
+        let bound = FEW.max(merged) + untold + forgotten + self.late;
         assert!(end <= bound, "{name}: {end} of {bound}: {self:?}");
         // Each gateway counted from nothing against its share: together a quota more, at the most.
         let most = 2 * FEW + self.unknown() + forgotten;

@@ -108,7 +108,7 @@ routes:
         break_it: impl FnOnce(&Self),
         mend_it: impl FnOnce(&Self),
     ) -> Figures {
-        let (recovered, admitted) = thread::scope(|scope| {
+        let (recovered, admitted, fallen) = thread::scope(|scope| {
             for gateway in &self.gateways {
                 let (load, address) = (&self.load, gateway.address());
                 for path in PATHS {
@@ -128,12 +128,14 @@ routes:
             self.shares_again();
             let recovered = mended.elapsed();
             self.has_told_all();
+            let fallen: u64 = self.now_fallen_back().iter().sum();
             let merged = self.load.admitted();
             self.load.enter(Phase::After);
             self.load.is_used_up();
-            (recovered, [before, noticed, merged, self.load.admitted()])
+            (recovered, [before, noticed, merged, self.load.admitted()], fallen)
         });
-        let figures = self.figures(recovered, admitted);
+        let mut figures = self.figures(recovered, admitted);
+        figures.late = self.now_fallen_back().iter().sum::<u64>() - fallen;
         figures.tell(name);
         figures.keep_promises(name, forgets);
         figures
@@ -200,6 +202,7 @@ routes:
             refused: failures("server"),
             dropped: sum("tidegate_store_merge_drops_total"),
             fallbacks: sum("tidegate_store_fallbacks_total") - self.fallbacks.iter().sum::<u64>(),
+            late: 0,
             unasked: self.load.unasked(),
             recovered,
         }

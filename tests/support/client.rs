@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "a kit: no suite uses all of it")]
 
 use std::{
-    io::{Read, Write},
+    io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
     time::Duration,
 };
@@ -189,7 +189,13 @@ impl Client {
 
     fn more(&mut self) -> Option<()> {
         let mut buffer = [0; 16 * 1024];
-        let count = self.socket.read(&mut buffer).ok().filter(|count| *count > 0)?;
+        let count = loop {
+            match self.socket.read(&mut buffer) {
+                // The process was stopped meanwhile, and goes on: that ends no connection.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                read => break read.ok().filter(|count| *count > 0)?,
+            }
+        };
         self.held.extend_from_slice(&buffer[..count]);
         Some(())
     }

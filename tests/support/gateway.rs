@@ -2,10 +2,20 @@
 //! with it.
 #![allow(dead_code, reason = "a kit: no suite uses all of it")]
 
-use std::{fs, net::SocketAddr, path::PathBuf};
+use std::{
+    fs,
+    net::SocketAddr,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use tempfile::TempDir;
-use tidegate::{clock::Clock, server::Server};
+use tidegate::{
+    clock::{Clock, instant},
+    server::Server,
+};
+
+use crate::wait::{PATIENCE, pause};
 
 /// A running gateway. Dropping it drains it and waits for its threads.
 pub(crate) struct Gateway {
@@ -55,17 +65,17 @@ impl Gateway {
     ///
     /// # Panics
     ///
-    /// If it has not become so after many scrapes.
+    /// If it has not become so for long.
     pub(crate) fn wait_for(&self, prefix: &str, wanted: u64) {
-        let mut seen = 0;
-        for _ in 0..20_000 {
-            seen = self.metric(prefix);
+        let start: Instant = instant();
+        loop {
+            let seen = self.metric(prefix);
             if seen == wanted {
                 return;
             }
-            std::thread::yield_now();
+            assert!(start.elapsed() < PATIENCE, "{prefix} is {seen}, not {wanted}");
+            pause(Duration::from_millis(5));
         }
-        panic!("{prefix} is {seen}, not {wanted}");
     }
 
     /// Puts `yaml` in the configuration's place, completed as at the start. The watcher will see it.

@@ -6,7 +6,7 @@ use std::{
     path::Path,
     process::{Child, Command, ExitStatus, Stdio},
     sync::{Arc, Mutex},
-    thread,
+    thread::{self, JoinHandle},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -24,6 +24,8 @@ pub(crate) fn tidegate(folder: &Path, arguments: &[&str]) -> Command {
 pub(crate) struct Process {
     child: Child,
     lines: Arc<Mutex<Vec<String>>>,
+    /// Reads what it says, until it has ended.
+    reader: Option<JoinHandle<()>>,
     pub(crate) address: SocketAddr,
     pub(crate) admin: SocketAddr,
 }
@@ -39,13 +41,14 @@ impl Process {
         let stderr = child.stderr.take().expect("a pipe");
         let lines = Arc::<Mutex<Vec<String>>>::default();
         let kept = lines.clone();
-        thread::spawn(move || {
+        let reader = thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
                 kept.lock().expect("no test panics with it").push(line);
             }
         });
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
-        let mut process = Self { child, lines, address: nowhere, admin: nowhere };
+        let mut process =
+            Self { child, lines, reader: Some(reader), address: nowhere, admin: nowhere };
         eventually("it serves", || process.has_said("\"serving\"").is_some());
         let said = process.has_said("\"serving\"").expect("it said so");
         let mut addresses = said.split("127.0.0.1:").skip(1).map(|rest| {
@@ -77,13 +80,16 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).expect("a signal to our own child");
     }
 
-    /// Waits until it has ended.
+    /// Waits until it has ended, and everything it said is here.
     pub(crate) fn ended(&mut self) -> ExitStatus {
         let mut status = None;
         eventually("it ends", || {
             status = self.child.try_wait().expect("our own child");
             status.is_some()
         });
+        if let Some(reader) = self.reader.take() {
+            reader.join().expect("it only reads");
+        }
         status.expect("it ended")
     }
 }

@@ -2,9 +2,11 @@
 #![allow(dead_code, reason = "a kit: no suite uses all of it")]
 
 use std::{
-    net::TcpListener,
+    net::{TcpListener, UdpSocket},
+    ops::Range,
     path::Path,
     process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
 
@@ -13,6 +15,10 @@ use tempfile::TempDir;
 
 /// Nothing is written, but for what a primary sends to its replica, which is deleted when it is read.
 const NO_DISK: [&str; 6] = ["--save", "", "--appendonly", "no", "--rdb-del-sync-files", "yes"];
+
+/// The ports of servers. The system gives those from 32768 on to whoever connects, or listens where he
+/// is put.
+const PORTS: Range<u16> = 16_384..32_768;
 
 /// A `redis-server` of this test's own. Nothing is written to disk.
 pub(crate) struct RedisServer {
@@ -106,13 +112,8 @@ impl RedisServer {
 
     /// Waits until it answers.
     pub(crate) fn answers(&self) {
-        for _ in 0..500 {
-            if self.try_command(&["PING"]).is_ok() {
-                return;
-            }
-            pause(Duration::from_millis(10));
-        }
-        panic!("redis-server did not answer on port {} within 5 s", self.port);
+        let what = format!("redis-server answers on port {}", self.port);
+        wait_until(&what, || self.try_command(&["PING"]).is_ok());
     }
 
     /// Ends it as a crash would.
@@ -152,7 +153,7 @@ impl RedisServer {
                 .as_deref()
                 .map_or_else(|| self.url(), |l| format!("redis://{l}@{}", self.address())),
         )?;
-        let mut connection = client.get_connection_with_timeout(Duration::from_secs(1))?;
+        let mut connection = client.get_connection_with_timeout(Duration::from_secs(10))?;
         let (name, rest) = arguments.split_first().expect("a command");
         redis::cmd(name).arg(rest).query(&mut connection)
     }
@@ -164,25 +165,46 @@ impl Drop for RedisServer {
     }
 }
 
-/// A port that nobody listens on.
+/// A port that nobody listens on, and that nobody else is given until this process ends: neither by the
+/// system, nor by another process of tests.
+///
+/// # Panics
+///
+/// If there is none.
 pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("a bound address").port()
+    static GIVEN: AtomicU32 = AtomicU32::new(0);
+    let count = u32::from(PORTS.end - PORTS.start);
+    // Where others begin elsewhere, few of their ports are met.
+    let start = std::process::id().wrapping_mul(61) % count;
+    let next = || start + GIVEN.fetch_add(1, Ordering::Relaxed);
+    let mut ports = (0..count).map(|_| PORTS.start + (next() % count) as u16);
+    ports.find(|&port| is_taken_by_us(port)).expect("a free port")
+}
+
+/// Takes a port if nobody listens there. Whoever wants one takes the UDP port of the same number first,
+/// and keeps it: the port is his while no server listens there.
+fn is_taken_by_us(port: u16) -> bool {
+    let Ok(claim) = UdpSocket::bind(("127.0.0.1", port)) else { return false };
+    let is_free = TcpListener::bind(("127.0.0.1", port)).is_ok();
+    if is_free {
+        Box::leak(Box::new(claim));
+    }
+    is_free
 }
 
 /// Waits until `condition` holds, for servers that come up or change their parts.
 ///
 /// # Panics
 ///
-/// If it does not within 15 s.
+/// If it does not within 30 s.
 pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    for _ in 0..1_500 {
+    for _ in 0..3_000 {
         if condition() {
             return;
         }
         pause(Duration::from_millis(10));
     }
-    panic!("not within 15 s: {what}");
+    panic!("not within 30 s: {what}");
 }
 
 #[expect(clippy::disallowed_methods, reason = "another process comes up in its own time")]

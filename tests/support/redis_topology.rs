@@ -44,6 +44,7 @@ impl RedisCluster {
     /// Starts all six, and waits until every slot is served and every replica in step.
     pub(crate) fn start() -> Self {
         let folder = TempDir::new().expect("a folder");
+        // By itself a node would take its own port and 10000, which nobody has kept for it.
         let buses: Vec<String> = (0..6).map(|_| free_port().to_string()).collect();
         let mut nodes = Vec::new();
         for (at, bus) in buses.iter().enumerate() {

@@ -4,11 +4,14 @@ use std::time::{Duration, Instant};
 
 use tidegate::clock;
 
-/// Waits until `condition` holds, and fails the test if it does not within 10 s.
+/// How long a test waits for what should happen soon. Only one that fails waits so long.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Waits until `condition` holds, and fails the test if it does not for long.
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start: Instant = clock::instant();
     while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(10), "not within 10 s: {what}");
+        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
         pause(Duration::from_millis(10));
     }
 }

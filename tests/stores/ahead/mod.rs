@@ -13,7 +13,7 @@ mod together;
 /// Redis lost while tokens are here.
 mod without;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use tidegate::{
     clock::Clock,
@@ -23,11 +23,8 @@ use tidegate::{
 
 use crate::{
     redis_server::RedisServer,
-    support::{NOW, charge, eventually, limit, patient},
+    support::{NOW, charge, eventually, limit, stores},
 };
-
-/// How long what happens behind requests may take on a busy machine.
-const BEHIND: Duration = Duration::from_secs(10);
 
 /// A gateway with one worker, on a clock that the test moves.
 struct Gateway {
@@ -37,7 +34,7 @@ struct Gateway {
 
 impl Gateway {
     fn new(redis: &RedisServer, clock: &Clock) -> Self {
-        Self::on(patient(redis, clock.clone()))
+        Self::on(stores(redis, clock.clone()))
     }
 
     fn on(stores: Arc<Stores>) -> Self {
@@ -85,7 +82,7 @@ impl Gateway {
 
 /// Lets time pass until no tokens are here: nobody uses them.
 async fn idle(gateway: &Gateway, clock: &Clock) {
-    eventually("they are given back", BEHIND, async || {
+    eventually("they are given back", async || {
         clock.set(clock.now() + 100);
         gateway.outstanding() == 0
     })

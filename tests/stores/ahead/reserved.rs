@@ -11,10 +11,10 @@ use tidegate::{
 };
 use tokio::sync::Barrier;
 
-use super::{BEHIND, Gateway, calls, idle, reserving};
+use super::{Gateway, calls, idle, reserving};
 use crate::{
     redis_server::RedisServer,
-    support::{NOW, charge, eventually, patient},
+    support::{NOW, charge, eventually, stores},
 };
 
 #[tokio::test]
@@ -65,7 +65,7 @@ fn two_gateways_with_two_workers_admit_the_quota_exactly() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     for (name, tokens) in [("ten", 10), ("many", 5_000), ("one", 1)] {
         let limit = reserving(name, 2_000, tokens);
-        let gateways = [0, 1].map(|_| patient(&redis, clock.clone()));
+        let gateways = [0, 1].map(|_| stores(&redis, clock.clone()));
         let (over, admitted) = (Barrier::new(4), AtomicU64::new(0));
         std::thread::scope(|scope| {
             for number in 0..4 {
@@ -87,7 +87,7 @@ fn two_gateways_with_two_workers_admit_the_quota_exactly() {
                         if number == 0 {
                             let spent = admitted.load(Relaxed);
                             let all_back = async || gateway.used(limit).await == spent;
-                            eventually("all is given back", BEHIND, all_back).await;
+                            eventually("all is given back", all_back).await;
                             clock.set(clock.now() + DOUBTED);
                         }
                         over.wait().await;
@@ -205,7 +205,7 @@ async fn one_request_too_dear_takes_nothing_from_the_others() {
         assert!(first.admitted && second.admitted && !refused.admitted);
         assert!(here.one(&limit).await.admitted, "{name}: its cost was not refused");
         let all_back = async || other.used(&limit).await < 4_010;
-        eventually("the rest is there for all", BEHIND, all_back).await;
+        eventually("the rest is there for all", all_back).await;
         assert!(other.cost(&limit, 5_000).await.admitted);
     }
 }
@@ -228,7 +228,7 @@ async fn who_has_gone_before_the_answer_spends_nothing() {
     };
     tokio::join!(leaving(), leaving());
     redis.resume();
-    eventually("the fetch is over", BEHIND, async || gateway.outstanding() > 0).await;
+    eventually("the fetch is over", async || gateway.outstanding() > 0).await;
     assert_eq!(gateway.used(&limit).await, 11 + gateway.outstanding());
     assert_eq!(gateway.one(&limit).await.remaining, 88);
     assert_eq!(gateway.stores.stats().failures, [0; 5]);
@@ -253,7 +253,7 @@ async fn tokens_of_one_quota_are_never_spent_under_another() {
     assert_eq!(gateway.used(&raised).await, 202);
     // Those of the old quota go back, and are there for the new one.
     idle(&gateway, &clock).await;
-    eventually("Redis knows", BEHIND, async || gateway.used(&raised).await == 2).await;
+    eventually("Redis knows", async || gateway.used(&raised).await == 2).await;
     assert_eq!(gateway.one(&raised).await.remaining, 1_997);
 }
 

@@ -4,7 +4,7 @@ use tidegate::{
     store::refusals::DOUBTED,
 };
 
-use super::{BEHIND, Gateway, calls, idle, reserving};
+use super::{Gateway, calls, idle, reserving};
 use crate::{
     redis_server::RedisServer,
     support::{NOW, charge, eventually, limit},
@@ -29,7 +29,7 @@ async fn tokens_go_back_when_nobody_has_used_them_for_a_second() {
     assert!(gateway.one(&limit).await.admitted);
     idle(&gateway, &clock).await;
     assert!(clock.now() >= NOW + 1_999, "that was early");
-    eventually("Redis knows", BEHIND, async || gateway.used(&limit).await == 4).await;
+    eventually("Redis knows", async || gateway.used(&limit).await == 4).await;
     assert_eq!(gateway.stores.stats().tokens.given_back, 97);
     assert_eq!(gateway.one(&limit).await.remaining, 995, "as if each had asked");
 }
@@ -45,10 +45,8 @@ async fn tokens_go_back_when_their_sub_window_ends() {
     let decision = gateway.one(&limit).await;
     assert_eq!(decision.remaining, 995, "with the same call");
     assert_eq!(calls(&redis), asked + 1 + u64::from(gateway.stores.stats().tokens.given_back > 97));
-    eventually("Redis knows", BEHIND, async || {
-        gateway.used(&limit).await == 5 + gateway.outstanding()
-    })
-    .await;
+    eventually("Redis knows", async || gateway.used(&limit).await == 5 + gateway.outstanding())
+        .await;
 }
 
 #[tokio::test]
@@ -102,7 +100,7 @@ async fn a_refund_costs_redis_nothing_while_the_sub_window_lasts() {
     clock.set(NOW + 10_000);
     assert!(gateway.refund(&limit, verdict.now).await, "its sub-window is over");
     idle(&gateway, &clock).await;
-    eventually("Redis knows", BEHIND, async || gateway.used(&limit).await == 3).await;
+    eventually("Redis knows", async || gateway.used(&limit).await == 3).await;
 }
 
 /// One that takes what it needs and no more, so that all is gone at once.
@@ -123,7 +121,7 @@ async fn who_was_refused_is_let_in_when_tokens_have_gone_back() {
     assert!(!gateway.one(&plain).await.admitted);
     assert_eq!(calls(&redis), asked, "known");
     idle(&gateway, &clock).await;
-    eventually("he is let in", BEHIND, async || gateway.one(&plain).await.admitted).await;
+    eventually("he is let in", async || gateway.one(&plain).await.admitted).await;
 }
 
 /// Nobody tells a gateway what another one gave back.
@@ -148,7 +146,7 @@ async fn who_was_refused_is_let_in_when_another_gateway_has_given_back() {
     assert_eq!(here.one(&limit).await.retry_at, refused.retry_at, "of the whole window");
     assert_eq!(calls(&redis), asked, "known");
     idle(&other, &clock).await;
-    eventually("Redis knows", BEHIND, async || other.used(&limit).await == 10 - kept).await;
+    eventually("Redis knows", async || other.used(&limit).await == 10 - kept).await;
     clock.set(clock.now().max(NOW + DOUBTED));
     assert!(here.one(&limit).await.admitted);
 }

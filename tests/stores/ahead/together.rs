@@ -6,19 +6,17 @@ use tidegate::{
     store::{RedisOptions, Shard, Stores, Topology},
 };
 
-use super::{BEHIND, Gateway, reserving};
+use super::{Gateway, reserving};
 use crate::{
     redis_server::RedisServer,
-    support::{NOW, charge, eventually, limit, options},
+    support::{NOW, charge, eventually, hasty, limit, options},
 };
 
-/// A gateway before several servers, with all the time that a busy machine needs, and the first key on
-/// each.
+/// A gateway before several servers, and the first key on each.
 pub(super) async fn before(servers: &[&RedisServer], clock: &Clock) -> (Gateway, Vec<u128>) {
     let shard = |server: &&RedisServer| Shard { primary: server.url().into(), replicas: vec![] };
     let topology = Topology::Shards(servers.iter().map(shard).collect());
-    let response_timeout = Duration::from_secs(5);
-    let options = RedisOptions { topology, response_timeout, ..options(servers[0]) };
+    let options = RedisOptions { topology, ..options(servers[0]) };
     let stores = Stores::redis(options, clock.clone(), 10_000).expect("usable options");
     let gateway = Gateway::on(stores);
     let (home, mut keys) = (limit("home", 1_000), vec![0; servers.len()]);
@@ -53,7 +51,7 @@ async fn is_all_or_none(gateway: &Gateway, broad: (&Limit, u128), narrow: (&Limi
         let used = gateway.used_by(broad.0, broad.1).await;
         used + gateway.used_by(narrow.0, narrow.1).await == 10 + here
     };
-    eventually("what was refused is not counted", BEHIND, counted).await;
+    eventually("what was refused is not counted", counted).await;
 }
 
 #[tokio::test]
@@ -103,12 +101,13 @@ async fn two_gateways_admit_the_narrower_quota_exactly() {
 /// What the charges of a route are decided by when the second cannot be asked for.
 async fn without_the_second(hangs: bool, policy: OnFailure, reserves: bool) {
     let (mut redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let stores = Stores::redis(options(&redis), clock.clone(), 1_000).expect("usable options");
+    let options = if hangs { hasty(&redis) } else { options(&redis) };
+    let stores = Stores::redis(options, clock.clone(), 1_000).expect("usable options");
     let gateway = Gateway::on(stores);
     let first = reserving("first", 1_000, 50);
     let second = if reserves { reserving("second", 2, 10) } else { limit("second", 2) };
     let second = Limit { on_failure: policy, index: 1, ..second };
-    eventually("Redis is there", BEHIND, async || {
+    eventually("Redis is there", async || {
         !gateway.ask(&[charge(&first, 1)]).await.fallback && gateway.outstanding() > 0
     })
     .await;
@@ -181,7 +180,7 @@ async fn who_was_refused_for_a_charge_that_is_given_back_is_let_in() {
     let (together, behind) = ([alone, both], [alone]);
     let (refused, other) = tokio::join!(gateway.ask(&together), gateway.ask(&behind));
     assert!(!refused.admitted && !other.admitted);
-    eventually("he is let in", BEHIND, async || gateway.ask(&behind).await.admitted).await;
+    eventually("he is let in", async || gateway.ask(&behind).await.admitted).await;
 }
 
 /// One server has charged when the request ends that waits for the other.
@@ -195,8 +194,8 @@ async fn who_has_gone_before_all_have_answered_is_charged_nowhere() {
     let used = async |count| gateway.used_by(&first, keys[0]).await == count;
     tokio::select! {
         _ = gateway.ask(&both) => panic!("the second cannot answer"),
-        () = eventually("the first has charged", BEHIND, async || used(1).await) => {}
+        () = eventually("the first has charged", async || used(1).await) => {}
     }
-    eventually("it is given back", BEHIND, async || used(0).await).await;
+    eventually("it is given back", async || used(0).await).await;
     servers[1].resume();
 }

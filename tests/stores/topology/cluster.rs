@@ -7,7 +7,7 @@ use tidegate::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{CHANGE, ask, every_algorithm_counts, is_exact, now, shared, stores};
+use super::{ask, every_algorithm_counts, is_exact, now, shared, stores};
 use crate::{
     redis_server::RedisServer,
     redis_topology::RedisCluster,
@@ -51,7 +51,7 @@ async fn quotas_are_exact_and_slots_are_followed_where_they_go() {
     let verdict = ask(&store, &all).await;
     assert!(verdict.admitted && verdict.origins.is_some(), "{verdict:?}");
     assert!(!ask(&store, &all).await.admitted);
-    eventually("what was refused is given back", CHANGE, async || {
+    eventually("what was refused is given back", async || {
         let looked = store.look(&all, now()).await.unwrap();
         looked.decisions[0].remaining == 99 && looked.decisions[2].remaining == 99
     })
@@ -92,8 +92,7 @@ async fn quotas_are_exact_and_slots_are_followed_where_they_go() {
     let (slot, from) = cluster.home(&name);
     cluster.end_move(&slot, (from + 1) % 3);
     assert_eq!(link.agree(None).await.err(), Some(Failure::Io));
-    eventually("the next connection leads there", CHANGE, async || link.agree(None).await.is_ok())
-        .await;
+    eventually("the next connection leads there", async || link.agree(None).await.is_ok()).await;
 }
 
 #[tokio::test]
@@ -121,14 +120,14 @@ async fn a_replica_that_takes_over_is_followed() {
     shared("the replica has taken over", &store, &limit, keys[0]).await;
     let is_there = |node: &RedisServer| node.command::<u64>(&["DBSIZE"]) > 0;
     assert!(is_there(&cluster.nodes[3]));
-    eventually("all are well, and the dead one is forgotten", CHANGE, async || {
+    eventually("all are well, and the dead one is forgotten", async || {
         let shards = stores.shards();
         shards.iter().all(|shard| shard.is_up && *shard.name != *lost)
             && stores.status().is_healthy()
     })
     .await;
     assert_eq!(stores.seed(), seed);
-    eventually("the throttle, too", CHANGE, async || link.agree(None).await.is_ok()).await;
+    eventually("the throttle, too", async || link.agree(None).await.is_ok()).await;
     stop.cancel();
 }
 

@@ -8,8 +8,7 @@ use tidegate::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    CHANGE, ask, every_algorithm_counts, is_exact, key, keys_on, now, options, shards, shared,
-    stores,
+    ask, every_algorithm_counts, is_exact, key, keys_on, now, options, shards, shared, stores,
 };
 use crate::{
     redis_server::RedisServer,
@@ -50,7 +49,7 @@ async fn limits_on_two_shards_are_charged_all_or_none() {
         assert!(!verdict.admitted && verdict.decisions[0].admitted);
         assert!(verdict.decisions[1].retry_at.is_some());
     }
-    eventually("what was refused is given back", CHANGE, async || {
+    eventually("what was refused is given back", async || {
         store.look(&both, now()).await.unwrap().decisions[0].remaining == 9
     })
     .await;
@@ -108,7 +107,7 @@ async fn a_shard_that_is_lost_takes_only_its_own_keys() {
     assert!(!verdict.admitted && !verdict.decisions[0].admitted);
     let refused = store.charge(&[charge(&closed, on_b), charge(&broad, on_a)], now()).await;
     assert_eq!(refused, Err(StoreError::Unavailable { limit: 7 }));
-    eventually("what was refused is given back", CHANGE, async || {
+    eventually("what was refused is given back", async || {
         let looked = store.look(&[charge(&broad, on_a)], now()).await.unwrap();
         assert!(!looked.fallback);
         looked.decisions[0].remaining == 9
@@ -143,9 +142,9 @@ async fn a_gateway_that_starts_while_a_shard_is_down_has_the_same_secret() {
         let second = start(&servers);
         second.prepared().await;
         assert_eq!(second.seed(), first.seed(), "while {lost} is down");
-        eventually("they see each other", CHANGE, async || first.status().gateways > 1).await;
+        eventually("they see each other", async || first.status().gateways > 1).await;
         servers[lost].restart();
-        eventually("the empty one has it, too", CHANGE, async || {
+        eventually("the empty one has it, too", async || {
             servers[lost].command::<u64>(&["EXISTS", "tidegate:seed"]) == 1
         })
         .await;
@@ -168,7 +167,7 @@ async fn a_stale_replica_answers_the_operator_and_decides_nothing() {
     let limit = limit("stale", 3);
     let one = [charge(&limit, 1)];
     assert!(store.charge(&one, NOW).await.unwrap().admitted);
-    eventually("the replica has it", CHANGE, async || {
+    eventually("the replica has it", async || {
         replica.command::<u64>(&["DBSIZE"]) == 1
             && stores.look(&one).await.unwrap().decisions[0].remaining == 2
     })
