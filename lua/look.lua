@@ -1,5 +1,5 @@
--- What limits say of callers. It charges nothing, and needs not write, so a replica can run it too. Each
--- limit is asked by itself.
+-- What limits say of callers. It charges nothing, and what it reads it need not write, so that a replica
+-- can run it, too. Each limit is asked by itself.
 --
 -- KEYS[i]   the record of limit i. All share a hash tag, or live on one server.
 -- ARGV[1]   now in ms; 0: this server's own clock (tests alone pass another).

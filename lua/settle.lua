@@ -30,7 +30,8 @@ local reply = {now}
 for i, key in ipairs(KEYS) do
   local from = i * 7 - 5
   local made, remaining, used, reset = pcall(correct, key, from)
-  -- A record that was no log has been removed: whoever is told of a failure may repeat what was made.
+  -- The first try has removed a record that was no log. A second one keeps what is made of the others from
+  -- being told as failed, and then repeated.
   if not made then remaining, used, reset = correct(key, from) end
   local at = i * 6 - 4
   reply[at], reply[at + 1], reply[at + 2] = 1, remaining, used
