@@ -31,6 +31,9 @@ pub enum GatewayError {
     /// `TRACE` or `CONNECT`.
     #[error("the method {0} is not served here")]
     MethodRefused(Method),
+    /// It has passed this gateway before.
+    #[error("the request has passed this gateway before: an upstream leads back to it")]
+    Loop,
     /// No route has this host and path.
     #[error("no route matches this host and path")]
     NoRoute,
@@ -90,6 +93,7 @@ impl GatewayError {
             | Self::BodyMalformed => StatusCode::BAD_REQUEST,
             Self::Expectation => StatusCode::EXPECTATION_FAILED,
             Self::MethodRefused(_) | Self::OtherMethods(_) => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Loop => StatusCode::LOOP_DETECTED,
             Self::NoRoute => StatusCode::NOT_FOUND,
             Self::BodyTooLong => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,

@@ -6,6 +6,7 @@
 //! - [`cli`]: one file a command: what a person types and what the process answers.
 //! - [`clock`]: the only place that reads a clock.
 //! - [`config`]: what a user writes: the configuration's types, its reading and its faults.
+//! - [`connection`]: a client connection, from its first byte to its last.
 //! - [`counter`]: a number that one thread writes and any thread reads.
 //! - [`error`]: every way a request ends early.
 //! - [`framing`]: strict HTTP/1 framing: what is refused before it is believed.
@@ -31,6 +32,7 @@ pub mod admin;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod connection;
 pub mod counter;
 pub mod error;
 pub mod framing;

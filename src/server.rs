@@ -17,7 +17,7 @@ use crate::{
     admin,
     clock::Clock,
     config::{self, Config, Faults, SecretError, Variables},
-    gateway::{Lines, Shared},
+    gateway::{Lines, Shared, Via},
     live::Live,
     metrics::Metrics,
     reload::Reloader,
@@ -126,6 +126,8 @@ impl Server {
             access_log,
             lines: Lines::default(),
             serving: AtomicU64::new(0),
+            places: Arc::default(),
+            via: Via::default(),
         });
         let reloader = Arc::new(Reloader::new(path.to_owned(), &loaded, shared.clone()));
         let (drain, stop) = (CancellationToken::new(), CancellationToken::new());
@@ -166,6 +168,12 @@ impl Server {
             control: Mutex::new(control),
             _access_log: access_log_guard,
         })
+    }
+
+    /// Opens the access log's file anew, as after a rotation. Returns at once; where the file cannot be
+    /// opened, the old one stays and the process log tells it.
+    pub fn reopen_logs(&self) {
+        self.shared.reopen_logs();
     }
 
     /// Stops accepting, lets requests in flight finish, and ends the control thread. Blocks until all

@@ -65,6 +65,10 @@ pub struct HttpRules {
     pub deadlines: Deadlines,
     /// Connections open at once, over all workers.
     pub max_connections: usize,
+    /// Connections open at once of one client; none: any number.
+    pub max_connections_per_client: Option<u32>,
+    /// Requests that one connection may carry; none: any number.
+    pub max_requests_per_connection: Option<u32>,
     /// Whether `//` in a path is one separator.
     pub merge_slashes: bool,
 }
@@ -112,8 +116,12 @@ pub struct Route {
     pub throttle: bool,
     /// Taken off the path's front before it is forwarded; without a slash at its end.
     pub strip_prefix: Option<Box<str>>,
-    /// From the request's head to the answer's last byte.
-    pub request_timeout: Duration,
+    /// From the request's head to the answer's; none: for ever.
+    pub request_timeout: Option<Duration>,
+    /// The longest gap in an answer's body, where it is bounded.
+    pub answer_idle_timeout: Option<Duration>,
+    /// From the answer's head to its last byte, where that is bounded.
+    pub answer_timeout: Option<Duration>,
     /// The longest body that is accepted, in bytes.
     pub max_body: u64,
 }
@@ -132,8 +140,6 @@ pub enum Action {
 pub struct RouteLimit {
     /// The limit itself, shared by all routes that name it.
     pub policy: Arc<Policy>,
-    /// Its name as a header's value.
-    pub resource: http::HeaderValue,
 }
 
 /// Who is asking: what addresses and tokens are read from.

@@ -8,18 +8,13 @@ use std::{
     cell::{Cell, RefCell},
     io,
     net::SocketAddr,
-    pin::Pin,
     rc::{Rc, Weak},
     sync::{Arc, atomic::Ordering, mpsc::Sender},
-    task::Poll,
     time::Duration,
 };
 
-use hyper::{server::conn::http1, service::service_fn};
-use hyper_util::rt::TokioIo;
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, Socket, Type};
 use tokio::{
-    io::AsyncReadExt,
     net::{TcpListener, TcpStream},
     runtime::LocalOptions,
     time::{MissedTickBehavior, interval, sleep, timeout},
@@ -28,26 +23,28 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     clock,
-    framing::{Inbound, Phase, Tap, Wire},
-    gateway::{Gateway, Peer, Shared},
+    connection::{self, Connection},
+    framing::state::Ending,
+    gateway::{Gateway, Peer, Place, Shared},
+    identity::client,
     metrics::Shard,
-    snapshot::HttpRules,
-    upstream::headers::Forwarding,
+    upstream::Forwarding,
 };
 
 /// How often deadlines are looked at, and the coarse clock is set.
 const SWEEP: Duration = Duration::from_millis(100);
 /// How often idle upstream connections are looked at, in sweeps.
 const POOL_SWEEP: u32 = 10;
-/// After a failed accept, such as without a free file descriptor, so long until the next.
+/// After a failed accept, such as without a free file descriptor, so long until the next; and how often
+/// it is looked whether a place is free that nobody told of.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// A connection that is closed with bytes still coming takes them in for so long at the most.
-const LINGER: Duration = Duration::from_secs(1);
 /// After the stop, requests that were on their way are still taken for so long.
 const GRACE: Duration = Duration::from_millis(100);
+/// What is given back when a worker ends may take so long.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// What lasts is warned of so often, in ms.
+const WARNING_GAP: u64 = 1000;
 const BACKLOG: i32 = 4096;
-/// The HTTP library's own buffer, where a head may not be larger than this anyway.
-const BUFFER: usize = 64 * 1024;
 
 /// Fails where somebody listens on `address` already: another gateway's listeners would otherwise
 /// share it as willingly as the workers' do, and each would get a part of the connections.
@@ -108,15 +105,15 @@ pub fn run(
             let _ = task.await;
         }
         worker.shared.serving.fetch_sub(1, Ordering::AcqRel);
-        worker.connections.close();
+        worker.serving.close();
         if timeout(worker.stop.within, worker.drain()).await.is_err() {
-            let left = worker.connections.len();
+            let left = worker.serving.len();
             tracing::warn!(left, "connections were cut off: drain_timeout has passed");
             // So that what they hold is given back.
-            worker.each_wire(|wire| wire.expire(Phase::Busy));
+            worker.end_connections(Ending::Now);
         }
         // What is given back to Redis goes over this worker's connection.
-        let _ = timeout(LINGER, worker.gateway.settled()).await;
+        let _ = timeout(FAREWELL, worker.gateway.settled()).await;
         worker.gateway.leave().await;
         worker.gateway.end();
         sweeping.abort();
@@ -130,12 +127,11 @@ struct Worker {
     stop: Stop,
     /// Now, to the sweep's precision, in ms since an arbitrary start.
     clock: Rc<Cell<u64>>,
-    wires: RefCell<Vec<Weak<Wire>>>,
-    connections: TaskTracker,
-    draining: Cell<bool>,
-    warned_at: Cell<u64>,
-    /// Set a little later than `draining`: connections that wait for a request are closed.
-    closing: Cell<bool>,
+    connections: RefCell<Vec<Weak<Connection>>>,
+    serving: TaskTracker,
+    /// How far connections are asked to end.
+    ending: Cell<Ending>,
+    warned_at: Cell<Option<u64>>,
 }
 
 impl Worker {
@@ -146,33 +142,35 @@ impl Worker {
             shared,
             stop,
             clock,
-            wires: RefCell::default(),
-            connections: TaskTracker::new(),
-            draining: Cell::new(false),
-            warned_at: Cell::new(0),
-            closing: Cell::new(false),
+            connections: RefCell::default(),
+            serving: TaskTracker::new(),
+            ending: Cell::new(Ending::No),
+            warned_at: Cell::new(None),
         }
     }
 
     /// Lets every connection end after the request that it is in. A request that was on its way when
     /// the stop came is still taken, so idle connections are closed a little later.
     async fn drain(&self) {
-        self.draining.set(true);
-        self.each_wire(|wire| wire.end_soon());
-        let _ = timeout(GRACE, self.connections.wait()).await;
-        self.closing.set(true);
-        self.each_wire(|wire| wire.wake());
-        self.connections.wait().await;
+        self.end_connections(Ending::Soon);
+        let _ = timeout(GRACE, self.serving.wait()).await;
+        self.end_connections(Ending::WhenIdle);
+        self.serving.wait().await;
     }
 
-    fn each_wire(&self, tell: impl FnMut(Rc<Wire>)) {
-        self.wires.borrow().iter().filter_map(Weak::upgrade).for_each(tell);
+    fn end_connections(&self, ending: Ending) {
+        self.ending.set(ending);
+        let connections = self.connections.borrow();
+        connections.iter().filter_map(Weak::upgrade).for_each(|open| open.state().end(ending));
     }
 
     async fn accept(self: Rc<Self>, listener: TcpListener) {
         let drain = self.stop.drain.clone();
-        while let Some(accepted) = drain.run_until_cancelled(self.accept_one(&listener)).await {
-            self.admit(accepted).await;
+        while let Some(accepted) = drain.run_until_cancelled(listener.accept()).await {
+            let admitted = self.admit(accepted);
+            if drain.run_until_cancelled(admitted).await.is_none() {
+                break;
+            }
         }
         // Who was accepted by the kernel before the stop is served, not reset. The system is asked
         // itself: the runtime may not have heard of the last ones yet.
@@ -187,100 +185,71 @@ impl Worker {
         }
     }
 
-    async fn accept_one(&self, listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
-        let workers = self.shared.serving.load(Ordering::Relaxed).max(1) as usize;
-        let share = self.shared.live.snapshot().http.max_connections.div_ceil(workers);
-        while self.connections.len() >= share {
-            sleep(ACCEPT_PAUSE).await;
-        }
-        listener.accept().await
-    }
-
     async fn admit(self: &Rc<Self>, accepted: io::Result<(TcpStream, SocketAddr)>) {
         match accepted {
             Ok((socket, address)) => {
-                let connection = self.clone().serve(socket, address);
-                tokio::task::spawn_local(self.connections.track_future(connection));
+                let place = self.place().await;
+                let serve = self.clone().serve(socket, address, place);
+                tokio::task::spawn_local(self.serving.track_future(serve));
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
                 // Such as no free file descriptor: it lasts, and one line a second tells it.
-                if self.clock.get().saturating_sub(self.warned_at.get()) >= 1000 {
-                    self.warned_at.set(self.clock.get());
-                    tracing::warn!(%error, "a connection could not be accepted");
-                }
+                self.warn(|| tracing::warn!(%error, "a connection could not be accepted"));
                 sleep(ACCEPT_PAUSE).await;
             }
         }
     }
 
-    /// One connection, from its first byte to its last.
-    async fn serve(self: Rc<Self>, socket: TcpStream, address: SocketAddr) {
-        // Without it answers are only later, not wrong.
-        let _ = socket.set_nodelay(true);
-        let snapshot = self.shared.live.snapshot();
-        let wire = Rc::new(Wire::new(self.clock.clone()));
-        self.wires.borrow_mut().push(Rc::downgrade(&wire));
-        if self.draining.get() {
-            wire.end_soon();
-        }
-        let ip = crate::identity::client::canonical(address.ip());
-        let forwarding = Forwarding::new(ip);
-        let peer = Rc::new(Peer { wire: wire.clone(), address: ip, forwarding });
-        let rules = snapshot.http;
-        drop(snapshot);
-        let open = Open::new(self.gateway.shard());
-        let left = self.converse(socket, &wire, &peer, &rules).await;
-        drop(open);
-        if let Some(socket) = left.filter(|_| wire.lingers()) {
-            let _ = timeout(LINGER, take_in(socket)).await;
+    /// A free place among all workers' connections; waits until there is one.
+    async fn place(&self) -> Place {
+        loop {
+            let bound = self.shared.live.snapshot().http.max_connections;
+            if let Some(place) = self.shared.places.take(bound) {
+                return place;
+            }
+            self.warn(|| {
+                tracing::warn!(bound, "http.max_connections are open: further ones wait");
+            });
+            // A reload may raise the bound without a place becoming free.
+            let _ = timeout(ACCEPT_PAUSE, self.shared.places.freed()).await;
         }
     }
 
-    /// Lets the HTTP library converse until the connection is over; gives the socket back if it ended
-    /// by itself.
-    async fn converse(
-        &self,
-        socket: TcpStream,
-        wire: &Rc<Wire>,
-        peer: &Rc<Peer>,
-        rules: &HttpRules,
-    ) -> Option<TcpStream> {
-        let tap = Tap::new(socket);
-        let io = TokioIo::new(Inbound::new(tap.clone(), wire.clone(), rules.head));
-        let gateway = &self.gateway;
-        let service = service_fn(|request| {
-            let peer = peer.clone();
-            async move { Ok::<_, std::convert::Infallible>(gateway.handle(&peer, request).await) }
-        });
-        let mut builder = http1::Builder::new();
-        builder.writev(false).max_buf_size(BUFFER.max(rules.head.bytes * 2));
-        if rules.head.headers > 100 {
-            builder.max_headers(rules.head.headers);
+    /// Warns, once in a while.
+    fn warn(&self, warn: impl FnOnce()) {
+        let now = self.clock.get();
+        if self.warned_at.get().is_none_or(|at| now.saturating_sub(at) >= WARNING_GAP) {
+            self.warned_at.set(Some(now));
+            warn();
         }
-        let mut connection = builder.serve_connection(io, service);
-        let mut told = false;
-        let ended = std::future::poll_fn(|cx| {
-            wire.register(cx.waker());
-            if matches!(wire.expired(), Some(Phase::Busy | Phase::Write | Phase::Idle)) {
-                return Poll::Ready(false);
-            }
-            if self.closing.get() && !std::mem::replace(&mut told, true) {
-                Pin::new(&mut connection).graceful_shutdown();
-            }
-            let polled = Pin::new(&mut connection).poll(cx).map(|_| true);
-            // Nobody reads what follows a head before its turn has come, so nobody else notices.
-            let gone = polled.is_pending() && wire.is_held_back() && tap.is_closed(cx);
-            if gone { Poll::Ready(false) } else { polled }
-        })
-        .await;
-        // What is left of the request ends here, and says whether a close would tell a lie.
-        drop(connection.into_parts());
-        let socket = tap.into_inner()?;
-        if wire.is_broken() {
-            let _ = SockRef::from(&socket).set_linger(Some(Duration::ZERO));
+    }
+
+    async fn serve(self: Rc<Self>, socket: TcpStream, address: SocketAddr, mut place: Place) {
+        let ip = client::canonical(address.ip());
+        let snapshot = self.shared.live.snapshot();
+        let (rules, identity) = (snapshot.http, &snapshot.identity);
+        let own =
+            rules.max_connections_per_client.filter(|_| !identity.trusted_proxies.contains(ip));
+        if let Some(bound) = own
+            && !place.admit(client::counted(ip, identity.ipv6_prefix), bound)
+        {
+            self.gateway.shard().connections_refused.add(1);
+            self.warn(|| {
+                tracing::warn!(client = %ip, bound, "a client has http.max_connections_per_client open");
+            });
+            return;
         }
-        ended.then_some(socket)
+        drop(snapshot);
+        // Without it answers are only later, not wrong.
+        let _ = socket.set_nodelay(true);
+        let peer = Peer { address: ip, forwarding: Forwarding::new(ip) };
+        let requests = rules.max_requests_per_connection;
+        let connection = Connection::new(socket, peer, self.clock.clone(), rules.head, requests);
+        connection.state().end(self.ending.get());
+        self.connections.borrow_mut().push(Rc::downgrade(&connection));
+        let _open = Open::new(self.gateway.shard());
+        connection::serve(connection, &self.gateway).await;
     }
 
     /// Sets the coarse clock and ends what has waited too long.
@@ -293,17 +262,18 @@ impl Worker {
             let now = clock::instant().saturating_duration_since(start).as_millis() as u64;
             self.clock.set(now);
             let deadlines = self.shared.live.snapshot().http.deadlines;
-            self.wires.borrow_mut().retain(|wire| {
-                let Some(wire) = wire.upgrade() else { return false };
-                if let Some(phase) = wire.overdue(now, &deadlines) {
-                    wire.expire(phase);
-                } else if wire.is_held_back() {
-                    // It looks whether its client is still there.
-                    wire.wake();
+            self.connections.borrow_mut().retain(|connection| {
+                let Some(connection) = connection.upgrade() else { return false };
+                let state = connection.state();
+                if let Some(timeout) = state.get().overdue(now, &deadlines) {
+                    state.expire(timeout);
+                } else if connection.must_look() {
+                    state.wake();
                 }
                 true
             });
             self.gateway.renew();
+            self.gateway.flush_log();
             if count % POOL_SWEEP == 0 {
                 self.gateway.sweep();
             }
@@ -338,11 +308,4 @@ fn adopt(socket: std::net::TcpStream) -> io::Result<TcpStream> {
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
-}
-
-/// Reads what a client is still sending and throws it away: a close with bytes unread would reset the
-/// connection and could destroy the answer on its way.
-async fn take_in(mut socket: TcpStream) {
-    let mut buffer = [0; 4096];
-    while socket.read(&mut buffer).await.is_ok_and(|count| count > 0) {}
 }

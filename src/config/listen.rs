@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::units::{Address, Duration, Size};
+use super::units::{Address, Maximum, Size, Timeout};
 
 /// One address that clients connect to.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -42,11 +42,12 @@ impl Listener {
 pub struct Http {
     /// The longest time from the accept, or a further request's first byte, to the end of the head;
     /// then 408, or nothing where nothing was sent.
-    pub head_timeout: Duration,
-    /// How long a connection may stay open without a request.
-    pub idle_timeout: Duration,
-    /// The longest gap between two reads of a request's body; then 408.
-    pub body_timeout: Duration,
+    pub head_timeout: Timeout,
+    /// How long a connection may stay open between two requests.
+    pub idle_timeout: Timeout,
+    /// The longest gap in a request's body, then 408; and in the client's reading of an answer, which is
+    /// cut off then.
+    pub body_timeout: Timeout,
     /// The longest request line and headers together; then 431.
     pub max_head: Size,
     /// The most header fields in a request; then 431.
@@ -55,6 +56,11 @@ pub struct Http {
     /// The most client connections open at once, over all workers; more wait to be accepted.
     #[schemars(range(min = 1))]
     pub max_connections: u32,
+    /// The most connections open at once of one client address (IPv6: of one network, by
+    /// `client.ipv6_prefix`); further ones are closed at once. Trusted proxies have no such bound.
+    pub max_connections_per_client: Maximum,
+    /// The most requests on one connection; it is closed after the last.
+    pub max_requests_per_connection: Maximum,
     /// Treat `//` in a path as `/`, for routing and keys.
     pub merge_slashes: bool,
 }
@@ -62,12 +68,14 @@ pub struct Http {
 impl Default for Http {
     fn default() -> Self {
         Self {
-            head_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(75),
-            body_timeout: Duration::from_secs(30),
+            head_timeout: Timeout::from_secs(10),
+            idle_timeout: Timeout::from_secs(75),
+            body_timeout: Timeout::from_secs(30),
             max_head: Size(32 << 10),
             max_headers: 100,
             max_connections: 10_000,
+            max_connections_per_client: Maximum(Some(256)),
+            max_requests_per_connection: Maximum(None),
             merge_slashes: true,
         }
     }

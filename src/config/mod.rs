@@ -50,7 +50,7 @@ pub use source::Source;
 pub use store::{Memory, Redis, RedisUrl, Sentinel, Shard, Store};
 pub use throttle::{Mode, Throttle};
 pub use tiers::{Candidate, Tier, TierMatch};
-pub use units::{Address, Cidr, Duration, Size, Status, network};
+pub use units::{Address, Cidr, Duration, Maximum, Size, Status, Timeout, network};
 pub use upstreams::{Balance, Health, HostPort, Protocol, Respond, Target, Upstream};
 
 use fault::Found;

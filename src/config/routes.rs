@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::text::{Text, text_value};
-use super::units::{Duration, Size};
+use super::units::{Size, Timeout};
 
 /// Which requests go where, and under which limits.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -29,9 +29,16 @@ pub struct Route {
     pub throttle: bool,
     /// Taken off the path before the request is sent on.
     pub strip_prefix: Option<String>,
-    /// The longest time from the end of the request's head to the end of the answer.
+    /// The longest time from the end of the request's head to the answer's head: waiting for a limit,
+    /// connecting and retries included. Then 504, or 408 where the client's body was waited for.
     #[serde(default = "Route::request_timeout")]
-    pub request_timeout: Duration,
+    pub request_timeout: Timeout,
+    /// The longest gap in an answer's body; then it is cut off.
+    #[serde(default = "Route::answer_idle_timeout")]
+    pub answer_idle_timeout: Timeout,
+    /// The longest time from an answer's head to its last byte; then it is cut off.
+    #[serde(default = "Route::answer_timeout")]
+    pub answer_timeout: Timeout,
     /// The longest request body; then 413.
     #[serde(default = "Route::max_body")]
     pub max_body: Size,
@@ -42,8 +49,16 @@ impl Route {
         true
     }
 
-    fn request_timeout() -> Duration {
-        Duration::from_secs(60)
+    fn request_timeout() -> Timeout {
+        Timeout::from_secs(60)
+    }
+
+    fn answer_idle_timeout() -> Timeout {
+        Timeout::from_secs(300)
+    }
+
+    fn answer_timeout() -> Timeout {
+        Timeout(None)
     }
 
     fn max_body() -> Size {

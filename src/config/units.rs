@@ -3,9 +3,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
 
 use ipnet::IpNet;
-use schemars::JsonSchema;
-use serde::de::{Deserializer, Error, Unexpected};
-use serde::{Deserialize, Serialize};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Deserializer, Error, Unexpected, Visitor};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::text::{Text, text_value};
 
@@ -58,6 +58,110 @@ impl Deref for Duration {
 }
 
 text_value!(Duration);
+
+/// A length of time, or `off`: without bound.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Timeout(pub Option<Duration>);
+
+impl Timeout {
+    /// So many seconds.
+    pub const fn from_secs(seconds: u64) -> Self {
+        Self(Some(Duration::from_secs(seconds)))
+    }
+
+    /// The length in ms; none where it is off.
+    pub fn millis(self) -> Option<u64> {
+        self.0.map(Duration::millis)
+    }
+
+    /// The length; none where it is off.
+    pub fn bound(self) -> Option<std::time::Duration> {
+        self.0.map(|duration| duration.0)
+    }
+}
+
+impl Text for Timeout {
+    const EXPECTED: &'static str = "a duration such as 250ms, 10s, 30m or 1h, or off";
+    const PATTERN: &'static str = "^([0-9]+(ms|s|m|h)|off)$";
+
+    fn read(text: &str) -> Option<Self> {
+        if text == "off" {
+            return Some(Self(None));
+        }
+        Duration::read(text).map(|duration| Self(Some(duration)))
+    }
+}
+
+impl fmt::Display for Timeout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(duration) => duration.fmt(f),
+            None => f.write_str("off"),
+        }
+    }
+}
+
+text_value!(Timeout);
+
+/// A number from 1, or `off`: without bound.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Maximum(pub Option<u32>);
+
+const MAXIMUM: &str = "a whole number from 1, or off";
+
+impl<'de> Deserialize<'de> for Maximum {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct MaximumVisitor;
+
+        impl Visitor<'_> for MaximumVisitor {
+            type Value = Maximum;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(MAXIMUM)
+            }
+
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Maximum, E> {
+                let fits = u32::try_from(number).ok().filter(|&number| number > 0);
+                let invalid = || E::invalid_value(Unexpected::Unsigned(number), &self);
+                fits.map(|number| Maximum(Some(number))).ok_or_else(invalid)
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Maximum, E> {
+                match text {
+                    "off" => Ok(Maximum(None)),
+                    _ => Err(E::invalid_value(Unexpected::Str(text), &self)),
+                }
+            }
+        }
+
+        deserializer.deserialize_any(MaximumVisitor)
+    }
+}
+
+impl Serialize for Maximum {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Some(number) => serializer.serialize_u32(number),
+            None => serializer.serialize_str("off"),
+        }
+    }
+}
+
+impl JsonSchema for Maximum {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Maximum".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": MAXIMUM,
+            "oneOf": [
+                {"type": "string", "enum": ["off"]},
+                {"type": "integer", "minimum": 1, "maximum": u32::MAX},
+            ],
+        })
+    }
+}
 
 /// A number of bytes: `512B`, `64KiB`, `10MiB` or `1GiB`.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]

@@ -1,9 +1,9 @@
 //! The frame of a chunked body, read strictly. Pure.
 //!
-//! It accepts less than RFC 9112, 7.1 allows: no space around a size, CR LF only, bounded extensions
-//! and trailers. All that it accepts, every recipient reads alike.
+//! It accepts less than RFC 9112, 7.1 allows: no white space outside of quoted values, CR LF only,
+//! bounded extensions and trailers. All that it accepts, every recipient reads alike.
 
-use super::{fault::Fault, head::check_field};
+use super::{characters::is_token_byte, fault::Fault, head::split_field};
 
 /// Extensions of one chunk, and all trailers together, may have so many bytes.
 const MAX_EXTENSION: u32 = 1024;
@@ -14,8 +14,8 @@ const MAX_TRAILERS: usize = 8 * 1024;
 enum State {
     /// In a chunk's size: its value and digits so far.
     Size { value: u64, digits: u32 },
-    /// In a chunk's extensions.
-    Extension { value: u64, length: u32 },
+    /// In a chunk's extensions: their length so far.
+    Extension { value: u64, length: u32, part: Extension },
     /// After a size line's CR.
     SizeLf { value: u64 },
     /// In a chunk's data: bytes left.
@@ -28,6 +28,47 @@ enum State {
     Trailer,
     /// After the last byte.
     Done,
+}
+
+/// Where in a chunk's extensions the next byte stands: RFC 9112, 7.1.1.
+#[derive(Clone, Copy, Debug)]
+enum Extension {
+    /// After a semicolon.
+    NameStart,
+    /// In a name.
+    Name,
+    /// After an equals sign.
+    ValueStart,
+    /// In a value without quotes.
+    Token,
+    /// In a quoted value.
+    Quoted,
+    /// After a backslash in one.
+    Escaped,
+    /// After its closing quote.
+    QuotedEnd,
+}
+
+impl Extension {
+    /// The place after `byte`; `None` where none may stand there.
+    fn after(self, byte: u8) -> Option<Self> {
+        Some(match (self, byte) {
+            (Self::NameStart | Self::Name, byte) if is_token_byte(byte) => Self::Name,
+            (Self::Name, b'=') => Self::ValueStart,
+            (Self::ValueStart, b'"') => Self::Quoted,
+            (Self::ValueStart | Self::Token, byte) if is_token_byte(byte) => Self::Token,
+            (Self::Quoted, b'"') => Self::QuotedEnd,
+            (Self::Quoted, b'\\') => Self::Escaped,
+            (Self::Quoted | Self::Escaped, b'\t' | 0x20..=0x7e | 0x80..) => Self::Quoted,
+            (Self::Name | Self::Token | Self::QuotedEnd, b';') => Self::NameStart,
+            _ => return None,
+        })
+    }
+
+    /// Whether the line may end here.
+    fn may_end(self) -> bool {
+        matches!(self, Self::Name | Self::Token | Self::QuotedEnd)
+    }
 }
 
 /// What a frame carries.
@@ -97,13 +138,17 @@ impl Chunked {
                     State::Size { value: value << 4 | u64::from(digit), digits: digits + 1 }
                 }
                 None if digits > 0 && byte == b'\r' => State::SizeLf { value },
-                None if digits > 0 && byte == b';' => State::Extension { value, length: 0 },
+                None if digits > 0 && byte == b';' => {
+                    State::Extension { value, length: 0, part: Extension::NameStart }
+                }
                 _ => return Err(Fault::ChunkSize),
             },
-            State::Extension { value, length } => match byte {
-                b'\r' => State::SizeLf { value },
-                b'\t' | 0x20..=0x7e | 0x80.. if length < MAX_EXTENSION => {
-                    State::Extension { value, length: length + 1 }
+            State::Extension { value, part, .. } if byte == b'\r' && part.may_end() => {
+                State::SizeLf { value }
+            }
+            State::Extension { value, length, part } => match part.after(byte) {
+                Some(part) if length < MAX_EXTENSION => {
+                    State::Extension { value, length: length + 1, part }
                 }
                 _ => return Err(Fault::Trailer),
             },
@@ -137,7 +182,7 @@ impl Chunked {
         if line.is_empty() {
             self.state = State::Done;
         } else {
-            let (name, value) = check_field(line)?;
+            let (name, value) = split_field(line)?;
             sink(Piece::Trailer(name, value));
         }
         self.line.clear();
@@ -162,6 +207,7 @@ mod tests {
             (&b"0\r\n\r\nGET"[..], 5),
             (b"3\r\nabc\r\n0\r\n\r\n", 13),
             (b"003;x=y\r\nabc\r\nA\r\n0123456789\r\n0\r\nX: y\r\n\r\n", 40),
+            (b"0;a;b=c;d=\"e;\\\" f\"\r\n\r\n", 22),
         ] {
             assert_eq!(read(body), Ok((length, true)), "{:?}", String::from_utf8_lossy(body));
         }
@@ -184,6 +230,14 @@ mod tests {
             (b"3\r\nabcd", Fault::ChunkEnd),
             (b"3\r\nabc\n", Fault::ChunkEnd),
             (b"3;a\nabc", Fault::Trailer),
+            (b"3;\r\n", Fault::Trailer),
+            (b"3;;a\r\n", Fault::Trailer),
+            (b"3;a=\r\n", Fault::Trailer),
+            (b"3;a b\r\n", Fault::Trailer),
+            (b"3;=b\r\n", Fault::Trailer),
+            (b"3;a=\"b\r\n", Fault::Trailer),
+            (b"3;a=\"b\"c\r\n", Fault::Trailer),
+            (b"3 ;a\r\n", Fault::ChunkSize),
             (b"0\r\nX: y\n", Fault::BareLf),
             (b"0\r\n x\r\n", Fault::Folded),
             (b"0\r\nX y\r\n", Fault::HeaderName),

@@ -65,6 +65,12 @@ pub enum Fault {
     /// A chunk's extensions or the trailers are malformed or too long.
     #[error("the chunk extensions or trailers are malformed or too long")]
     Trailer,
+    /// The connection ended before the message did.
+    #[error("the connection ended before the message did")]
+    Incomplete,
+    /// More interim answers than any honest upstream sends.
+    #[error("too many interim answers")]
+    Interim,
     /// An upstream switched protocols though nobody asked.
     #[error("a protocol switch that nobody asked for")]
     UnaskedSwitch,

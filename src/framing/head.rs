@@ -1,22 +1,27 @@
-//! The check of a whole head: request or answer. Pure.
+//! Heads of messages, read strictly and once: requests and answers share the parser. Pure.
 //!
 //! RFC 9112, 2.2 (line ends), 3 (request line), 3.2 (Host), 5 (fields), 6 (length), but stricter
-//! wherever it lets a recipient repair what it receives.
+//! wherever it lets a recipient repair what it receives. The parser goes on where it stopped when
+//! more bytes have come, so a head costs one pass in whatever pieces it arrives.
 
-use std::ops::Range;
+use http::Method;
 
-use smallvec::SmallVec;
-
-use super::fault::Fault;
-
-/// The HTTP library reads targets and names up to so many bytes.
-const MAX_TARGET: usize = 65_534;
-const MAX_NAME: usize = 65_535;
+use super::{
+    buffer::Buffer,
+    characters::{has_control, is_token, token_length},
+    fault::Fault,
+    fields::{Fields, Place, Places},
+    target::{Form, Target},
+};
 
 /// An answer has so many fields at the most: what a request may have if it is configured so.
 const MAX_ANSWER_FIELDS: usize = 1024;
+/// The longest head of an answer, in bytes.
+const MAX_ANSWER_HEAD: usize = 64 * 1024;
+/// The longest name of a field, in bytes.
+const MAX_NAME: usize = 65_535;
 
-/// How a request's body is delimited.
+/// How a message's body is delimited.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Length {
     /// So many bytes; 0 is none.
@@ -25,80 +30,276 @@ pub enum Length {
     Chunked,
 }
 
-/// Checks the request's head that `bytes` begin with. Returns its length in bytes, the empty line
-/// included, and the length of the body after it; `None` while the head is incomplete.
-pub fn check_request(bytes: &[u8], max_headers: usize) -> Result<Option<(usize, Length)>, Fault> {
-    let Some((line, fields)) = split_line(bytes)? else { return Ok(None) };
-    let version = check_request_line(line)?;
-    let Some((seen, rest)) = check_fields(fields, max_headers, |_, _| {})? else { return Ok(None) };
-    if let Some(fault) = seen.host_fault {
-        return Err(fault);
-    }
-    match seen.hosts {
-        0 if version == Version::Http11 => return Err(Fault::HostMissing),
-        0 | 1 => {}
-        _ => return Err(Fault::HostRepeated),
-    }
-    let length = seen.length(version)?.unwrap_or(Length::Known(0));
-    Ok(Some((bytes.len() - rest.len(), length)))
-}
-
-/// An answer's head that was checked.
-#[derive(Debug)]
-pub struct AnswerHead {
-    /// Its length, the empty line included.
-    pub bytes: usize,
-    /// Its status.
-    pub status: u16,
-    /// Whether it is of HTTP/1.1, not 1.0.
-    pub is_http_11: bool,
-    /// What it says of the body's length, if anything.
-    pub length: Option<Length>,
-    /// Where the name and the trimmed value of each field stand in it.
-    pub fields: SmallVec<[(Range<u32>, Range<u32>); 16]>,
-}
-
-impl AnswerHead {
-    /// Checks the answer's head that `bytes` begin with; `None` while it is incomplete.
-    pub fn check(bytes: &[u8]) -> Result<Option<Self>, Fault> {
-        let Some((line, fields)) = split_line(bytes)? else { return Ok(None) };
-        let (version, status) = check_status_line(line)?;
-        let mut places = SmallVec::new();
-        let start = bytes.as_ptr() as usize;
-        let place = |part: &[u8]| {
-            let at = (part.as_ptr() as usize - start) as u32;
-            at..at + part.len() as u32
-        };
-        let keep = |name: &[u8], value: &[u8]| places.push((place(name), place(value)));
-        let Some((seen, rest)) = check_fields(fields, MAX_ANSWER_FIELDS, keep)? else {
-            return Ok(None);
-        };
-        let length = seen.length(version)?;
-        if status == 101 {
-            return Err(Fault::UnaskedSwitch);
-        }
-        let (bytes, is_http_11) = (bytes.len() - rest.len(), version == Version::Http11);
-        Ok(Some(Self { bytes, status, is_http_11, length, fields: places }))
-    }
-}
-
+/// The protocol version of a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Version {
+pub enum Version {
+    /// HTTP/1.0.
     Http10,
+    /// HTTP/1.1.
     Http11,
 }
 
-/// What the fields say of length and host.
-#[derive(Default)]
+/// The largest head, in bytes and in headers.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadBounds {
+    /// In bytes, from the method to the empty line.
+    pub bytes: usize,
+    /// In headers.
+    pub headers: usize,
+}
+
+/// A request's head.
+#[derive(Clone, Debug)]
+pub struct RequestHead {
+    /// The method.
+    pub method: Method,
+    /// The version.
+    pub version: Version,
+    /// The header fields. `Host` is the target's where the target names one.
+    pub fields: Fields,
+    /// How its body is delimited.
+    pub body: Length,
+    /// What `Connection` says.
+    pub connection: Connection,
+    /// Whether there is an `Expect`.
+    pub expects: bool,
+    pub(super) target: Target,
+}
+
+/// What the `Connection` fields of a message say.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Connection {
+    /// `close`.
+    pub close: bool,
+    /// `keep-alive`.
+    pub keep_alive: bool,
+    /// Names of other fields.
+    pub names: bool,
+}
+
+/// An answer's head.
+#[derive(Clone, Debug)]
+pub struct AnswerHead {
+    /// The status.
+    pub status: u16,
+    /// The version.
+    pub version: Version,
+    /// The header fields.
+    pub fields: Fields,
+    /// What it says of the body's length, if anything.
+    pub length: Option<Length>,
+    /// What `Connection` says.
+    pub connection: Connection,
+}
+
+/// The first line of a head.
+pub trait StartLine: Sized {
+    /// Reads the line, without its end. `at` is its place in the head.
+    fn parse(line: &[u8]) -> Result<Self, Fault>;
+}
+
+/// `GET /items HTTP/1.1`.
+#[derive(Debug)]
+pub struct RequestLine {
+    method: Method,
+    target: Target,
+    version: Version,
+}
+
+/// `HTTP/1.1 200 OK`.
+#[derive(Debug)]
+pub struct StatusLine {
+    status: u16,
+    version: Version,
+}
+
+/// A head that is being read.
+#[derive(Debug)]
+pub struct HeadParser<S> {
+    bounds: HeadBounds,
+    start: Option<S>,
+    places: Places,
+    seen: Seen,
+    /// Where the line begins that is read next.
+    line: usize,
+    /// How far its end was looked for.
+    searched: usize,
+}
+
+/// What the fields say of length, host and connection.
+#[derive(Debug, Default)]
 struct Seen {
     hosts: u32,
     /// What is wrong with a host; in an answer the field has no meaning.
     host_fault: Option<Fault>,
     length: Option<u64>,
     chunked: bool,
+    connection: Connection,
+    expects: bool,
+}
+
+impl<S: StartLine> HeadParser<S> {
+    fn new(bounds: HeadBounds) -> Self {
+        let (places, seen) = (Places::new(), Seen::default());
+        Self { bounds, start: None, places, seen, line: 0, searched: 0 }
+    }
+
+    /// Reads on in `bytes`: those of the last call, and what has come since. Returns the head's length
+    /// once it is whole, the empty line included.
+    pub fn parse(&mut self, bytes: &[u8]) -> Result<Option<usize>, Fault> {
+        while let Some(found) = memchr::memchr(b'\n', &bytes[self.searched..]) {
+            let end = self.searched + found;
+            if end >= self.bounds.bytes {
+                return Err(self.too_large());
+            }
+            let line = bytes[self.line..end].strip_suffix(b"\r").ok_or(Fault::BareLf)?;
+            if has_control(line) {
+                return Err(Fault::Control);
+            }
+            let at = self.line;
+            (self.line, self.searched) = (end + 1, end + 1);
+            if self.start.is_none() {
+                self.start = Some(S::parse(line)?);
+            } else if line.is_empty() {
+                return Ok(Some(end + 1));
+            } else {
+                self.field(line, at)?;
+            }
+        }
+        self.searched = bytes.len();
+        if bytes.len() > self.bounds.bytes { Err(self.too_large()) } else { Ok(None) }
+    }
+
+    /// What is too large: the first line alone, or all of the head.
+    fn too_large(&self) -> Fault {
+        if self.start.is_none() { Fault::TargetTooLong } else { Fault::HeadTooLarge }
+    }
+
+    fn field(&mut self, line: &[u8], at: usize) -> Result<(), Fault> {
+        if self.places.len() >= self.bounds.headers {
+            return Err(Fault::HeadTooLarge);
+        }
+        let (name, value) = split_field(line)?;
+        let leading =
+            line[name.len() + 1..].len() - line[name.len() + 1..].trim_ascii_start().len();
+        let start = name.len() + 1 + leading;
+        let plain =
+            leading == 1 && line[name.len() + 1] == b' ' && start + value.len() == line.len();
+        self.places.push(Place {
+            name: at as u32,
+            name_length: name.len() as u32,
+            value: (at + start) as u32,
+            value_length: value.len() as u32,
+            end: if plain { self.line as u32 } else { 0 },
+        });
+        self.seen.field(name, value)
+    }
+}
+
+impl HeadParser<RequestLine> {
+    /// Begins with a request.
+    pub fn request(bounds: HeadBounds) -> Self {
+        Self::new(bounds)
+    }
+
+    /// The request whose head is whole, and is all of `bytes`.
+    pub fn finish(self, bytes: &[u8]) -> Result<RequestHead, Fault> {
+        let RequestLine { method, target, version } = self.start.ok_or(Fault::RequestLine)?;
+        if let Some(fault) = self.seen.host_fault {
+            return Err(fault);
+        }
+        match self.seen.hosts {
+            0 if version == Version::Http11 => return Err(Fault::HostMissing),
+            0 | 1 => {}
+            _ => return Err(Fault::HostRepeated),
+        }
+        let body = self.seen.length(version)?.unwrap_or(Length::Known(0));
+        let mut fields = Fields::of(Buffer::copy_of(bytes), self.places);
+        if let Form::Absolute { authority } = &target.form {
+            fields.set("Host", &bytes[authority.clone()]);
+        }
+        let (connection, expects) = (self.seen.connection, self.seen.expects);
+        Ok(RequestHead { method, version, fields, body, connection, expects, target })
+    }
+}
+
+impl HeadParser<StatusLine> {
+    /// Begins with an answer.
+    pub fn answer() -> Self {
+        Self::new(HeadBounds { bytes: MAX_ANSWER_HEAD, headers: MAX_ANSWER_FIELDS })
+    }
+
+    /// The answer whose head is whole, and is all of `bytes`.
+    pub fn finish(self, bytes: &[u8]) -> Result<AnswerHead, Fault> {
+        let StatusLine { status, version } = self.start.ok_or(Fault::StatusLine)?;
+        let length = self.seen.length(version)?;
+        if status == 101 {
+            return Err(Fault::UnaskedSwitch);
+        }
+        let fields = Fields::of(Buffer::copy_of(bytes), self.places);
+        Ok(AnswerHead { status, version, fields, length, connection: self.seen.connection })
+    }
+}
+
+impl RequestHead {
+    /// Reads the head that `bytes` begin with; `None` while it is incomplete. Returns its length, too.
+    pub fn read(bytes: &[u8], bounds: HeadBounds) -> Result<Option<(Self, usize)>, Fault> {
+        let mut parser = HeadParser::request(bounds);
+        let Some(length) = parser.parse(bytes)? else { return Ok(None) };
+        Ok(Some((parser.finish(&bytes[..length])?, length)))
+    }
+
+    /// Whether the client may send another request behind this one.
+    pub fn is_persistent(&self) -> bool {
+        match self.version {
+            Version::Http11 => !self.connection.close,
+            Version::Http10 => self.connection.keep_alive && !self.connection.close,
+        }
+    }
+}
+
+impl AnswerHead {
+    /// Reads the head that `bytes` begin with; `None` while it is incomplete. Returns its length, too.
+    pub fn read(bytes: &[u8]) -> Result<Option<(Self, usize)>, Fault> {
+        let mut parser = HeadParser::answer();
+        let Some(length) = parser.parse(bytes)? else { return Ok(None) };
+        Ok(Some((parser.finish(&bytes[..length])?, length)))
+    }
+
+    /// Whether the upstream takes another request on the connection. HTTP/1.0 keeps it where it says
+    /// so; a `close` counts wherever it stands.
+    pub fn is_persistent(&self) -> bool {
+        let kept = self.version == Version::Http11 || self.connection.keep_alive;
+        kept && !self.connection.close
+    }
 }
 
 impl Seen {
+    fn field(&mut self, name: &[u8], value: &[u8]) -> Result<(), Fault> {
+        match name.len() {
+            4 if name.eq_ignore_ascii_case(b"host") => {
+                self.hosts += 1;
+                self.host_fault = self.host_fault.or(super::host::check(value).err());
+            }
+            6 if name.eq_ignore_ascii_case(b"expect") => self.expects = true,
+            10 if name.eq_ignore_ascii_case(b"connection") => self.connection.read(value),
+            14 if name.eq_ignore_ascii_case(b"content-length") => {
+                let earlier = self.length.replace(decimal(value)?);
+                if earlier.is_some() {
+                    return Err(Fault::LengthRepeated);
+                }
+            }
+            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
+                if self.chunked || !value.eq_ignore_ascii_case(b"chunked") {
+                    return Err(Fault::Coding);
+                }
+                self.chunked = true;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
     fn length(&self, version: Version) -> Result<Option<Length>, Fault> {
         match (self.chunked, self.length) {
             (true, Some(_)) => Err(Fault::LengthAndCoding),
@@ -109,141 +310,67 @@ impl Seen {
     }
 }
 
-/// A line and what follows it; `None` while the line has no end.
-type Cut<'a> = Option<(&'a [u8], &'a [u8])>;
-
-/// Cuts the first line off, without its end; `None` while it has none.
-fn split_line(bytes: &[u8]) -> Result<Cut<'_>, Fault> {
-    let Some(lf) = memchr::memchr(b'\n', bytes) else { return Ok(None) };
-    let line = bytes[..lf].strip_suffix(b"\r").ok_or(Fault::BareLf)?;
-    if has_control(line) { Err(Fault::Control) } else { Ok(Some((line, &bytes[lf + 1..]))) }
-}
-
-/// Whether a control character other than a tab stands in `line`. Eight bytes at a time; the last
-/// eight are looked at as one word, whatever has been seen of them.
-fn has_control(line: &[u8]) -> bool {
-    let (words, rest) = line.as_chunks::<8>();
-    let last = line.last_chunk::<8>().filter(|_| !rest.is_empty());
-    let suspect = match last {
-        None if words.is_empty() => true,
-        _ => words.iter().chain(last).any(|word| word_has_control(u64::from_le_bytes(*word))),
-    };
-    suspect && line.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t')
-}
-
-/// Whether one of eight bytes may be below 0x20, or 0x7f. A borrow can raise a false suspicion, never
-/// hide a true one.
-fn word_has_control(word: u64) -> bool {
-    const ONES: u64 = u64::from_le_bytes([1; 8]);
-    const TOPS: u64 = ONES * 0x80;
-    let below = word.wrapping_sub(ONES * 0x20) & !word;
-    let delete = word ^ (ONES * 0x7f);
-    let is_delete = delete.wrapping_sub(ONES) & !delete;
-    (below | is_delete) & TOPS != 0
-}
-
-fn check_request_line(line: &[u8]) -> Result<Version, Fault> {
-    let method = memchr::memchr(b' ', line).ok_or(Fault::RequestLine)?;
-    let (target, version) = line[method + 1..]
-        .split_at_checked(memchr::memchr(b' ', &line[method + 1..]).ok_or(Fault::RequestLine)?)
-        .ok_or(Fault::RequestLine)?;
-    if target.len() > MAX_TARGET {
-        return Err(Fault::TargetTooLong);
-    }
-    if !is_token(&line[..method]) || !is_target(target) {
-        return Err(Fault::RequestLine);
-    }
-    match &version[1..] {
-        b"HTTP/1.1" => Ok(Version::Http11),
-        b"HTTP/1.0" => Ok(Version::Http10),
-        other if other.starts_with(b"HTTP/") && !other.contains(&b' ') => Err(Fault::Version),
-        _ => Err(Fault::RequestLine),
+impl Connection {
+    fn read(&mut self, value: &[u8]) {
+        for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+            if option.eq_ignore_ascii_case(b"close") {
+                self.close = true;
+            } else if option.eq_ignore_ascii_case(b"keep-alive") {
+                self.keep_alive = true;
+            } else if !option.is_empty() {
+                self.names = true;
+            }
+        }
     }
 }
 
-fn check_status_line(line: &[u8]) -> Result<(Version, u16), Fault> {
-    let version = match line.get(..9) {
-        Some(b"HTTP/1.1 ") => Version::Http11,
-        Some(b"HTTP/1.0 ") => Version::Http10,
-        _ => return Err(Fault::StatusLine),
-    };
-    let ended = matches!(line.get(12), None | Some(b' '));
-    let status = line.get(9..12).filter(|code| ended && code.iter().all(u8::is_ascii_digit));
-    let status = status.ok_or(Fault::StatusLine)?;
-    let status = status.iter().fold(0, |value, digit| value * 10 + u16::from(digit - b'0'));
-    if status < 100 { Err(Fault::StatusLine) } else { Ok((version, status)) }
+impl StartLine for RequestLine {
+    fn parse(line: &[u8]) -> Result<Self, Fault> {
+        let method = memchr::memchr(b' ', line).ok_or(Fault::RequestLine)?;
+        let rest = &line[method + 1..];
+        let space = memchr::memchr(b' ', rest).ok_or(Fault::RequestLine)?;
+        if !is_token(&line[..method]) {
+            return Err(Fault::RequestLine);
+        }
+        let version = match &rest[space + 1..] {
+            b"HTTP/1.1" => Version::Http11,
+            b"HTTP/1.0" => Version::Http10,
+            other if other.starts_with(b"HTTP/") && !other.contains(&b' ') => {
+                return Err(Fault::Version);
+            }
+            _ => return Err(Fault::RequestLine),
+        };
+        let method_name = &line[..method];
+        let method = Method::from_bytes(method_name).map_err(|_| Fault::RequestLine)?;
+        let target = Target::parse(&rest[..space], method_name.len() + 1, &method)?;
+        Ok(Self { method, target, version })
+    }
 }
 
-fn check_fields(
-    mut rest: &[u8],
-    max_headers: usize,
-    mut keep: impl FnMut(&[u8], &[u8]),
-) -> Result<Option<(Seen, &[u8])>, Fault> {
-    let mut seen = Seen::default();
-    let mut count = 0;
-    loop {
-        let Some((line, after)) = split_line(rest)? else { return Ok(None) };
-        rest = after;
-        if line.is_empty() {
-            return Ok(Some((seen, rest)));
-        }
-        count += 1;
-        if count > max_headers {
-            return Err(Fault::HeadTooLarge);
-        }
-        let (name, value) = check_field(line)?;
-        keep(name, value);
-        match name.len() {
-            4 if name.eq_ignore_ascii_case(b"host") => {
-                seen.hosts += 1;
-                seen.host_fault = seen.host_fault.or(check_host(value).err());
-            }
-            14 if name.eq_ignore_ascii_case(b"content-length") => {
-                let earlier = seen.length.replace(decimal(value)?);
-                if earlier.is_some() {
-                    return Err(Fault::LengthRepeated);
-                }
-            }
-            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
-                if seen.chunked || !value.eq_ignore_ascii_case(b"chunked") {
-                    return Err(Fault::Coding);
-                }
-                seen.chunked = true;
-            }
-            _ => {}
-        }
+impl StartLine for StatusLine {
+    fn parse(line: &[u8]) -> Result<Self, Fault> {
+        let version = match line.get(..9) {
+            Some(b"HTTP/1.1 ") => Version::Http11,
+            Some(b"HTTP/1.0 ") => Version::Http10,
+            _ => return Err(Fault::StatusLine),
+        };
+        let ended = matches!(line.get(12), None | Some(b' '));
+        let status = line.get(9..12).filter(|code| ended && code.iter().all(u8::is_ascii_digit));
+        let status = status.ok_or(Fault::StatusLine)?;
+        let status = status.iter().fold(0, |value, digit| value * 10 + u16::from(digit - b'0'));
+        if status < 100 { Err(Fault::StatusLine) } else { Ok(Self { status, version }) }
     }
 }
 
 /// Cuts one field line into its name and its trimmed value.
-pub(super) fn check_field(line: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
-    let end = line.iter().position(|&byte| !TOKEN[usize::from(byte)]);
-    match end.map(|end| (end, line[end])) {
-        Some((0, b' ' | b'\t')) => Err(Fault::Folded),
-        Some((end, _)) if end > MAX_NAME => Err(Fault::HeadTooLarge),
-        Some((end, b':')) if end > 0 => Ok((&line[..end], line[end + 1..].trim_ascii())),
+pub(super) fn split_field(line: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
+    let end = token_length(line);
+    match (end, line.get(end)) {
+        (0, Some(b' ' | b'\t')) => Err(Fault::Folded),
+        (end, _) if end > MAX_NAME => Err(Fault::HeadTooLarge),
+        (end, Some(b':')) if end > 0 => Ok((&line[..end], line[end + 1..].trim_ascii())),
         _ => Err(Fault::HeaderName),
     }
-}
-
-/// RFC 9110, 7.2, for what a gateway serves: a name, an address or `[v6]`, and a port.
-pub(crate) fn check_host(value: &[u8]) -> Result<(), Fault> {
-    if value.is_empty() {
-        return Err(Fault::HostMissing);
-    }
-    let (host, port) = match value.iter().rposition(|&b| b == b':') {
-        Some(colon) if !value[colon..].contains(&b']') => (&value[..colon], &value[colon + 1..]),
-        _ => (value, &b""[..]),
-    };
-    let literal = host.strip_prefix(b"[").and_then(|rest| rest.strip_suffix(b"]"));
-    let well_formed = match literal {
-        Some(inner) => {
-            std::str::from_utf8(inner).is_ok_and(|text| text.parse::<std::net::Ipv6Addr>().is_ok())
-        }
-        None => host.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_')),
-    };
-    let port_fits = port.len() <= 5 && port.iter().all(u8::is_ascii_digit);
-    if well_formed && port_fits && !host.is_empty() { Ok(()) } else { Err(Fault::HostMalformed) }
 }
 
 fn decimal(value: &[u8]) -> Result<u64, Fault> {
@@ -252,69 +379,6 @@ fn decimal(value: &[u8]) -> Result<u64, Fault> {
     }
     Ok(value.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))
 }
-
-fn is_token(bytes: &[u8]) -> bool {
-    !bytes.is_empty() && bytes.iter().all(|&byte| TOKEN[usize::from(byte)])
-}
-
-/// Whether the HTTP library will read `target` as it stands. RFC 9112, 3.2; browsers send some more
-/// characters than RFC 3986 has, and those without another meaning pass.
-pub(crate) fn is_target(target: &[u8]) -> bool {
-    let first = if target.starts_with(b"/") { PLAIN } else { ODD };
-    match target.iter().fold(first, |worst, &byte| worst.max(TARGET[usize::from(byte)])) {
-        PLAIN => true,
-        ODD => http::Uri::try_from(target).is_ok(),
-        _ => false,
-    }
-}
-
-/// What the library certainly reads, what it has to be asked about, and what is refused.
-const PLAIN: u8 = 0;
-const ODD: u8 = 1;
-const REFUSED: u8 = 2;
-
-static TARGET: [u8; 256] = {
-    let mut table = [PLAIN; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        table[byte] = match byte as u8 {
-            0..=b' ' | 0x7f.. | b'#' | b'<' | b'>' | b'\\' => REFUSED,
-            b'"' | b'^' | b'`' | b'{' | b'|' | b'}' => ODD,
-            _ => PLAIN,
-        };
-        byte += 1;
-    }
-    table
-};
-
-/// RFC 9110, 5.6.2.
-static TOKEN: [bool; 256] = {
-    let mut table = [false; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        let b = byte as u8;
-        table[byte] = b.is_ascii_alphanumeric()
-            || matches!(
-                b,
-                b'!' | b'#'
-                    | b'$'
-                    | b'%'
-                    | b'&'
-                    | b'\''
-                    | b'*'
-                    | b'+'
-                    | b'-'
-                    | b'.'
-                    | b'^'
-                    | b'_'
-                    | b'`'
-                    | b'|'
-                    | b'~'
-            );
-        byte += 1;
-    }
-    table
-};
 
 #[cfg(test)]
 mod tests;

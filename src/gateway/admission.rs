@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use http::StatusCode;
 
-use super::{Gateway, rules::Rules, visit::Visit};
+use super::{Gateway, context::RequestContext, rules::Rules};
 use crate::{
     error::GatewayError,
     identity::{Caller, Secret, Subject},
@@ -37,8 +37,8 @@ impl Gateway {
     }
 
     /// Lets the caller in, or not.
-    pub(super) fn admit(&self, visit: &mut Visit) -> Result<(), GatewayError> {
-        let (Some(gate), Some(caller)) = (&self.gate, visit.caller) else { return Ok(()) };
+    pub(super) fn admit(&self, context: &mut RequestContext) -> Result<(), GatewayError> {
+        let (Some(gate), Some(caller)) = (&self.gate, context.caller) else { return Ok(()) };
         let counters = &self.shard.throttle;
         match gate.admit(caller.hash, caller.has_token, || self.shared.clock.now()) {
             Ok(Admitted::Open) => Ok(()),
@@ -53,15 +53,15 @@ impl Gateway {
                     Newcomer::Rejected => &counters.rejected,
                 };
                 counter.add(1);
-                visit.account.limit = "throttled";
+                context.limit = "throttled";
                 Err(GatewayError::Throttled(turned))
             }
         }
     }
 
     /// Remembers a caller whose token the upstream took, now and when the answer has ended.
-    pub(super) fn remember(&self, rules: &Rules, visit: &mut Visit, status: StatusCode) {
-        let (Some(gate), Some(caller)) = (&self.gate, visit.caller) else { return };
+    pub(super) fn remember(&self, rules: &Rules, context: &mut RequestContext, status: StatusCode) {
+        let (Some(gate), Some(caller)) = (&self.gate, context.caller) else { return };
         let Some(settings) = rules.snapshot.throttle.as_ref().filter(|_| caller.has_token) else {
             return;
         };
@@ -70,7 +70,7 @@ impl Gateway {
             self.shard.throttle.remembered.add(1);
         }
         if !settings.forget_status.contains(&status) {
-            visit.account.stay = Some(Stay { gate: Rc::clone(gate), token: caller.hash });
+            context.stay = Some(Stay { gate: Rc::clone(gate), token: caller.hash });
         }
     }
 }

@@ -8,12 +8,11 @@ use std::{
     time::Duration,
 };
 
-use http::Response;
 use smallvec::SmallVec;
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
-use super::{Gateway, rules::Rules, slots::Wanted, visit::Visit};
+use super::{Gateway, answer::Draft, context::RequestContext, rules::Rules, slots::Wanted};
 use crate::{
     clock::Clock,
     error::GatewayError,
@@ -48,12 +47,12 @@ impl Gateway {
         &self,
         rules: &Rules,
         route: usize,
-        visit: &mut Visit,
+        context: &mut RequestContext,
     ) -> Result<Verdict, GatewayError> {
         let limits = &rules.snapshot.routes[route].limits;
-        let decided = self.decide(&rules.snapshot.routes[route], visit).await;
+        let decided = self.decide(&rules.snapshot.routes[route], context).await;
         let verdict = decided.map_err(|_| {
-            visit.account.limit = "unknown";
+            context.limit = "unknown";
             GatewayError::StoreUnavailable
         })?;
         let counted = limits.iter().zip(&verdict.decisions).zip(&rules.routes[route].limits);
@@ -67,30 +66,37 @@ impl Gateway {
                 (true, false) => counters.would_refuse.add(1),
             }
         }
-        visit.account.limit = if verdict.admitted { "admitted" } else { "refused" };
+        context.limit = if verdict.admitted { "admitted" } else { "refused" };
         if verdict.admitted { Ok(verdict) } else { Err(GatewayError::Refused(Box::new(verdict))) }
     }
 
-    async fn decide(&self, route: &Route, visit: &mut Visit) -> Result<Verdict, StoreError> {
-        let charges = charges(route, &visit.asks);
+    async fn decide(
+        &self,
+        route: &Route,
+        context: &mut RequestContext,
+    ) -> Result<Verdict, StoreError> {
+        let charges = charges(route, &context.asks);
         if !charges.iter().any(|charge| charge.limit.algorithm == Algorithm::Concurrency) {
             return self.store.charge(&charges, self.shared.clock.now()).await;
         }
-        let limits = route.limits.iter().zip(&visit.asks);
+        let limits = route.limits.iter().zip(&context.asks);
         let wanted = limits.map(|(used, ask)| {
             let limit = Arc::clone(used.policy.limit(ask.tier));
             Wanted { limit, key: ask.key, cost: ask.cost }
         });
         // Boxed, so that requests that hold no slot do not carry its state.
         let (verdict, lent) = Box::pin(self.slots.take(wanted.collect())).await?;
-        visit.account.lent = lent;
+        context.lent = lent;
         Ok(verdict)
     }
 
     /// Corrects what was charged by what the answer says, in the store and in what the client is told.
     /// Nobody waits for it.
-    pub(super) fn settle<B>(&self, rules: &Rules, visit: &mut Visit, answer: &Response<B>) {
-        let Visit { verdict: Some(verdict), route: Some(route), asks, .. } = visit else { return };
+    pub(super) fn settle(&self, rules: &Rules, context: &mut RequestContext, answer: &Draft) {
+        let RequestContext { verdict: Some(verdict), route: Some(route), asks, .. } = context
+        else {
+            return;
+        };
         if !verdict.admitted {
             return;
         }
@@ -191,17 +197,12 @@ impl Payer {
 }
 
 /// What an answer changes of a charge.
-fn correction<B>(
-    used: &RouteLimit,
-    ask: &Ask,
-    answer: &Response<B>,
-    charged_at: u64,
-) -> Option<Change> {
+fn correction(used: &RouteLimit, ask: &Ask, answer: &Draft, charged_at: u64) -> Option<Change> {
     let policy = &used.policy;
     if policy.refund.contains(&answer.status().as_u16()) {
         return Some(Change::Refund { charged_at, cost: ask.cost });
     }
-    let cost = policy.cost.told(answer.headers())?;
+    let cost = policy.cost.told(answer.upstream_fields()?)?;
     match cost.cmp(&ask.cost) {
         std::cmp::Ordering::Less => Some(Change::Refund { charged_at, cost: ask.cost - cost }),
         std::cmp::Ordering::Equal => None,

@@ -14,16 +14,15 @@ use smallvec::SmallVec;
 use tokio::{sync::Notify, time::sleep_until};
 
 use super::{
-    Gateway, Peer,
+    Gateway,
     charging::Owed,
+    context::RequestContext,
     line::{Size, Slot},
     rules::Rules,
-    visit::Visit,
 };
 use crate::{
     clock,
     error::GatewayError,
-    framing::Phase,
     limit::{Algorithm, Change, Key, Limit, Millis, Verdict},
     metrics::LimitCounters,
 };
@@ -32,8 +31,7 @@ use crate::{
 /// given up; and if it was not released, its slots are given back.
 struct Held<'a> {
     gateway: &'a Gateway,
-    peer: &'a Peer,
-    visit: &'a Visit,
+    context: &'a RequestContext,
     /// What is counted of the limit that holds it longest.
     counters: &'a LimitCounters,
     called: Arc<Notify>,
@@ -78,11 +76,10 @@ impl Gateway {
         &self,
         rules: &Rules,
         index: usize,
-        peer: &Peer,
-        visit: &mut Visit,
+        context: &mut RequestContext,
         verdict: &mut Verdict,
     ) -> Result<(), GatewayError> {
-        let mut held = Held::new(self, rules, index, peer, visit, verdict);
+        let mut held = Held::new(self, rules, index, context, verdict);
         let in_time = held.turn().await;
         held.released = in_time;
         let slots: SmallVec<[_; 2]> = held.places.iter().map(Place::told).collect();
@@ -93,7 +90,7 @@ impl Gateway {
             }
             if !in_time {
                 // It has been given back: nothing that the answer says changes it again.
-                visit.asks[index].cost = 0;
+                context.asks[index].cost = 0;
             }
         }
         if in_time { Ok(()) } else { Err(GatewayError::Late) }
@@ -119,15 +116,14 @@ impl<'a> Held<'a> {
         gateway: &'a Gateway,
         rules: &'a Rules,
         index: usize,
-        peer: &'a Peer,
-        visit: &'a Visit,
+        context: &'a RequestContext,
         verdict: &Verdict,
     ) -> Self {
         // The moment of the decision, or a little later: no request is released before its slot.
         let since = clock::instant();
         let called = Arc::new(Notify::new());
         let (mut places, mut longest) = (SmallVec::new(), (0, 0));
-        let limits = rules.snapshot.routes[index].limits.iter().zip(&visit.asks);
+        let limits = rules.snapshot.routes[index].limits.iter().zip(&context.asks);
         for (index, ((used, ask), decision)) in limits.zip(&verdict.decisions).enumerate() {
             let limit = used.policy.limit(ask.tier);
             // Slots of requests in flight are given back by whoever holds them.
@@ -153,18 +149,17 @@ impl<'a> Held<'a> {
         let counters = &rules.routes[index].limits[longest.1];
         counters.delayed.add(1);
         gateway.shard.waiting.add(1);
-        peer.wire.hold_back();
-        Self { gateway, peer, visit, counters, called, places, since, released: false }
+        Self { gateway, context, counters, called, places, since, released: false }
     }
 
     /// Waits until every slot has come; false if the request's own time is over before.
     async fn turn(&mut self) -> bool {
         while let Some(due) = self.look(clock::instant()) {
-            let wire = &self.peer.wire;
+            let state = self.context.client.state();
             // The sweep wakes the connection's task, which is the one that polls this.
-            let late = poll_fn(|_| match wire.expired() {
-                Some(Phase::Answer) => Poll::Ready(()),
-                _ => Poll::Pending,
+            let late = poll_fn(|_| match state.timeout() {
+                Some(_) => Poll::Ready(()),
+                None => Poll::Pending,
             });
             tokio::select! {
                 () = late => return false,
@@ -195,9 +190,8 @@ impl Drop for Held<'_> {
     fn drop(&mut self) {
         let delay = clock::instant().saturating_duration_since(self.since);
         self.counters.delay.add(delay.as_micros() as u64);
-        self.visit.account.delay.set(delay);
+        self.context.delay.set(delay);
         self.gateway.shard.waiting.take();
-        self.peer.wire.let_go();
         if self.released {
             return;
         }

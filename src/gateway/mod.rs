@@ -1,19 +1,21 @@
 //! The request's path, read top to bottom.
 //!
 //! [`Gateway::handle`] screens a request, plans it (route and keys), charges its limits, forwards it
-//! and answers. Every leaf returns values; only here is it decided what follows from them.
+//! and answers. Every leaf returns values; only here is it decided what follows from them. Which
+//! protocol carries the request is not known here.
 
-mod account;
 mod admission;
+mod answer;
 mod charging;
+mod context;
 mod hold;
 mod line;
+mod places;
 mod plan;
+mod request_id;
 mod rules;
-mod settle;
 mod slots;
 mod status;
-mod visit;
 
 use std::{
     cell::Cell,
@@ -23,35 +25,36 @@ use std::{
 };
 
 use crossbeam_utils::CachePadded;
-use http::{HeaderValue, Method, Request, Response, Version, header};
-use hyper::body::Incoming;
 
-pub use self::{account::AnswerBody, line::Lines};
 use self::{
-    account::{Account, LineDraft},
+    answer::Draft,
     charging::Payer,
+    context::LineWriter,
+    request_id::RequestIds,
     rules::{Rules, RulesCache},
     slots::Slots,
-    visit::Visit,
+};
+pub use self::{
+    answer::{Answer, AnswerBounds, Content},
+    context::RequestContext,
+    line::Lines,
+    places::{Place, Places},
 };
 use crate::{
-    clock::Clock,
+    clock::{self, Clock},
     error::GatewayError,
-    framing::Wire,
-    identity::{Secret, token_hash},
+    framing::{BodyFault, ClientStream, Fault, Fields, Length, RequestHead},
+    identity::Secret,
     limit::Verdict,
     live::Live,
     metrics::{Metrics, RouteCounters, Shard},
-    plan::{host, screen},
+    plan::{forwarded_path, screen},
     respond,
     snapshot::{Action, Route},
     store::{Store, Stores},
-    telemetry::AccessLog,
+    telemetry::{AccessLog, AccessWriter},
     throttle::{Gate, Throttle},
-    upstream::{
-        Kind, Upstream, UpstreamError,
-        headers::{Forwarding, X_REQUEST_ID},
-    },
+    upstream::{ForwardError, Forwarding, Hop, Kind, Outgoing, Servers, Upstream, UpstreamError},
 };
 
 /// What all workers of a process share.
@@ -72,12 +75,46 @@ pub struct Shared {
     pub access_log: Option<AccessLog>,
     /// Counts the workers that serve.
     pub serving: AtomicU64,
+    /// How many connections may be open.
+    pub places: Arc<Places>,
+    /// This process in `Via`.
+    pub via: Via,
+}
+
+impl Shared {
+    /// Opens the access log's file anew, as after a rotation. Returns at once.
+    pub fn reopen_logs(&self) {
+        if let Some(log) = &self.access_log {
+            log.reopen();
+        }
+    }
+}
+
+/// This process in `Via`: a name that no other gateway has, so that a request that comes back is known.
+#[derive(Debug)]
+pub struct Via {
+    /// `1.1 tidegate-0123456789abcdef`.
+    value: Box<str>,
+}
+
+impl Default for Via {
+    fn default() -> Self {
+        let id = ahash::RandomState::new().hash_one(0);
+        Self { value: format!("1.1 tidegate-{id:016x}").into() }
+    }
+}
+
+impl Via {
+    /// Whether a request with these fields has passed here before.
+    fn is_in(&self, fields: &Fields) -> bool {
+        fields.get_all("via").any(|line| {
+            line.split(|byte| *byte == b',').any(|hop| hop.trim_ascii() == self.value.as_bytes())
+        })
+    }
 }
 
 /// One client connection, as its requests see it.
 pub struct Peer {
-    /// The connection's state.
-    pub wire: Rc<Wire>,
     /// The address it comes from.
     pub address: IpAddr,
     /// What it adds to every request.
@@ -90,8 +127,10 @@ pub struct Gateway {
     shard: Arc<Shard>,
     store: Rc<Store>,
     gate: Option<Rc<Gate>>,
+    access_log: Option<Rc<AccessWriter>>,
     cache: RulesCache,
-    ids: visit::RequestIds,
+    ids: RequestIds,
+    dates: DateCache,
     /// What is counted of requests that no route was found for.
     unrouted: Arc<CachePadded<RouteCounters>>,
     /// The worker's coarse clock, in ms.
@@ -113,8 +152,10 @@ impl Gateway {
         Self {
             store,
             gate: shared.throttle.as_ref().map(|throttle| Rc::new(throttle.gate())),
+            access_log: shared.access_log.as_ref().map(|log| Rc::new(log.writer())),
             cache: RulesCache::new(&shared.live, &shard, clock.clone()),
-            ids: visit::RequestIds::new(),
+            ids: RequestIds::new(),
+            dates: DateCache::default(),
             unrouted: shard.route(""),
             warned_at: Cell::new(0),
             slots: Rc::new(Slots::new(Rc::clone(&payer), clock.clone())),
@@ -130,8 +171,9 @@ impl Gateway {
         &self.shard
     }
 
-    /// Closes what has been idle too long.
+    /// Closes what has been idle too long, and leaves rules that were replaced.
     pub fn sweep(&self) {
+        self.cache.get(&self.shared.live, &self.shard);
         self.cache.sweep();
     }
 
@@ -140,189 +182,235 @@ impl Gateway {
         self.slots.renew();
     }
 
-    /// Answers one request. Every end is an answer; none is an error.
-    pub async fn handle(&self, peer: &Peer, request: Request<Incoming>) -> Response<AnswerBody> {
+    /// Hands over access lines that are a second old. To be called every 100 ms or so.
+    pub fn flush_log(&self) {
+        if let Some(log) = &self.access_log {
+            log.flush_if_older(self.clock.get());
+        }
+    }
+
+    /// Answers one request, whose body is `client`'s. Every end is an answer; none is an error.
+    pub async fn handle(
+        &self,
+        peer: &Peer,
+        head: RequestHead,
+        client: Rc<dyn ClientStream>,
+    ) -> Answer {
+        let mut context = self.context(peer, Some(head), client);
+        let outcome = self.proxy(peer, &mut context).await;
+        self.answer(context, outcome)
+    }
+
+    /// Answers what is no request.
+    pub fn refuse(&self, peer: &Peer, fault: Fault, client: Rc<dyn ClientStream>) -> Answer {
+        self.shard.malformed.add(1);
+        let context = self.context(peer, None, client);
+        self.answer(context, Err(GatewayError::Framing(fault)))
+    }
+
+    fn context(
+        &self,
+        peer: &Peer,
+        head: Option<RequestHead>,
+        client: Rc<dyn ClientStream>,
+    ) -> RequestContext {
         let rules = self.cache.get(&self.shared.live, &self.shard);
-        let account = Account::new(self.unrouted.clone(), peer.wire.clone());
-        let trusted = rules.snapshot.identity.trusted_proxies.contains(peer.address);
-        let mut visit = Visit::new(request, trusted, &self.ids, account);
-        let answer = self.proxy(&rules, peer, &mut visit).await;
-        self.answer(&rules, peer, visit, answer)
+        let counters = self.unrouted.clone();
+        let mut context = RequestContext::new(rules, peer, head, client, counters, &self.ids);
+        if let Some(writer) = &self.access_log {
+            let (k0, k1) = self.shared.stores.seed();
+            context.time = self.shared.clock.now();
+            context.line = Some(LineWriter { writer: Rc::clone(writer), secret: Secret(k0, k1) });
+        }
+        context
     }
 
     async fn proxy(
         &self,
-        rules: &Rules,
         peer: &Peer,
-        visit: &mut Visit,
-    ) -> Result<Response<respond::Content>, GatewayError> {
-        self.screen(peer, visit)?;
-        let mut plan = self.plan(rules, peer, visit)?;
-        if let Some(target) = plan.target.take() {
-            visit.parts.uri = target;
+        context: &mut RequestContext,
+    ) -> Result<Draft, GatewayError> {
+        let rules = Rc::clone(&context.rules);
+        let rules = &*rules;
+        let Some(head) = &context.head else { return Err(GatewayError::Target) };
+        screen(head)?;
+        if self.shared.via.is_in(&head.fields) {
+            return Err(GatewayError::Loop);
         }
-        visit.asks = std::mem::take(&mut plan.asks);
+        if head.is_about_server() {
+            context.limit = "none";
+            return Ok(Draft::Reply(respond::server_options()));
+        }
+        let length = head.body;
+        let plan = self.plan(rules, peer, context)?;
+        context.asks = plan.asks;
         let route = &rules.snapshot.routes[plan.route];
-        peer.wire.allow(route.request_timeout.as_millis() as u64);
-        self.admit(visit)?;
-        visit.check_length(route)?;
-        visit.account.limit = "none";
-        if !visit.asks.is_empty() {
-            let mut verdict = self.charge(rules, plan.route, visit).await?;
-            let held = must_wait(route, &verdict);
-            let outcome = if held {
+        let timeout = route.request_timeout.map(|timeout| timeout.as_millis() as u64);
+        context.client.state().allow(timeout);
+        self.admit(context)?;
+        check_length(length, route)?;
+        context.limit = "none";
+        if !context.asks.is_empty() {
+            let mut verdict = self.charge(rules, plan.route, context).await?;
+            let outcome = if must_wait(route, &verdict) {
                 // Boxed, so that requests that are not held do not carry its state.
-                Box::pin(self.hold(rules, plan.route, peer, visit, &mut verdict)).await
+                Box::pin(self.hold(rules, plan.route, context, &mut verdict)).await
             } else {
                 Ok(())
             };
-            visit.verdict = Some(verdict);
+            context.verdict = Some(verdict);
             outcome?;
         }
         match &route.action {
-            Action::Upstream(upstream) => self.forward(rules, route, upstream, peer, visit).await,
-            Action::Status(limits) => self.tell(limits, &plan.looks, visit).await,
+            Action::Upstream(upstream) => {
+                self.forward(rules, plan.route, upstream, peer, context).await
+            }
+            Action::Status(limits) => self.tell(limits, &plan.looks, context).await,
         }
-    }
-
-    /// Refuses what is not served, whatever the route.
-    fn screen(&self, peer: &Peer, visit: &mut Visit) -> Result<(), GatewayError> {
-        if let Some(fault) = peer.wire.fault() {
-            self.shard.malformed.add(1);
-            return Err(GatewayError::Framing(fault));
-        }
-        screen(&mut visit.parts, visit.expects)
-    }
-
-    /// What the access line will need, where there is an access log.
-    fn draft_line(
-        &self,
-        rules: &Rules,
-        visit: &Visit,
-        client: IpAddr,
-        host: &str,
-        path: &str,
-        route: &str,
-    ) -> Option<Box<LineDraft>> {
-        let log = self.shared.access_log.as_ref()?;
-        let sources = &rules.snapshot.identity.token;
-        let (k0, k1) = self.shared.stores.seed();
-        Some(Box::new(LineDraft {
-            log: log.clone(),
-            time: self.shared.clock.now(),
-            client,
-            token: token_hash(sources, &visit.parts.headers, Secret(k0, k1)),
-            method: Some(visit.parts.method.clone()),
-            host: host.to_owned(),
-            path: path.to_owned(),
-            route: route.to_owned(),
-            request_id: visit.id().to_owned(),
-        }))
-    }
-
-    /// The access line of a request that ended before it had a route.
-    #[cold]
-    fn draft_early_line(&self, rules: &Rules, peer: &Peer, visit: &mut Visit) {
-        // What stands in for a malformed head says nothing of it.
-        let known = peer.wire.fault().is_none();
-        let host = host(&visit.parts);
-        let (host, path) = if known { (&*host, visit.parts.uri.path()) } else { ("", "") };
-        let proxies = &rules.snapshot.identity.trusted_proxies;
-        let client = proxies.client(peer.address, &visit.parts.headers);
-        let mut line = self.draft_line(rules, visit, client, host, path, "");
-        if let Some(line) = line.as_mut().filter(|_| !known) {
-            line.method = None;
-        }
-        visit.account.line = line;
     }
 
     /// Asks the upstream.
     async fn forward(
         &self,
         rules: &Rules,
-        route: &Route,
+        route: usize,
         upstream: &Upstream,
         peer: &Peer,
-        visit: &mut Visit,
-    ) -> Result<Response<respond::Content>, GatewayError> {
+        context: &mut RequestContext,
+    ) -> Result<Draft, GatewayError> {
         let servers = match &upstream.kind {
-            Kind::Respond(fixed) => return Ok(respond::fixed(fixed).map(respond::Content::Whole)),
+            Kind::Respond(fixed) => return Ok(Draft::Reply(respond::fixed(fixed))),
             Kind::Servers(servers) => servers,
         };
-        let tokens = &rules.snapshot.identity.token;
-        let outgoing = visit.outgoing(peer, route, tokens, &servers.targets[0]);
-        let (method, map) = (&visit.parts.method, std::mem::take(&mut visit.parts.headers));
+        let Some(outgoing) = self.outgoing(rules, route, servers, peer, context) else {
+            return Err(GatewayError::Target);
+        };
+        let RequestContext { head: Some(head), client, attempts, .. } = context else {
+            return Err(GatewayError::Target);
+        };
+        let started = clock::instant();
         let balance = &rules.balances[upstream.index];
-        match balance.forward(servers, outgoing, method, map, &peer.wire).await {
-            Ok(answer) => Ok(answer.map(respond::Content::Stream)),
-            Err(error) => Err(self.blame(rules, upstream, peer, visit, error)),
+        let answered = balance.forward(servers, outgoing, &head.method, &**client, attempts).await;
+        context.upstream_time = Some(clock::instant().saturating_duration_since(started));
+        if let Some(counters) = &rules.routes[route].upstream {
+            let again = context.attempts.count.saturating_sub(1);
+            if again > 0 {
+                counters.retries.add(u64::from(again));
+            }
+        }
+        match answered {
+            Ok((head, stream)) => Ok(Draft::Upstream(head, stream)),
+            Err(ForwardError::Upstream(error)) => {
+                Err(self.blame(rules, route, upstream, context, error))
+            }
+            Err(ForwardError::Body(fault)) => {
+                context.client.give_up_body();
+                Err(match fault {
+                    BodyFault::TooLong => GatewayError::BodyTooLong,
+                    BodyFault::TimedOut => GatewayError::BodyTimeout,
+                    BodyFault::Malformed(fault) => GatewayError::Framing(fault),
+                    BodyFault::Gone => GatewayError::BodyMalformed,
+                })
+            }
         }
     }
 
-    /// Whose fault it is that no answer came: the client's, where its body failed.
+    /// The request as the upstream gets it. Its body goes with it.
+    fn outgoing(
+        &self,
+        rules: &Rules,
+        route: usize,
+        servers: &Servers,
+        peer: &Peer,
+        context: &RequestContext,
+    ) -> Option<Outgoing> {
+        let view = &rules.routes[route];
+        let route = &rules.snapshot.routes[route];
+        let path = forwarded_path(context.path(), route.strip_prefix.as_deref());
+        let hop = Hop {
+            from: &peer.forwarding,
+            trusted: context.trusted,
+            request_id: context.request_id.as_str().as_bytes(),
+            server: &servers.targets[0],
+            via: &self.shared.via.value,
+        };
+        let head = context.head.as_ref()?;
+        let client = &context.client;
+        Some(Outgoing::new(head, path, &hop, &view.protected, client, route.max_body))
+    }
+
+    /// Counts and tells an upstream's failure.
     #[cold]
     fn blame(
         &self,
         rules: &Rules,
+        route: usize,
         upstream: &Upstream,
-        peer: &Peer,
-        visit: &Visit,
+        context: &RequestContext,
         error: UpstreamError,
     ) -> GatewayError {
-        if let Some(fault) = settle::body_fault(&peer.wire) {
-            return fault;
+        if let Some(counters) = &rules.routes[route].upstream {
+            counters.of(error.kind()).add(1);
         }
-        if let Some(route) = visit.route {
-            if let Some(counters) = &rules.routes[route].upstream {
-                counters.of(error.kind()).add(1);
-            }
-            let now = self.clock.get();
-            if now.saturating_sub(self.warned_at.get()) >= 1000 {
-                self.warned_at.set(now);
-                let upstream = &upstream.name;
-                tracing::warn!(%upstream, %error, "the upstream failed");
-            }
+        let now = self.clock.get();
+        if now.saturating_sub(self.warned_at.get()) >= 1000 {
+            self.warned_at.set(now);
+            let server = context.attempts.server.as_ref().map_or("", |server| server.authority());
+            let (upstream, attempts) = (&upstream.name, context.attempts.count);
+            tracing::warn!(%upstream, server, attempts, %error, "the upstream failed");
         }
         GatewayError::Upstream(error)
     }
 
-    /// Turns an outcome into the answer, with its headers and its account.
-    fn answer(
-        &self,
-        rules: &Rules,
-        peer: &Peer,
-        mut visit: Visit,
-        outcome: Result<Response<respond::Content>, GatewayError>,
-    ) -> Response<AnswerBody> {
-        if visit.account.line.is_none() && self.shared.access_log.is_some() {
-            self.draft_early_line(rules, peer, &mut visit);
-        }
-        let failed = outcome.is_err();
-        let mut response = match outcome {
-            Ok(response) => {
-                self.remember(rules, &mut visit, response.status());
-                response
+    /// Turns an outcome into the answer, with its header fields.
+    fn answer(&self, mut context: RequestContext, outcome: Result<Draft, GatewayError>) -> Answer {
+        let rules = Rc::clone(&context.rules);
+        let rules = &*rules;
+        let draft = match outcome {
+            Ok(draft) => {
+                self.remember(rules, &mut context, draft.status());
+                draft
             }
-            Err(error) => refuse(rules, &mut visit, error),
+            Err(error) => Draft::Reply(refuse(rules, &mut context, error)),
         };
-        self.settle(rules, &mut visit, &response);
-        let headers = response.headers_mut();
-        if let (Some(verdict), Some(index)) = (&visit.verdict, visit.route) {
-            let (which, names) = (rules.snapshot.headers, &rules.routes[index].names);
-            let told = respond::Told { route: &rules.snapshot.routes[index], asks: &visit.asks };
-            respond::rate_headers(headers, told, names, verdict, which, visit.cross_origin);
+        let status = draft.status();
+        self.settle(rules, &mut context, &draft);
+        let mut replaced = respond::Replaced::default();
+        let (upstream, mut fields, content) = match draft {
+            Draft::Reply(reply) => (None, reply.fields, Content::Whole(reply.body)),
+            Draft::Upstream(head, stream) => (Some(head), Fields::new(), Content::Stream(stream)),
+        };
+        let mut bounds = AnswerBounds::default();
+        if let Some(index) = context.route {
+            let route = &rules.snapshot.routes[index];
+            if let Some(verdict) = &context.verdict {
+                let told = respond::Told { route, asks: &context.asks };
+                let (which, cross_origin) = (rules.snapshot.headers, is_cross_origin(&context));
+                replaced = respond::rate_headers(&mut fields, told, verdict, which, cross_origin);
+            }
+            let millis = |bound: Option<std::time::Duration>| bound.map(|b| b.as_millis() as u64);
+            bounds.gap = millis(route.answer_idle_timeout);
+            bounds.whole = millis(route.answer_timeout);
         }
-        headers.insert(X_REQUEST_ID, visit.request_id.clone());
-        if settle::settle(&mut visit, peer, failed) {
-            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        fields.push("x-request-id", context.request_id.as_str());
+        if !upstream.as_ref().is_some_and(|head| head.fields.contains("date")) {
+            self.dates.with(self.shared.clock.now(), |date| fields.push("date", date));
         }
-        visit.account.status = response.status().as_u16();
-        let unread = visit.parts.method == Method::HEAD;
-        visit.account.until_close = visit.parts.version == Version::HTTP_10;
-        response.map(|content| {
-            let body = AnswerBody::new(content, visit.account);
-            if unread { body.unread() } else { body }
-        })
+        context.status = status.as_u16();
+        Answer { status, content, bounds, context, upstream, fields, replaced }
+    }
+}
+
+/// Whether a browser asks for another site.
+fn is_cross_origin(context: &RequestContext) -> bool {
+    context.head.as_ref().is_some_and(|head| head.fields.contains("origin"))
+}
+
+/// Refuses a body that says it is longer than `route` allows.
+fn check_length(length: Length, route: &Route) -> Result<(), GatewayError> {
+    match length {
+        Length::Known(length) if length > route.max_body => Err(GatewayError::BodyTooLong),
+        _ => Ok(()),
     }
 }
 
@@ -332,20 +420,38 @@ fn must_wait(route: &Route, verdict: &Verdict) -> bool {
     decided.any(|(used, decision)| decision.wait > 0 && used.policy.limit.enforce)
 }
 
-/// The answer to a request that ended early, but for the headers that every answer has.
-fn refuse(rules: &Rules, visit: &mut Visit, error: GatewayError) -> Response<respond::Content> {
-    let route = visit.route.map(|route| &rules.snapshot.routes[route]);
-    let map = std::mem::take(&mut visit.parts.headers);
-    let mut response = respond::error(&error, route, visit.id(), map);
+/// The answer to a request that ended early, but for the fields that every answer has.
+fn refuse(rules: &Rules, context: &mut RequestContext, error: GatewayError) -> respond::Reply {
+    let route = context.route.map(|route| &rules.snapshot.routes[route]);
+    let mut reply = respond::error(&error, route, context.request_id.as_str());
     match error {
-        GatewayError::Refused(verdict) => visit.verdict = Some(*verdict),
+        GatewayError::Refused(verdict) => context.verdict = Some(*verdict),
         GatewayError::Throttled(turned) => {
-            let which = rules.snapshot.headers;
-            let headers = response.headers_mut();
-            respond::throttle_headers(headers, &turned, which, visit.cross_origin);
+            let (which, cross_origin) = (rules.snapshot.headers, is_cross_origin(context));
+            respond::throttle_headers(&mut reply.fields, &turned, which, cross_origin);
         }
-        GatewayError::NoRoute | GatewayError::OtherMethods(_) => visit.account.limit = "none",
+        GatewayError::NoRoute | GatewayError::OtherMethods(_) => context.limit = "none",
         _ => {}
     }
-    response.map(respond::Content::Whole)
+    reply
+}
+
+/// The value of `Date`, made once a second.
+#[derive(Default)]
+struct DateCache {
+    second: Cell<u64>,
+    text: std::cell::RefCell<String>,
+}
+
+impl DateCache {
+    /// Gives `take` the date at `now`, in ms since the epoch: RFC 9110, 6.6.1.
+    fn with(&self, now: u64, take: impl FnOnce(&str)) {
+        let second = now / 1000;
+        let mut text = self.text.borrow_mut();
+        if text.is_empty() || self.second.replace(second) != second {
+            let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(second);
+            *text = httpdate::fmt_http_date(time);
+        }
+        take(&text);
+    }
 }

@@ -1,30 +1,41 @@
 //! What a request asks for, and what is noted of it on the way.
 
-use super::{
-    Gateway, Peer,
-    rules::Rules,
-    visit::{Plan, Visit},
-};
+use smallvec::SmallVec;
+
+use super::{Gateway, Peer, context::RequestContext, rules::Rules};
 use crate::{
     error::GatewayError,
     identity::Secret,
     plan::{Asked, asks, looks},
+    snapshot::Ask,
 };
 
+/// What was found out about a request before anything was charged.
+pub(super) struct Plan {
+    /// The route's place in the snapshot.
+    pub(super) route: usize,
+    /// What is asked of each of the route's limits.
+    pub(super) asks: SmallVec<[Ask; 4]>,
+    /// What would be asked of each of the limits that the route tells of.
+    pub(super) looks: Vec<Ask>,
+}
+
 impl Gateway {
-    /// Finds the route, the keys that its limits count by, and the target to forward.
+    /// Finds the route, and the keys that its limits count by.
     pub(super) fn plan(
         &self,
         rules: &Rules,
         peer: &Peer,
-        visit: &mut Visit,
+        context: &mut RequestContext,
     ) -> Result<Plan, GatewayError> {
-        let parts = &visit.parts;
-        let asked = Asked::read(&rules.snapshot, peer.address, parts)?;
+        let Some(head) = &context.head else { return Err(GatewayError::Target) };
+        let asked = Asked::read(&rules.snapshot, peer.address, head)?;
+        context.address = asked.client;
+        if let std::borrow::Cow::Owned(path) = &asked.path {
+            context.path = Some(path.as_str().into());
+        }
         let matched = asked.find(&rules.snapshot)?;
         let (index, route) = (matched.index, matched.route);
-        let line =
-            self.draft_line(rules, visit, asked.client, &asked.host, &asked.path, &route.name);
         let (k0, k1) = self.shared.stores.seed();
         let secret = Secret(k0, k1);
         let (asks, looks, caller) = matched.subject(|subject| {
@@ -34,11 +45,9 @@ impl Gateway {
                 self.caller(route, subject),
             )
         });
-        let forwarded = matched.forwarded(parts);
-        visit.account.line = line;
-        visit.account.counters = rules.routes[index].counters.clone();
-        visit.route = Some(index);
-        visit.caller = caller?;
-        Ok(Plan { route: index, asks: asks?, looks: looks?, target: forwarded? })
+        context.counters = rules.routes[index].counters.clone();
+        context.route = Some(index);
+        context.caller = caller?;
+        Ok(Plan { route: index, asks: asks?, looks: looks? })
     }
 }

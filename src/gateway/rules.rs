@@ -10,14 +10,15 @@ use std::{
 use ahash::RandomState;
 use crossbeam_utils::CachePadded;
 use hashbrown::HashMap;
-use http::HeaderValue;
+use http::HeaderName;
 use smallvec::SmallVec;
 
 use crate::{
+    identity::{Part, TokenSource},
     live::Live,
     metrics::{LimitCounters, RouteCounters, Shard, UpstreamCounters},
-    snapshot::{Action, Snapshot},
-    upstream::{Balance, Kind, Pool, Target},
+    snapshot::{Action, Cost, Route, Snapshot, Whose},
+    upstream::{Balance, Kind, Pool, Protected, Target},
 };
 
 /// The rules as one worker uses them. A request holds one from its first step to its last.
@@ -33,9 +34,8 @@ pub(super) struct Rules {
 pub(super) struct RouteView {
     pub(super) counters: Arc<CachePadded<RouteCounters>>,
     pub(super) limits: SmallVec<[Arc<CachePadded<LimitCounters>>; 4]>,
-    /// The limits' names as header values. Their own copies: a shared one's reference count would be
-    /// written by every worker at every answer.
-    pub(super) names: SmallVec<[HeaderValue; 4]>,
+    /// Headers that a client can neither strip nor say twice.
+    pub(super) protected: Protected,
     /// Of its upstream, if it has one.
     pub(super) upstream: Option<Arc<CachePadded<UpstreamCounters>>>,
 }
@@ -99,7 +99,7 @@ impl Rules {
                 .iter()
                 .map(|l| shard.limit(&route.name, &l.policy.limit.name))
                 .collect(),
-            names: route.limits.iter().map(|l| own(&l.resource)).collect(),
+            protected: Protected::new(&protected(route, &snapshot.identity.token)),
             upstream: match &route.action {
                 Action::Upstream(upstream) => Some(shard.upstream(&upstream.name)),
                 Action::Status(_) => None,
@@ -116,10 +116,51 @@ impl Rules {
             Kind::Servers(servers) => Balance::new(servers.targets.iter().map(pool_of).collect()),
             Kind::Respond(_) => Balance::new(Vec::new()),
         });
-        Self { routes: routes.collect(), balances: balances.collect(), snapshot }
+        let rules = Self { routes: routes.collect(), balances: balances.collect(), snapshot };
+        rules.prune(shard);
+        rules
+    }
+
+    /// Leaves only what these rules name in the worker's metrics. Requests that are still on older rules
+    /// count on, unseen.
+    fn prune(&self, shard: &Shard) {
+        let routes = &self.snapshot.routes;
+        let limits = routes.iter().flat_map(|route| {
+            route.limits.iter().map(|limit| (&*route.name, &*limit.policy.limit.name))
+        });
+        let upstreams = self.snapshot.upstreams.iter().map(|upstream| &*upstream.name);
+        shard.retain(
+            &routes.iter().map(|route| &*route.name).collect(),
+            &limits.collect(),
+            &upstreams.collect(),
+        );
     }
 }
 
-fn own(value: &HeaderValue) -> HeaderValue {
-    HeaderValue::from_bytes(value.as_bytes()).unwrap_or_else(|_| value.clone())
+/// The headers that a limit of `route` counts by, or takes a cost or a tier from, or that tokens stand
+/// in.
+fn protected(route: &Route, tokens: &[TokenSource]) -> Vec<HeaderName> {
+    let header = |part: &Part| match part {
+        Part::Header(name) => Some(name.clone()),
+        Part::Cookie(_) => Some(http::header::COOKIE),
+        _ => None,
+    };
+    let mut names = Vec::new();
+    for policy in route.limits.iter().map(|used| &used.policy) {
+        names.extend(policy.key.0.iter().filter_map(header));
+        if let Cost::Header { name, .. } = &policy.cost {
+            names.push(name.clone());
+        }
+        names.extend(policy.tiers.iter().filter_map(|tier| match &tier.whose {
+            Whose::Part(part, _) => header(part),
+            Whose::Networks(_) => None,
+        }));
+    }
+    names.extend(tokens.iter().map(|source| match source {
+        TokenSource::Header(name) => name.clone(),
+        TokenSource::Cookie(_) => http::header::COOKIE,
+    }));
+    names.sort_by(|a, b| a.as_str().cmp(b.as_str()));
+    names.dedup();
+    names
 }

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use http::Response;
 use smallvec::SmallVec;
 
-use super::{Gateway, visit::Visit};
+use super::{Gateway, answer::Draft, context::RequestContext};
 use crate::{
     error::GatewayError,
     limit::Charge,
@@ -19,10 +18,10 @@ impl Gateway {
         &self,
         limits: &[Arc<Policy>],
         looks: &[Ask],
-        visit: &mut Visit,
-    ) -> Result<Response<respond::Content>, GatewayError> {
+        context: &mut RequestContext,
+    ) -> Result<Draft, GatewayError> {
         // No upstream has seen the token: it makes nobody active.
-        visit.caller = None;
+        context.caller = None;
         let charges: SmallVec<[Charge<'_>; 4]> = limits
             .iter()
             .zip(looks)
@@ -34,9 +33,9 @@ impl Gateway {
             .collect();
         let looked = self.store.look(&charges, self.shared.clock.now()).await;
         let verdict = looked.map_err(|_| {
-            visit.account.limit = "unknown";
+            context.limit = "unknown";
             GatewayError::StoreUnavailable
         })?;
-        Ok(respond::status(limits, &verdict).map(respond::Content::Whole))
+        Ok(Draft::Reply(respond::status(limits, &verdict)))
     }
 }

@@ -1,11 +1,10 @@
 //! Who a request is from, for those who only remember whether they have seen it.
 
-use http::HeaderMap;
-
 use super::{
     key::{Ambiguous, FALLBACK, KeyHash, Secret, Sink, Subject},
     token::{TokenSource, token},
 };
+use crate::framing::Fields;
 
 /// One caller: a keyed hash, and whether an access token stands behind it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -31,7 +30,7 @@ impl Caller {
 
 /// 64 bits of the keyed hash of the token among `sources`, for those who only tell callers apart; none
 /// where there is no token, or not just one.
-pub fn token_hash(sources: &[TokenSource], headers: &HeaderMap, secret: Secret) -> Option<u64> {
+pub fn token_hash(sources: &[TokenSource], headers: &Fields, secret: Secret) -> Option<u64> {
     let token = token(sources, headers).ok()??;
     let mut hash = KeyHash::new(secret);
     hash.token(token);

@@ -2,10 +2,11 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
 
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+use crate::framing::Fields;
+
+const X_FORWARDED_FOR: &str = "x-forwarded-for";
 
 /// The networks whose word about the client is believed.
 #[derive(Clone, Debug, Default)]
@@ -24,14 +25,14 @@ impl TrustedProxies {
 
     /// The client: the peer itself, or the right-most address in `X-Forwarded-For` that is not a
     /// trusted proxy, where the peer is one. What stands left of an unreadable entry is not believed.
-    pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+    pub fn client(&self, peer: IpAddr, headers: &Fields) -> IpAddr {
         let peer = canonical(peer);
         if self.0.is_empty() || !self.contains(peer) {
             return peer;
         }
         let mut client = peer;
-        for line in headers.get_all(X_FORWARDED_FOR).iter().rev() {
-            let Ok(line) = line.to_str() else { return client };
+        for line in headers.get_all(X_FORWARDED_FOR).rev() {
+            let Ok(line) = std::str::from_utf8(line) else { return client };
             for entry in line.rsplit(',') {
                 let Some(address) = parse(entry.trim()) else { return client };
                 client = address;
@@ -78,9 +79,9 @@ mod tests {
     fn client(peer: &str, forwarded: &[&str]) -> String {
         let trusted =
             TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()]);
-        let mut headers = HeaderMap::new();
+        let mut headers = Fields::default();
         for line in forwarded {
-            headers.append(X_FORWARDED_FOR, line.parse().unwrap());
+            headers.push(X_FORWARDED_FOR, line);
         }
         trusted.client(peer.parse().unwrap(), &headers).to_string()
     }

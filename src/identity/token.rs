@@ -1,8 +1,9 @@
 //! The access token of a request.
 
-use http::{HeaderMap, HeaderName, header};
+use http::{HeaderName, header};
 
 use super::key::Ambiguous;
+use crate::framing::Fields;
 
 /// Where an access token may stand.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -28,7 +29,7 @@ pub struct Token<'r> {
 /// The first token present among `sources`.
 pub fn token<'r>(
     sources: &[TokenSource],
-    headers: &'r HeaderMap,
+    headers: &'r Fields,
 ) -> Result<Option<Token<'r>>, Ambiguous> {
     for source in sources {
         let found = match source {
@@ -59,25 +60,22 @@ pub(super) fn split<'r>(name: &HeaderName, value: &'r [u8]) -> Token<'r> {
 
 /// The only value of a header. Sent twice, the gateway and the upstream could believe different ones.
 pub(super) fn single_header<'r>(
-    headers: &'r HeaderMap,
+    headers: &'r Fields,
     name: &HeaderName,
 ) -> Result<Option<&'r [u8]>, Ambiguous> {
-    let mut values = headers.get_all(name).iter();
+    let mut values = headers.get_all(name.as_str());
     let first = values.next();
     if values.next().is_some() {
         return Err(Ambiguous(format!("header {name}")));
     }
-    Ok(first.map(http::HeaderValue::as_bytes))
+    Ok(first)
 }
 
 /// The only value of a cookie, without quotes.
-pub(super) fn cookie<'r>(
-    headers: &'r HeaderMap,
-    name: &str,
-) -> Result<Option<&'r [u8]>, Ambiguous> {
+pub(super) fn cookie<'r>(headers: &'r Fields, name: &str) -> Result<Option<&'r [u8]>, Ambiguous> {
     let mut found = None;
     for line in headers.get_all(header::COOKIE) {
-        for pair in line.as_bytes().split(|byte| *byte == b';') {
+        for pair in line.split(|byte| *byte == b';') {
             let Some(equals) = memchr::memchr(b'=', pair) else { continue };
             if pair[..equals].trim_ascii() != name.as_bytes() {
                 continue;
@@ -97,13 +95,8 @@ pub(super) fn cookie<'r>(
 mod tests {
     use super::*;
 
-    fn headers(lines: &[(&'static str, &'static str)]) -> HeaderMap {
-        let lines = lines.iter();
-        lines
-            .map(|(name, value)| {
-                (HeaderName::from_static(name), http::HeaderValue::from_static(value))
-            })
-            .collect()
+    fn headers(lines: &[(&str, &str)]) -> Fields {
+        lines.iter().copied().collect()
     }
 
     fn sources() -> [TokenSource; 2] {

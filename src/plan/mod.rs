@@ -8,30 +8,30 @@ mod target;
 
 use std::{borrow::Cow, net::IpAddr};
 
-use http::{HeaderMap, Method, header, request::Parts};
+use http::Method;
 use smallvec::SmallVec;
 
-pub use self::target::host;
+pub use self::target::{forwarded_path, host};
 use crate::{
     error::GatewayError,
+    framing::{Fields, RequestHead},
     identity::{Secret, Subject, TokenSource},
     limit::Charge,
     route::{Lookup, Params, normalize::normalize},
     snapshot::{Action, Ask, Route, RouteLimit, Snapshot},
 };
 
-/// Refuses what is not served, whatever the route, and brings the target into origin form. `expects`:
-/// there is an `Expect` header.
+/// Refuses what is not served, whatever the route.
 #[inline]
-pub fn screen(parts: &mut Parts, expects: bool) -> Result<(), GatewayError> {
-    screen_method(&parts.method)?;
-    if expects {
-        let mut values = parts.headers.get_all(header::EXPECT).iter();
-        if values.any(|value| !value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
+pub fn screen(head: &RequestHead) -> Result<(), GatewayError> {
+    screen_method(&head.method)?;
+    if head.expects {
+        let mut values = head.fields.get_all("expect");
+        if values.any(|value| !value.eq_ignore_ascii_case(b"100-continue")) {
             return Err(GatewayError::Expectation);
         }
     }
-    target::to_origin_form(parts)
+    Ok(())
 }
 
 /// Refuses the methods that are not served, whatever the route.
@@ -57,7 +57,7 @@ pub struct Asked<'r> {
     /// The query, without the question mark.
     pub query: Option<&'r str>,
     /// The headers.
-    pub headers: &'r HeaderMap,
+    pub headers: &'r Fields,
     /// Where tokens may stand.
     pub token_sources: &'r [TokenSource],
 }
@@ -80,16 +80,16 @@ impl<'r> Asked<'r> {
     pub fn read(
         snapshot: &'r Snapshot,
         peer: IpAddr,
-        parts: &'r Parts,
+        head: &'r RequestHead,
     ) -> Result<Self, GatewayError> {
-        let path = parts.uri.path();
+        let path = normalize(head.path(), snapshot.http.merge_slashes);
         Ok(Self {
-            client: snapshot.identity.trusted_proxies.client(peer, &parts.headers),
-            host: host(parts),
-            path: normalize(path, snapshot.http.merge_slashes).map_err(GatewayError::Path)?,
-            method: &parts.method,
-            query: parts.uri.query(),
-            headers: &parts.headers,
+            client: snapshot.identity.trusted_proxies.client(peer, &head.fields),
+            host: host(&head.fields),
+            path: path.map_err(GatewayError::Path)?,
+            method: &head.method,
+            query: head.query(),
+            headers: &head.fields,
             token_sources: &snapshot.identity.token,
         })
     }
@@ -128,12 +128,6 @@ impl Matched<'_> {
             token_sources: asked.token_sources,
             ipv6_prefix: self.ipv6_prefix,
         })
-    }
-
-    /// The target that is forwarded, where it is not the one that came in `parts`.
-    #[inline]
-    pub fn forwarded(&self, parts: &Parts) -> Result<Option<http::Uri>, GatewayError> {
-        target::forwarded(parts, &self.asked.path, self.route.strip_prefix.as_deref())
     }
 }
 

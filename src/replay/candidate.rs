@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use http::{HeaderMap, Method, Request as HttpRequest, header};
+use http::Method;
 use smallvec::SmallVec;
 
 use super::{
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     error::GatewayError,
-    framing::head::is_target,
+    framing::{Fields, RequestHead, is_origin_form},
     identity::{Secret, TokenSource},
     limit::{Algorithm, Change, Charge, Millis, Settlement, Verdict},
     plan::{self, Asked},
@@ -59,7 +59,7 @@ pub(super) struct Request<'r> {
     pub(super) method: Option<&'r Method>,
     pub(super) host: &'r str,
     /// Hold the token, and nothing else.
-    pub(super) headers: &'r HeaderMap,
+    pub(super) headers: &'r Fields,
     pub(super) sources: &'r [TokenSource],
 }
 
@@ -159,31 +159,38 @@ impl Candidate {
         asks: &mut Asks,
     ) -> Result<Outcome, GatewayError> {
         let target = &*request.line.target;
-        // What passes is plain ASCII.
-        let text = std::str::from_utf8(target).ok().filter(|_| is_target(target));
-        let text = text.ok_or(GatewayError::Target)?;
-        if !text.starts_with('/') {
-            return self.plan_absolute(request, method, text, asks);
-        }
         plan::screen_method(method)?;
+        if !is_origin_form(target) {
+            return self.plan_other(request, method, target, asks);
+        }
+        // What passes is plain ASCII.
+        let text = std::str::from_utf8(target).map_err(|_| GatewayError::Target)?;
         self.plan_path(request, method, [request.host, text], asks)
     }
 
-    /// A target such as `http://host/path`, brought into origin form as the gateway does.
+    /// A target such as `http://host/path`, read as the gateway does.
     #[cold]
-    fn plan_absolute(
+    fn plan_other(
         &self,
         request: &Request<'_>,
         method: &Method,
-        target: &str,
+        target: &[u8],
         asks: &mut Asks,
     ) -> Result<Outcome, GatewayError> {
-        let sent = HttpRequest::builder().method(method).uri(target);
-        let sent = sent.header(header::HOST, request.host).body(());
-        let (mut parts, ()) = sent.map_err(|_| GatewayError::Target)?.into_parts();
-        plan::screen(&mut parts, false)?;
-        let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
-        self.plan_path(request, method, [&plan::host(&parts), target], asks)
+        let host = if request.host.is_empty() { "localhost" } else { request.host };
+        let pieces = [method.as_str().as_bytes(), b" ", target, b" HTTP/1.1\r\nHost: "];
+        let sent = [&pieces.concat(), host.as_bytes(), b"\r\n\r\n"].concat();
+        let read =
+            RequestHead::read(&sent, self.snapshot.http.head).map_err(GatewayError::Framing)?;
+        let (head, _) = read.ok_or(GatewayError::Target)?;
+        if head.is_about_server() {
+            return Ok(Outcome::Unserved(200));
+        }
+        let target = match head.query() {
+            Some(query) => format!("{}?{query}", head.path()),
+            None => head.path().to_owned(),
+        };
+        self.plan_path(request, method, [&plan::host(&head.fields), &target], asks)
     }
 
     fn plan_path(

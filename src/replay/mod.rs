@@ -16,7 +16,7 @@ mod window;
 
 use std::io::{self, Read};
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use http::{HeaderName, Method};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use smallvec::SmallVec;
 
@@ -32,6 +32,7 @@ pub use self::{
     tally::{Caller, CallerCounts, Counts, Moment, Place},
 };
 use crate::{
+    framing::Fields,
     identity::{TokenSource, client::counted},
     limit::Millis,
 };
@@ -102,7 +103,7 @@ pub struct Replay {
     callers: Callers,
     waiting: Window<Waiting>,
     /// Holds the line's token.
-    headers: HeaderMap,
+    headers: Fields,
     sources: [TokenSource; 1],
     /// The virtual clock.
     now: Millis,
@@ -135,7 +136,7 @@ impl Replay {
             host: host.to_ascii_lowercase(),
             callers: Callers::default(),
             waiting: Window::new(WINDOW),
-            headers: HeaderMap::with_capacity(1),
+            headers: Fields::default(),
             sources: [TokenSource::Header(TOKEN)],
             now: 0,
         }
@@ -231,18 +232,17 @@ impl Replay {
 
     /// Puts the line's token where keys look for it.
     fn set_token(&mut self, token: &str) {
+        self.headers.clear();
         if token.is_empty() {
-            self.headers.clear();
             return;
         }
         // A user's name may hold what no header does; the name with its bytes spelled out is a name too.
-        let value = HeaderValue::from_str(token).unwrap_or_else(|_| {
+        let plain = token.bytes().all(|byte| matches!(byte, 0x20..=0x7e));
+        if plain {
+            self.headers.push(TOKEN.as_str(), token);
+        } else {
             let spelled = utf8_percent_encode(token, NON_ALPHANUMERIC).to_string();
-            HeaderValue::from_str(&spelled).unwrap_or(HeaderValue::from_static(""))
-        });
-        match self.headers.get_mut(TOKEN) {
-            Some(held) => *held = value,
-            None => drop(self.headers.insert(TOKEN, value)),
+            self.headers.push(TOKEN.as_str(), spelled);
         }
     }
 

@@ -1,41 +1,64 @@
 //! From outcomes to responses: rate-limit headers and problem documents, all from the one decision.
 
-mod number;
 mod problem;
 mod status;
 
 use std::fmt::Write;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use http::StatusCode;
 
-use self::number::{header_value, repeated};
 pub use self::{problem::error, status::status};
 use crate::{
+    framing::Fields,
     limit::{Algorithm, Decision, Limit, Millis, Verdict},
     snapshot::{Ask, RateHeaders, Route},
     throttle::{POLICY, Turned},
-    upstream::{AnswerStream, Respond},
+    upstream::Respond,
 };
 
-const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
-const USED: HeaderName = HeaderName::from_static("x-ratelimit-used");
-const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
-const RESOURCE: HeaderName = HeaderName::from_static("x-ratelimit-resource");
-const DRAFT_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
-const DRAFT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-const EXPOSED: HeaderValue = HeaderValue::from_static(
-    "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Used, X-RateLimit-Reset, \
-     X-RateLimit-Resource, RateLimit, RateLimit-Policy, Retry-After, X-Request-Id",
-);
+const LIMIT: &str = "x-ratelimit-limit";
+const REMAINING: &str = "x-ratelimit-remaining";
+const USED: &str = "x-ratelimit-used";
+const RESET: &str = "x-ratelimit-reset";
+const RESOURCE: &str = "x-ratelimit-resource";
+const DRAFT_LIMIT: &str = "ratelimit";
+const DRAFT_POLICY: &str = "ratelimit-policy";
+const EXPOSED: &str = "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Used, \
+    X-RateLimit-Reset, X-RateLimit-Resource, RateLimit, RateLimit-Policy, Retry-After, X-Request-Id";
 
-/// What an answer's body is made of.
-pub enum Content {
-    /// All of it, made here.
-    Whole(Bytes),
-    /// The upstream's, as it comes.
-    Stream(AnswerStream),
+/// An answer that is made here, but for the fields that every answer has.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// The status.
+    pub status: StatusCode,
+    /// The header fields.
+    pub fields: Fields,
+    /// The whole body.
+    pub body: Bytes,
+}
+
+/// Families of fields that an upstream's answer must not have: the gateway says them itself.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Replaced {
+    x_ratelimit: bool,
+    draft_11: bool,
+}
+
+impl Replaced {
+    /// Whether an upstream's field of this name is left out.
+    pub fn contains(self, name: &[u8]) -> bool {
+        let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
+        // By length first: most names are told apart without a comparison.
+        match name.len() {
+            16 => (self.x_ratelimit && is(USED)) || (self.draft_11 && is(DRAFT_POLICY)),
+            17 => self.x_ratelimit && (is(LIMIT) || is(RESET)),
+            20 => self.x_ratelimit && is(RESOURCE),
+            21 => self.x_ratelimit && is(REMAINING),
+            9 => self.draft_11 && is(DRAFT_LIMIT),
+            _ => false,
+        }
+    }
 }
 
 /// What a verdict is about: a route's limits, and what was asked of each.
@@ -57,46 +80,34 @@ impl<'a> Told<'a> {
     }
 }
 
-/// Writes what the limits of a route say into an answer's headers, replacing what the upstream wrote
-/// under the same names. `names` are those of the route's limits, as values that this worker alone
-/// counts references of. `cross_origin`: a browser asks for another site, and may read only what it
-/// is told it may.
+/// Writes what the limits of a route say into an answer's `fields`; says what it stands in place of.
+/// `cross_origin`: a browser asks for another site, and may read only what it is told it may.
 pub fn rate_headers(
-    headers: &mut HeaderMap,
+    fields: &mut Fields,
     told: Told<'_>,
-    names: &[HeaderValue],
     verdict: &Verdict,
     which: RateHeaders,
     cross_origin: bool,
-) {
+) -> Replaced {
+    let replaced = Replaced { x_ratelimit: which.x_ratelimit, draft_11: which.draft_11 };
     let Some((index, tightest)) = tightest(told, verdict) else {
-        // Nobody feels a limit that only watches.
-        if !told.route.limits.iter().any(|used| used.policy.limit.enforce) {
-            return;
-        }
-        // Nothing is known, and an upstream's numbers are no substitute.
-        if which.draft_11 {
-            headers.remove(DRAFT_LIMIT);
-            headers.remove(DRAFT_POLICY);
-        }
-        if which.x_ratelimit {
-            for name in [LIMIT, REMAINING, USED, RESET, RESOURCE] {
-                headers.remove(name);
-            }
-        }
-        return;
+        // A limit that only watches says nothing. Where nothing is known, an upstream's numbers are no
+        // substitute.
+        let enforced = told.route.limits.iter().any(|used| used.policy.limit.enforce);
+        return if enforced { replaced } else { Replaced::default() };
     };
     if which.x_ratelimit {
-        headers.insert(LIMIT, repeated(tightest.limit));
-        headers.insert(REMAINING, header_value(tightest.remaining));
-        headers.insert(USED, header_value(tightest.used));
-        headers.insert(RESET, repeated(reset(tightest)));
-        headers.insert(RESOURCE, names[index].clone());
+        fields.push_number(LIMIT, tightest.limit);
+        fields.push_number(REMAINING, tightest.remaining);
+        fields.push_number(USED, tightest.used);
+        fields.push_number(RESET, reset(tightest));
+        fields.push(RESOURCE, &*told.route.limits[index].policy.limit.name);
     }
     if which.draft_11 {
-        draft_headers(headers, told, verdict);
+        draft_headers(fields, told, verdict);
     }
-    expose(headers, which, cross_origin);
+    expose(fields, which, cross_origin);
+    replaced
 }
 
 /// The reset that a client is told, in seconds since the epoch.
@@ -107,31 +118,32 @@ fn reset(decision: &Decision) -> u64 {
 
 /// Writes what the throttle says to a caller whom it turned away.
 pub fn throttle_headers(
-    headers: &mut HeaderMap,
+    fields: &mut Fields,
     turned: &Turned,
     which: RateHeaders,
     cross_origin: bool,
 ) {
     if which.x_ratelimit {
-        headers.insert(LIMIT, repeated(turned.max_active));
-        headers.insert(REMAINING, header_value(0));
-        headers.insert(USED, header_value(turned.active));
-        headers.insert(RESET, header_value(turned.reset_at.div_ceil(1000)));
-        headers.insert(RESOURCE, const { HeaderValue::from_static(POLICY) });
+        fields.push_number(LIMIT, turned.max_active);
+        fields.push_number(REMAINING, 0);
+        fields.push_number(USED, turned.active);
+        fields.push_number(RESET, turned.reset_at.div_ceil(1000));
+        fields.push(RESOURCE, POLICY);
     }
     if which.draft_11 {
         let (limit, window) = (turned.max_active, turned.memory.div_ceil(1000));
         let until = throttle_retry_after(turned);
         let policy = format!("\"{POLICY}\";q={limit};w={window}");
-        draft_items(headers, policy, format!("\"{POLICY}\";r=0;t={until}"));
+        fields.push(DRAFT_POLICY, policy);
+        fields.push(DRAFT_LIMIT, format!("\"{POLICY}\";r=0;t={until}"));
     }
-    expose(headers, which, cross_origin);
+    expose(fields, which, cross_origin);
 }
 
 /// Lets a web page of another site read the headers.
-fn expose(headers: &mut HeaderMap, which: RateHeaders, cross_origin: bool) {
+fn expose(fields: &mut Fields, which: RateHeaders, cross_origin: bool) {
     if cross_origin && (which.x_ratelimit || which.draft_11) {
-        headers.append(header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
+        fields.push("access-control-expose-headers", EXPOSED);
     }
 }
 
@@ -151,7 +163,7 @@ fn tightest<'a>(told: Told<'a>, verdict: &'a Verdict) -> Option<(usize, &'a Deci
 }
 
 /// One item a limit, as the IETF's draft 11 has them.
-fn draft_headers(headers: &mut HeaderMap, told: Told<'_>, verdict: &Verdict) {
+fn draft_headers(fields: &mut Fields, told: Told<'_>, verdict: &Verdict) {
     let (mut policy, mut state) = (String::new(), String::new());
     for (index, decision) in told.decisions(verdict) {
         let limit = &told.route.limits[index].policy.limit;
@@ -162,15 +174,8 @@ fn draft_headers(headers: &mut HeaderMap, told: Told<'_>, verdict: &Verdict) {
         let _ = write!(policy, "{comma}\"{name}\";q={};w={window}", decision.limit);
         let _ = write!(state, "{comma}\"{name}\";r={};t={until}", decision.remaining);
     }
-    draft_items(headers, policy, state);
-}
-
-fn draft_items(headers: &mut HeaderMap, policy: String, state: String) {
-    for (name, value) in [(DRAFT_POLICY, policy), (DRAFT_LIMIT, state)] {
-        if let Ok(value) = HeaderValue::try_from(value) {
-            headers.insert(name, value);
-        }
-    }
+    fields.push(DRAFT_POLICY, policy);
+    fields.push(DRAFT_LIMIT, state);
 }
 
 /// The limits that refuse, and what they say.
@@ -202,11 +207,17 @@ pub fn throttle_retry_after(turned: &Turned) -> u64 {
 }
 
 /// The answer of an upstream that is the gateway itself.
-pub fn fixed(answer: &Respond) -> Response<Bytes> {
-    let mut response = Response::new(answer.body.clone());
-    *response.status_mut() = answer.status;
+pub fn fixed(answer: &Respond) -> Reply {
+    let mut fields = Fields::new();
     if !(answer.body.is_empty() || answer.status == StatusCode::NO_CONTENT) {
-        response.headers_mut().insert(header::CONTENT_TYPE, answer.content_type.clone());
+        fields.push("content-type", &answer.content_type);
     }
-    response
+    Reply { status: answer.status, fields, body: answer.body.clone() }
+}
+
+/// The answer to `OPTIONS *`: what the gateway serves, whatever the route.
+pub fn server_options() -> Reply {
+    let mut fields = Fields::new();
+    fields.push("allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
+    Reply { status: StatusCode::OK, fields, body: Bytes::new() }
 }

@@ -1,12 +1,14 @@
 //! Problem documents, RFC 9457: what a client is told of a request that ended early.
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Response, header};
+use http::Method;
 
-use super::{number::header_value, refusing, retry_after, throttle_retry_after};
-use crate::{error::GatewayError, limit::Verdict, snapshot::Route, throttle::POLICY};
+use super::{Reply, refusing, retry_after, throttle_retry_after};
+use crate::{
+    error::GatewayError, framing::Fields, limit::Verdict, snapshot::Route, throttle::POLICY,
+};
 
-const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+const PROBLEM: &str = "application/problem+json";
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED_CAPACITY: &str =
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
@@ -14,14 +16,9 @@ const STORE_UNAVAILABLE: &str = "urn:tidegate:problem:store-unavailable";
 /// Longer than most documents, so that one allocation holds them.
 const LENGTH: usize = 320;
 
-/// The answer to a request that ended early. `headers` is reused for its own.
-pub fn error(
-    error: &GatewayError,
-    route: Option<&Route>,
-    request_id: &str,
-    mut headers: HeaderMap,
-) -> Response<Bytes> {
-    headers.clear();
+/// The answer to a request that ended early.
+pub fn error(error: &GatewayError, route: Option<&Route>, request_id: &str) -> Reply {
+    let mut fields = Fields::new();
     let status = error.status();
     let mut json = Json(Vec::with_capacity(LENGTH));
     match (error, route) {
@@ -30,7 +27,7 @@ pub fn error(
             json.begin(QUOTA_EXCEEDED, "Quota exceeded", status.as_u16());
             json.refusal(route, verdict, retry_after);
             if let Some(seconds) = retry_after {
-                headers.insert(header::RETRY_AFTER, header_value(seconds));
+                fields.push_number("retry-after", seconds);
             }
         }
         (GatewayError::Throttled(turned), _) => {
@@ -41,38 +38,37 @@ pub fn error(
             json.string(POLICY);
             json.raw("],\"retry-after\":");
             json.number(seconds);
-            headers.insert(header::RETRY_AFTER, header_value(seconds));
+            fields.push_number("retry-after", seconds);
         }
         (GatewayError::StoreUnavailable, _) => {
             json.begin(STORE_UNAVAILABLE, "Store unavailable", status.as_u16());
             json.member("detail", &error.detail());
-            headers.insert(header::RETRY_AFTER, header_value(1));
+            fields.push_number("retry-after", 1);
         }
         _ => {
             let title = status.canonical_reason().unwrap_or("Error");
             json.begin("about:blank", title, status.as_u16());
             json.member("detail", &error.detail());
-            headers.extend(allow(error).map(|allow| (header::ALLOW, allow)));
+            if let Some(allow) = allow(error) {
+                fields.push("allow", allow);
+            }
             if let GatewayError::Late = error {
-                headers.insert(header::RETRY_AFTER, header_value(1));
+                fields.push_number("retry-after", 1);
             }
         }
     }
-    headers.insert(header::CONTENT_TYPE, PROBLEM);
-    let mut response = Response::new(json.end(request_id));
-    *response.status_mut() = status;
-    *response.headers_mut() = headers;
-    response
+    fields.push("content-type", PROBLEM);
+    Reply { status, fields, body: json.end(request_id) }
 }
 
 /// The methods that a path is served for, where the request's is not among them.
-fn allow(error: &GatewayError) -> Option<HeaderValue> {
+fn allow(error: &GatewayError) -> Option<String> {
     match error {
         GatewayError::OtherMethods(methods) => {
             let names: Vec<_> = methods.iter().map(Method::as_str).collect();
-            HeaderValue::try_from(names.join(", ")).ok()
+            Some(names.join(", "))
         }
-        GatewayError::MethodRefused(_) => Some(HeaderValue::from_static("")),
+        GatewayError::MethodRefused(_) => Some(String::new()),
         _ => None,
     }
 }
@@ -161,8 +157,8 @@ mod tests {
     #[test]
     fn any_text_is_json() {
         for id in ["0123abcd", "a\"b\\c", "\u{1}\n", "\u{e9}\u{1f30a}", ""] {
-            let response = error(&GatewayError::NoRoute, None, id, HeaderMap::new());
-            let body: serde_json::Value = serde_json::from_slice(response.body()).unwrap();
+            let reply = error(&GatewayError::NoRoute, None, id);
+            let body: serde_json::Value = serde_json::from_slice(&reply.body).unwrap();
             assert_eq!(body["request-id"], id);
             assert_eq!((&body["status"], &body["title"]), (&404.into(), &"Not Found".into()));
             assert_eq!(body["detail"], GatewayError::NoRoute.detail());
@@ -171,11 +167,9 @@ mod tests {
 
     #[test]
     fn a_documents_headers_are_its_own() {
-        let mut old = HeaderMap::new();
-        old.insert(header::COOKIE, HeaderValue::from_static("secret"));
         let methods = vec![Method::GET, Method::HEAD];
-        let response = error(&GatewayError::OtherMethods(methods), None, "id", old);
-        assert_eq!(response.headers().len(), 2);
-        assert_eq!(response.headers()[header::ALLOW], "GET, HEAD");
+        let reply = error(&GatewayError::OtherMethods(methods), None, "id");
+        assert_eq!(reply.fields.len(), 2);
+        assert_eq!(reply.fields.get("allow"), Some(&b"GET, HEAD"[..]));
     }
 }

@@ -3,14 +3,14 @@
 use std::{fmt::Write, sync::Arc};
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, header};
+use http::StatusCode;
 
-use super::reset;
-use crate::{limit::Verdict, snapshot::Policy};
+use super::{Reply, reset};
+use crate::{framing::Fields, limit::Verdict, snapshot::Policy};
 
 /// The state of these limits: the numbers that the caller's next answers begin with. `null` stands for one
 /// of which nothing is known.
-pub fn status(limits: &[Arc<Policy>], verdict: &Verdict) -> Response<Bytes> {
+pub fn status(limits: &[Arc<Policy>], verdict: &Verdict) -> Reply {
     let mut json = String::from("{\"resources\":{");
     for (place, (policy, decision)) in limits.iter().zip(&verdict.decisions).enumerate() {
         let comma = if place == 0 { "" } else { "," };
@@ -29,9 +29,8 @@ pub fn status(limits: &[Arc<Policy>], verdict: &Verdict) -> Response<Bytes> {
         };
     }
     json.push_str("}}\n");
-    let mut response = Response::new(Bytes::from(json));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
+    let mut fields = Fields::new();
+    fields.push("content-type", "application/json");
+    fields.push("cache-control", "no-store");
+    Reply { status: StatusCode::OK, fields, body: Bytes::from(json) }
 }

@@ -1,4 +1,4 @@
-use crate::config::{Duration, Fault, Source, nearest};
+use crate::config::{Duration, Fault, Source, Timeout, nearest};
 
 /// Collects the faults of a configuration while it is compiled.
 pub(super) struct Check<'a> {
@@ -50,6 +50,12 @@ impl<'a> Check<'a> {
     /// Notes a time of nothing where nothing could ever be done in time.
     pub(super) fn some_time(&mut self, path: &str, time: Duration) {
         self.ensure(time.millis() > 0, path, &format!("`{time}`"), "a time of at least 1ms");
+    }
+
+    /// The same of a time that may be off.
+    pub(super) fn some_timeout(&mut self, path: &str, timeout: Timeout) {
+        let expected = "a time of at least 1ms, or off";
+        self.ensure(timeout.millis() != Some(0), path, &format!("`{timeout}`"), expected);
     }
 
     /// Notes a name, used as a key at `path`, that could not stand in a header, a metric or a

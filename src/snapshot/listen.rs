@@ -6,7 +6,7 @@ use crate::config::{Address, Config, Http, Listener};
 use crate::framing::{Deadlines, HeadBounds};
 
 const MAX_WORKERS: usize = 1024;
-/// The HTTP library's least buffer, and the most that one request's head should ever take.
+/// Below it honest requests are refused; above it one head takes more than any needs.
 const HEAD_BYTES: std::ops::RangeInclusive<u64> = 8 << 10..=1 << 20;
 
 pub(super) fn check(check: &mut Check<'_>, config: &Config) {
@@ -47,6 +47,8 @@ pub(super) fn http_rules(http: &Http) -> HttpRules {
             body: http.body_timeout.millis(),
         },
         max_connections: http.max_connections as usize,
+        max_connections_per_client: http.max_connections_per_client.0,
+        max_requests_per_connection: http.max_requests_per_connection.0,
         merge_slashes: http.merge_slashes,
     }
 }
@@ -57,9 +59,9 @@ fn same(a: Address, b: Address) -> bool {
 }
 
 fn http(check: &mut Check<'_>, http: &Http) {
-    check.some_time("http.head_timeout", http.head_timeout);
-    check.some_time("http.idle_timeout", http.idle_timeout);
-    check.some_time("http.body_timeout", http.body_timeout);
+    check.some_timeout("http.head_timeout", http.head_timeout);
+    check.some_timeout("http.idle_timeout", http.idle_timeout);
+    check.some_timeout("http.body_timeout", http.body_timeout);
     let head = http.max_head;
     let sound = HEAD_BYTES.contains(&head.0);
     check.ensure(sound, "http.max_head", &format!("`{head}`"), "8KiB to 1MiB");

@@ -2,11 +2,12 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use http::{HeaderMap, HeaderName};
+use http::HeaderName;
 use ipnet::IpNet;
 use smallvec::SmallVec;
 
 use crate::{
+    framing::Fields,
     identity::{Ambiguous, KeyPlan, Part, Secret, Subject},
     limit::{Key, Limit},
 };
@@ -146,28 +147,28 @@ fn same(one: &[u8], other: &[u8]) -> bool {
 
 impl Cost {
     /// What is charged when a request with these headers comes.
-    fn asked(&self, headers: &HeaderMap) -> Result<u32, Uncountable> {
+    fn asked(&self, headers: &Fields) -> Result<u32, Uncountable> {
         let (name, max) = match self {
             Self::Fixed(cost) => return Ok(*cost),
             Self::Response { .. } => return Ok(1),
             Self::Header { name, max } => (name, *max),
         };
-        let mut values = headers.get_all(name).iter();
+        let mut values = headers.get_all(name);
         let Some(value) = values.next() else { return Ok(1) };
         if values.next().is_some() {
             return Err(Ambiguous(format!("header {name}")).into());
         }
-        let cost = whole(value.as_bytes()).and_then(|cost| u32::try_from(cost).ok());
+        let cost = whole(value).and_then(|cost| u32::try_from(cost).ok());
         let sound = cost.filter(|cost| (1..=max).contains(cost));
         sound.ok_or_else(|| Uncountable::Cost { name: name.clone(), max })
     }
 
     /// What the request has cost after all, by the headers of its answer; `None` if they do not say.
-    pub fn told(&self, headers: &HeaderMap) -> Option<u32> {
+    pub fn told(&self, headers: &Fields) -> Option<u32> {
         let Self::Response { name, max } = self else { return None };
-        let mut values = headers.get_all(name).iter();
+        let mut values = headers.get_all(name);
         let value = values.next().filter(|_| values.next().is_none())?;
-        let cost = whole(value.as_bytes())?;
+        let cost = whole(value)?;
         Some(u32::try_from(cost).unwrap_or(u32::MAX).min(*max))
     }
 }
@@ -182,14 +183,12 @@ fn whole(text: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
     use proptest::prelude::*;
 
     use super::*;
 
-    fn headers(values: &[&str]) -> HeaderMap {
-        let name = HeaderName::from_static("x-cost");
-        values.iter().map(|value| (name.clone(), value.parse::<HeaderValue>().unwrap())).collect()
+    fn headers(values: &[&str]) -> Fields {
+        values.iter().map(|value| ("x-cost", value)).collect()
     }
 
     fn header() -> Cost {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::{HeaderValue, Method};
+use http::Method;
 
 use super::check::Check;
 use super::compile::header;
@@ -50,7 +50,9 @@ pub(super) fn compile(
             limits: used.iter().flat_map(with_candidate).collect(),
             throttle: route.throttle,
             strip_prefix,
-            request_timeout: route.request_timeout.0,
+            request_timeout: route.request_timeout.bound(),
+            answer_idle_timeout: route.answer_idle_timeout.bound(),
+            answer_timeout: route.answer_timeout.bound(),
             max_body: route.max_body.0,
         }));
     }
@@ -120,12 +122,14 @@ fn action(
 }
 
 fn times(check: &mut Check<'_>, path: &str, route: &config::Route) {
-    check.some_time(&format!("{path}.request_timeout"), route.request_timeout);
+    check.some_timeout(&format!("{path}.request_timeout"), route.request_timeout);
+    check.some_timeout(&format!("{path}.answer_idle_timeout"), route.answer_idle_timeout);
+    check.some_timeout(&format!("{path}.answer_timeout"), route.answer_timeout);
 }
 
 /// Notes a limit that may hold a request back for all of its time.
 fn waits(check: &mut Check<'_>, path: &str, route: &config::Route, limits: &[Arc<Policy>]) {
-    let timeout = route.request_timeout.millis();
+    let Some(timeout) = route.request_timeout.millis() else { return };
     for (index, name) in route.limits.iter().enumerate() {
         let found = limits.iter().find(|policy| *policy.limit.name == **name);
         let Some(policy) = found else { continue };
@@ -212,12 +216,10 @@ fn named_limits(
 /// A limit as a route charges it, and beside it the quota that is only tried.
 fn with_candidate(policy: &Arc<Policy>) -> impl Iterator<Item = RouteLimit> {
     // A name that does not fit has been noted already.
-    let resource = HeaderValue::from_str(&policy.limit.name);
-    let resource = resource.unwrap_or(HeaderValue::from_static(""));
     [Some(policy), policy.candidate.as_ref()]
         .into_iter()
         .flatten()
-        .map(move |policy| RouteLimit { policy: Arc::clone(policy), resource: resource.clone() })
+        .map(move |policy| RouteLimit { policy: Arc::clone(policy) })
 }
 
 /// A part of a key; notes a header that no request could have.

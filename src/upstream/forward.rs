@@ -1,17 +1,18 @@
 //! Forwarding one request: which connection, and what when it fails.
 
-use std::{cell::Cell, io, rc::Rc};
+use std::{cell::Cell, io, rc::Rc, task::Poll, time::Duration};
 
-use http::{HeaderMap, Method, Response};
+use http::Method;
+use smallvec::SmallVec;
 
 use super::{
     Servers,
     answer::AnswerStream,
     link::{ExchangeError, Link},
-    pool::Pool,
+    pool::{Failure, Pool},
     request::Outgoing,
 };
-use crate::framing::{Phase, Wire};
+use crate::framing::{AnswerHead, BodyFault, ClientStream, StateCell, Timeout, state::Wait};
 
 /// Why an upstream gave no answer.
 #[derive(Debug, thiserror::Error)]
@@ -22,7 +23,7 @@ pub enum UpstreamError {
     /// No answer's head in time.
     #[error("no answer from the upstream in time")]
     Timeout,
-    /// The connection broke, the answer was malformed, or the client's body failed.
+    /// The connection broke or the answer was malformed.
     #[error("the upstream failed: {0}")]
     Failed(io::Error),
 }
@@ -36,6 +37,24 @@ impl UpstreamError {
             Self::Failed(_) => "broken",
         }
     }
+}
+
+/// Why a request was not answered by an upstream.
+#[derive(Debug)]
+pub enum ForwardError {
+    /// The upstream's fault.
+    Upstream(UpstreamError),
+    /// The client's: its body failed.
+    Body(BodyFault),
+}
+
+/// What was done for one request.
+#[derive(Default)]
+pub struct Attempts {
+    /// How often a server was asked, or could not be.
+    pub count: u32,
+    /// The server asked last.
+    pub server: Option<Rc<Pool>>,
 }
 
 /// One worker's connections to one upstream, and its turn among the servers.
@@ -63,10 +82,19 @@ impl Balance {
         &self.pools
     }
 
-    fn pick(&self) -> &Rc<Pool> {
-        let next = self.next.get();
-        self.next.set((next + 1) % self.pools.len());
-        &self.pools[next]
+    /// The place in the rotation of one request. A retry does not move it.
+    fn turn(&self) -> usize {
+        let turn = self.next.get();
+        self.next.set((turn + 1) % self.pools.len());
+        turn
+    }
+
+    /// The first server from `turn` on that was not tried, one that is not ejected before one that is.
+    fn choose(&self, turn: usize, tried: &[usize]) -> Option<usize> {
+        let order = (0..self.pools.len()).map(|step| (turn + step) % self.pools.len());
+        let mut untried = order.filter(|at| !tried.contains(at)).peekable();
+        let first = untried.peek().copied();
+        untried.find(|at| !self.pools[*at].is_ejected()).or(first)
     }
 
     fn earn(&self) {
@@ -81,59 +109,111 @@ impl Balance {
 
     /// Sends `outgoing` to one server and waits for the answer's head. A connection found closed before
     /// anything was sent is replaced; a request that may have been seen is sent again only if that does
-    /// no harm, `retries` times at the most. `map` is reused for the answer's headers.
+    /// no harm, `retries` times at the most, to another server where there is one. What is done is told
+    /// to `attempts`, also when nobody waits for the answer any more.
     pub async fn forward(
         &self,
         servers: &Servers,
         mut outgoing: Outgoing,
         method: &Method,
-        mut map: HeaderMap,
-        wire: &Wire,
-    ) -> Result<Response<AnswerStream>, UpstreamError> {
+        client: &dyn ClientStream,
+        attempts: &mut Attempts,
+    ) -> Result<(AnswerHead, AnswerStream), ForwardError> {
         self.earn();
-        wire.await_answer(servers.response_timeout.as_millis() as u64);
-        let mut retries = servers.retries;
-        let mut fresh = 0;
+        let turn = self.turn();
+        let within = Some(servers.response_timeout.as_millis() as u64);
+        let (mut retries, mut fresh) = (servers.retries, 0);
+        let mut tried: SmallVec<[usize; 4]> = SmallVec::new();
         loop {
-            let (pool, mut link) = self.link(servers).await?;
+            let linked = self.link(servers, turn, &mut tried, client.state(), attempts).await;
+            let (at, mut link) = linked.map_err(ForwardError::Upstream)?;
+            let pool = &self.pools[at];
             fresh += u32::from(!link.used);
-            let expired = || wire.expired() == Some(Phase::Answer);
-            match link.exchange(&mut outgoing, method, &mut map, expired).await {
-                Ok(answer) => {
-                    wire.answered();
-                    return Ok(answer.into_stream(link, outgoing, pool));
+            match link.exchange(&mut outgoing, client, within).await {
+                Ok(head) => {
+                    pool.succeed();
+                    let stream = AnswerStream::new(&head, method, link, outgoing, Rc::clone(pool));
+                    return Ok((head, stream));
                 }
-                Err(ExchangeError::Expired) => return Err(UpstreamError::Timeout),
-                Err(ExchangeError::Body) => {
-                    return Err(UpstreamError::Failed(io::ErrorKind::BrokenPipe.into()));
+                Err(ExchangeError::Expired) => {
+                    if client.state().timeout() == Some(Timeout::Upstream) {
+                        pool.fail(Failure::Exchange);
+                    }
+                    return Err(ForwardError::Upstream(UpstreamError::Timeout));
                 }
+                Err(ExchangeError::Body(fault)) => return Err(ForwardError::Body(fault)),
                 Err(ExchangeError::Failed(error)) => {
+                    // A kept connection that was closed meanwhile says nothing of the server.
+                    let stale = link.used && !link.heard;
+                    if !stale {
+                        pool.fail(Failure::Exchange);
+                    }
                     let harmless = outgoing.is_harmless() && !link.heard && retries > 0;
                     let unsent = outgoing.is_unsent() && fresh <= MAX_FRESH;
                     if !(unsent || harmless && self.spend()) {
-                        return Err(UpstreamError::Failed(error));
+                        return Err(ForwardError::Upstream(UpstreamError::Failed(error)));
                     }
                     retries -= u32::from(!unsent);
+                    // The same server again where it has just closed what was kept.
+                    if !stale {
+                        tried.push(at);
+                    }
                     outgoing.rewind();
                 }
             }
         }
     }
 
-    /// An idle connection of the server whose turn it is, or a new one to it, or to the next.
-    async fn link(&self, servers: &Servers) -> Result<(Rc<Pool>, Link), UpstreamError> {
+    /// An idle connection of the server whose turn it is, or a new one to it, or to the next. Those that
+    /// cannot be connected to are added to `tried`.
+    async fn link(
+        &self,
+        servers: &Servers,
+        turn: usize,
+        tried: &mut SmallVec<[usize; 4]>,
+        state: &StateCell,
+        attempts: &mut Attempts,
+    ) -> Result<(usize, Link), UpstreamError> {
         let mut failed = None;
-        for _ in 0..self.pools.len() {
-            let pool = self.pick();
+        if tried.len() >= self.pools.len() {
+            // Each was asked and failed; the retry budget allows another round.
+            tried.clear();
+        }
+        while let Some(at) = self.choose(turn, tried) {
+            let pool = &self.pools[at];
+            attempts.count += 1;
+            attempts.server = Some(Rc::clone(pool));
             if let Some(link) = pool.take() {
-                return Ok((pool.clone(), link));
+                return Ok((at, link));
             }
-            match pool.connect(servers.connect_timeout).await {
-                Ok(link) => return Ok((pool.clone(), link)),
-                Err(error) => failed = Some(error),
+            match connect(pool, servers.connect_timeout, state).await? {
+                Ok(link) => return Ok((at, link)),
+                Err(error) => {
+                    pool.fail(Failure::Connect);
+                    tried.push(at);
+                    failed = Some(error);
+                }
             }
         }
         let error = failed.unwrap_or_else(|| io::ErrorKind::NotFound.into());
         Err(UpstreamError::Connect(error))
     }
 }
+
+/// Makes a new connection; gives up when the request's own time is over.
+async fn connect(
+    pool: &Pool,
+    within: Duration,
+    state: &StateCell,
+) -> Result<io::Result<Link>, UpstreamError> {
+    state.wait_for(Wait::Gateway);
+    let mut connecting = std::pin::pin!(pool.connect(within));
+    std::future::poll_fn(|cx| match state.timeout() {
+        Some(_) => Poll::Ready(Err(UpstreamError::Timeout)),
+        None => connecting.as_mut().poll(cx).map(Ok),
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,97 +1,134 @@
 //! The rules for headers that a message must not carry further, and for those that it must.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, rc::Rc};
 
-use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, header};
-use http_body::Frame;
+use http::HeaderName;
 use smallvec::SmallVec;
 
 use super::Target;
-
-/// The client's address, and those of the proxies before this one.
-pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-/// The scheme that the client used.
-pub const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-/// The host that the client asked for.
-pub const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-/// Names one request in every log that it passes.
-pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+use crate::framing::{Fields, RequestHead};
 
 /// What one client connection adds to every request: prepared once.
 #[derive(Clone, Debug)]
 pub struct Forwarding {
-    address: String,
-    forwarded: String,
+    address: Box<str>,
+    is_v6: bool,
 }
 
 impl Forwarding {
     /// For a peer at `address`.
     pub fn new(address: IpAddr) -> Self {
-        let forwarded = match address {
-            IpAddr::V4(v4) => format!("for={v4};proto=http"),
-            IpAddr::V6(v6) => format!("for=\"[{v6}]\";proto=http"),
-        };
-        Self { address: address.to_string(), forwarded }
+        Self { address: address.to_string().into(), is_v6: address.is_ipv6() }
+    }
+
+    /// The element of `Forwarded`, RFC 7239, 4.
+    fn forwarded(&self) -> String {
+        let address = &self.address;
+        if self.is_v6 {
+            format!("for=\"[{address}]\";proto=http")
+        } else {
+            format!("for={address};proto=http")
+        }
     }
 }
 
-/// Names that a `Connection` header takes out; more than any honest message has.
-type Named = SmallVec<[HeaderName; 4]>;
-
-/// What a value of `Connection` names, but for what is always end to end.
-pub(super) fn named_by_connection(value: &[u8]) -> impl Iterator<Item = HeaderName> {
-    let names = value.split(|byte| *byte == b',');
-    let names = names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok());
-    names.filter(|name| !is_end_to_end(name))
+/// What this gateway says of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Hop<'a> {
+    /// Who the request comes from.
+    pub from: &'a Forwarding,
+    /// Whether what the peer says of the client is believed.
+    pub trusted: bool,
+    /// The request's name in every log.
+    pub request_id: &'a [u8],
+    /// The host to name where HTTP/1.0 named none.
+    pub server: &'a Target,
+    /// This gateway in `Via`.
+    pub via: &'a str,
 }
 
-/// Writes the client's `headers` as the upstream gets them, each line with its end: without what
-/// concerns one connection only, RFC 9110, 7.6.1, and what `Connection` names, but for what
-/// `protected` protects: a client must not be able to strip what it is counted or known by. Then who
-/// the request comes from: what an untrusted peer claimed is replaced, a trusted proxy's word is
+/// Headers that a route counts by, or takes a cost, a tier or a token from: a client can neither strip
+/// them nor say them twice in another spelling.
+#[derive(Clone, Debug, Default)]
+pub struct Protected(Rc<[HeaderName]>);
+
+impl Protected {
+    /// Protects exactly these.
+    pub fn new(names: &[HeaderName]) -> Self {
+        Self(names.into())
+    }
+
+    fn contains(&self, name: &[u8]) -> bool {
+        self.0.iter().any(|known| name.eq_ignore_ascii_case(known.as_str().as_bytes()))
+    }
+
+    /// Whether some upstreams cannot tell `name` from one that is protected: CGI and its kin read
+    /// `X_Cost` as `X-Cost`, and a client must not count by the one and mean the other.
+    fn has_twin(&self, name: &[u8]) -> bool {
+        memchr::memchr(b'_', name).is_some() && self.contains(&dashed(name))
+    }
+}
+
+fn dashed(name: &[u8]) -> SmallVec<[u8; 64]> {
+    name.iter().map(|byte| if *byte == b'_' { b'-' } else { *byte }).collect()
+}
+
+/// Names that a `Connection` header takes out; more than any honest message has.
+#[derive(Debug, Default)]
+pub struct Named<'f>(SmallVec<[&'f [u8]; 4]>);
+
+impl<'f> Named<'f> {
+    /// What the `Connection` fields among `fields` name, but for what is always end to end.
+    pub fn of(fields: &'f Fields) -> Self {
+        let lines = fields.get_all("connection");
+        let names = lines.flat_map(|line| line.split(|byte| *byte == b',').map(<[u8]>::trim_ascii));
+        Self(names.filter(|name| !name.is_empty() && !is_end_to_end(name)).collect())
+    }
+
+    /// Whether `name` is among them.
+    pub fn contains(&self, name: &[u8]) -> bool {
+        self.0.iter().any(|named| named.eq_ignore_ascii_case(name))
+    }
+}
+
+/// Writes the client's headers as the upstream gets them, each line with its end: without what concerns
+/// one connection only, RFC 9110, 7.6.1, and what `Connection` names, but for what is `protected`. Then
+/// who the request comes from: what an untrusted peer claimed is replaced, a trusted proxy's word is
 /// carried on and added to. `Forwarded` is added to where it is in use, and not begun: it would say
 /// again what `X-Forwarded-For` says.
 pub(super) fn write_forwarded(
     out: &mut Vec<u8>,
-    headers: &HeaderMap,
-    from: &Forwarding,
-    trusted: bool,
-    request_id: &HeaderValue,
-    target: &Target,
-    protected: impl Fn(&HeaderName) -> bool,
+    head: &RequestHead,
+    hop: &Hop<'_>,
+    protected: &Protected,
 ) {
-    let named = named(headers, &protected);
+    let fields = &head.fields;
+    let named = if head.connection.names { Named::of(fields) } else { Named::default() };
     let (mut proto, mut host) = (false, false);
-    for (name, value) in headers {
-        let kept = match name.as_str().len() {
-            2 | 6 | 7 | 9 | 10 | 12 | 14..=19 => match Fate::of(name) {
-                Fate::Carried => true,
-                Fate::Dropped => false,
-                Fate::Proto => std::mem::replace(&mut proto, trusted) != trusted,
-                Fate::Host => std::mem::replace(&mut host, trusted) != trusted,
-            },
-            _ => true,
+    fields.write_to(out, |name, _| {
+        let kept = match Fate::of(name) {
+            Fate::Carried => true,
+            Fate::Dropped => false,
+            Fate::Proto => std::mem::replace(&mut proto, hop.trusted) != hop.trusted,
+            Fate::Host => std::mem::replace(&mut host, hop.trusted) != hop.trusted,
         };
-        let kept = kept && !is_twin(name, &protected);
-        if kept && (named.is_empty() || !named.contains(name)) {
-            write_field(out, name.as_str(), value.as_bytes());
-        }
-    }
-    if trusted {
-        write_chain(out, headers, &X_FORWARDED_FOR, &from.address);
-        if headers.contains_key(header::FORWARDED) {
-            write_chain(out, headers, &header::FORWARDED, &from.forwarded);
+        let stripped = || named.contains(name) && !protected.contains(name);
+        kept && !protected.has_twin(name) && (named.0.is_empty() || !stripped())
+    });
+    if hop.trusted {
+        write_chain(out, fields, "x-forwarded-for", &hop.from.address);
+        if fields.contains("forwarded") {
+            write_chain(out, fields, "forwarded", &hop.from.forwarded());
         }
     } else {
-        write_field(out, "x-forwarded-for", from.address.as_bytes());
+        write_field(out, "x-forwarded-for", hop.from.address.as_bytes());
     }
     if !proto {
         out.extend_from_slice(b"x-forwarded-proto: http\r\n");
     }
-    write_host(out, headers, target, host);
-    out.extend_from_slice(b"via: 1.1 tidegate\r\n");
-    write_field(out, "x-request-id", request_id.as_bytes());
+    write_host(out, fields, hop.server, host);
+    write_field(out, "via", hop.via.as_bytes());
+    write_field(out, "x-request-id", hop.request_id);
 }
 
 /// What becomes of a client's header.
@@ -105,81 +142,53 @@ enum Fate {
 }
 
 impl Fate {
-    fn of(name: &HeaderName) -> Self {
-        if is_hop_by_hop(name.as_str()) {
-            return Self::Dropped;
-        }
-        match name.as_str() {
+    fn of(name: &[u8]) -> Self {
+        // By length first: most names are told apart without a comparison.
+        let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
+        let dropped = match name.len() {
+            2 | 7 | 10 | 16 | 18 | 19 if is_hop_by_hop(name) => true,
             // To what is expected the gateway itself answers.
-            "expect" | "forwarded" | "x-forwarded-for" | "x-request-id" | "content-length" => {
-                Self::Dropped
-            }
-            "x-forwarded-proto" => Self::Proto,
-            "x-forwarded-host" => Self::Host,
+            6 => is("expect"),
+            9 => is("forwarded"),
+            12 => is("x-request-id"),
+            14 => is("content-length"),
+            15 => is("x-forwarded-for"),
+            17 if is("x-forwarded-proto") => return Self::Proto,
+            16 if is("x-forwarded-host") => return Self::Host,
+            17 => is_hop_by_hop(name),
+            _ => false,
+        };
+        match dropped {
+            true => Self::Dropped,
             // CGI and its kin read `X_Forwarded_For` as `X-Forwarded-For`: nobody may say it so.
-            name if name.contains('_') => Self::of_twin(&name.replace('_', "-")),
-            _ => Self::Carried,
+            false if memchr::memchr(b'_', name).is_some() => match Self::of(&dashed(name)) {
+                Self::Carried => Self::Carried,
+                _ => Self::Dropped,
+            },
+            false => Self::Carried,
         }
     }
-
-    /// Of a name that some upstreams cannot tell from `name`.
-    fn of_twin(name: &str) -> Self {
-        let told_here = matches!(
-            name,
-            "forwarded"
-                | "x-forwarded-for"
-                | "x-forwarded-proto"
-                | "x-forwarded-host"
-                | "x-request-id"
-                | "content-length"
-        );
-        if told_here || is_hop_by_hop(name) { Self::Dropped } else { Self::Carried }
-    }
-}
-
-/// Whether some upstreams cannot tell `name` from one that is `protected`: CGI and its kin read
-/// `X_Cost` as `X-Cost`, and a client must not count by the one and mean the other.
-fn is_twin(name: &HeaderName, protected: impl Fn(&HeaderName) -> bool) -> bool {
-    let name = name.as_str();
-    name.contains('_') && name.replace('_', "-").parse().is_ok_and(|name| protected(&name))
-}
-
-fn named(headers: &HeaderMap, protected: impl Fn(&HeaderName) -> bool) -> Named {
-    let mut named = Named::new();
-    for line in headers.get_all(header::CONNECTION) {
-        if !matches!(line.as_bytes(), b"keep-alive" | b"close") {
-            named.extend(named_by_connection(line.as_bytes()).filter(|name| !protected(name)));
-        }
-    }
-    named
 }
 
 /// What goes on is HTTP/1.1 and must name a host, which HTTP/1.0 need not.
-fn write_host(out: &mut Vec<u8>, headers: &HeaderMap, target: &Target, told: bool) {
-    match headers.get(header::HOST) {
-        Some(host) if !told => write_field(out, "x-forwarded-host", host.as_bytes()),
+fn write_host(out: &mut Vec<u8>, fields: &Fields, server: &Target, told: bool) {
+    match fields.get("host") {
+        Some(host) if !told => write_field(out, "x-forwarded-host", host),
         Some(_) => {}
-        None => write_field(out, "host", target.authority().as_bytes()),
+        None => write_field(out, "host", server.authority().as_bytes()),
     }
 }
 
 /// Writes all values of a header and one more, as one value.
-fn write_chain(out: &mut Vec<u8>, headers: &HeaderMap, name: &HeaderName, last: &str) {
-    out.extend_from_slice(name.as_str().as_bytes());
+fn write_chain(out: &mut Vec<u8>, fields: &Fields, name: &str, last: &str) {
+    out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b": ");
-    for value in headers.get_all(name) {
-        out.extend_from_slice(value.as_bytes());
+    for value in fields.get_all(name) {
+        out.extend_from_slice(value);
         out.extend_from_slice(b", ");
     }
     out.extend_from_slice(last.as_bytes());
     out.extend_from_slice(b"\r\n");
-}
-
-/// Writes all fields of `headers`, each line with its end.
-pub(super) fn write_fields(out: &mut Vec<u8>, headers: &HeaderMap) {
-    for (name, value) in headers {
-        write_field(out, name.as_str(), value.as_bytes());
-    }
 }
 
 fn write_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
@@ -190,59 +199,63 @@ fn write_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
 }
 
 /// Whether a header concerns one connection only.
-pub(super) fn is_hop_by_hop(name: &str) -> bool {
-    // By length first: most names are told apart without a comparison.
+pub fn is_hop_by_hop(name: &[u8]) -> bool {
+    let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
     match name.len() {
-        2 => name == "te",
-        7 => name == "upgrade",
-        10 => matches!(name, "connection" | "keep-alive"),
-        16 => name == "proxy-connection",
-        17 => name == "transfer-encoding",
-        18 => name == "proxy-authenticate",
-        19 => name == "proxy-authorization",
+        2 => is("te"),
+        7 => is("upgrade"),
+        10 => is("connection") || is("keep-alive"),
+        16 => is("proxy-connection"),
+        17 => is("transfer-encoding"),
+        18 => is("proxy-authenticate"),
+        19 => is("proxy-authorization"),
         _ => false,
     }
 }
 
 /// What `Connection` may name without being heard.
-fn is_end_to_end(name: &HeaderName) -> bool {
-    [
-        header::HOST,
-        header::AUTHORIZATION,
-        header::COOKIE,
-        header::CONTENT_LENGTH,
-        header::CONTENT_TYPE,
-        header::FORWARDED,
-        header::VIA,
-        X_FORWARDED_FOR,
-        X_FORWARDED_PROTO,
-        X_FORWARDED_HOST,
-        X_REQUEST_ID,
-    ]
-    .contains(name)
-}
-
-/// Takes out of trailers what must not come after the head: framing, routing, identity.
-/// RFC 9110, 6.5.1.
-pub(super) fn clean_trailers(mut frame: Frame<Bytes>) -> Frame<Bytes> {
-    if let Some(trailers) = frame.trailers_mut() {
-        let names: Vec<HeaderName> = trailers.keys().filter(|n| !may_trail(n)).cloned().collect();
-        for name in names {
-            trailers.remove(name);
-        }
-    }
-    frame
-}
-
-fn may_trail(name: &HeaderName) -> bool {
-    let forbidden = [
-        header::SET_COOKIE,
-        header::CONTENT_ENCODING,
-        header::CONTENT_RANGE,
-        header::TRAILER,
-        header::EXPECT,
+fn is_end_to_end(name: &[u8]) -> bool {
+    const NAMES: [&str; 11] = [
+        "host",
+        "authorization",
+        "cookie",
+        "content-length",
+        "content-type",
+        "forwarded",
+        "via",
+        "x-forwarded-for",
+        "x-forwarded-proto",
+        "x-forwarded-host",
+        "x-request-id",
     ];
-    !(is_hop_by_hop(name.as_str()) || is_end_to_end(name) || forbidden.contains(name))
+    NAMES.iter().any(|other| name.eq_ignore_ascii_case(other.as_bytes()))
+}
+
+/// Whether a field may come behind the body. Not what frames, routes, identifies or counts, in any
+/// spelling that an upstream may read as such: RFC 9110, 6.5.1.
+pub fn may_trail(name: &[u8], protected: &Protected) -> bool {
+    const FORBIDDEN: [&str; 12] = [
+        "set-cookie",
+        "content-encoding",
+        "content-range",
+        "trailer",
+        "expect",
+        "max-forwards",
+        "cache-control",
+        "range",
+        "te",
+        "retry-after",
+        "location",
+        "x-real-ip",
+    ];
+    let name = &*dashed(name);
+    let starts = |prefix: &[u8]| {
+        name.get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix))
+    };
+    let forbidden = FORBIDDEN.iter().any(|other| name.eq_ignore_ascii_case(other.as_bytes()));
+    let family = starts(b"x-forwarded") || starts(b"x-ratelimit") || starts(b"ratelimit");
+    let framing = is_hop_by_hop(name) || is_end_to_end(name);
+    !(framing || family || forbidden || starts(b"if-") || protected.contains(name))
 }
 
 #[cfg(test)]

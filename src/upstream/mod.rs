@@ -1,7 +1,7 @@
 //! The servers behind the gateway: connections, forwarding, header rules.
 
 pub mod answer;
-pub mod body;
+
 pub mod forward;
 pub mod headers;
 mod link;
@@ -13,9 +13,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 
-pub use answer::AnswerStream;
-pub use body::{BodyFault, RequestBody};
-pub use forward::{Balance, UpstreamError};
+pub use answer::{AnswerStream, write_fields};
+
+pub use forward::{Attempts, Balance, ForwardError, UpstreamError};
+pub use headers::{Forwarding, Hop, Protected};
 pub use pool::Pool;
 pub use request::Outgoing;
 

@@ -1,4 +1,4 @@
-//! The idle connections of one worker to one server.
+//! One worker's connections to one server, and what it knows of the server's health.
 
 use std::{
     cell::{Cell, RefCell},
@@ -10,26 +10,55 @@ use std::{
 use tokio::{net::TcpStream, time::timeout};
 
 use super::{Target, link::Link};
+use crate::framing::Socket;
 
 /// So many connections wait for their next use; one more is closed.
 const MAX_IDLE: usize = 512;
+/// A server that gave no answer so often in a row is ejected.
+const MAX_FAILURES: u32 = 5;
+/// The first ejection lasts so long, in ms; each further one twice as long as the one before.
+const EJECTION: u64 = 10_000;
+/// No ejection lasts longer, in ms.
+const MAX_EJECTION: u64 = 300_000;
 
-/// The idle connections of one worker to one server; the last one used is the first one taken.
+/// One worker's connections to one server. Of those that are idle the last one used is taken first.
 pub struct Pool {
     target: Target,
+    authority: Box<str>,
     idle: RefCell<Vec<Link>>,
     clock: Rc<Cell<u64>>,
+    /// Requests without an answer since the last one that had one.
+    failures: Cell<u32>,
+    ejections: Cell<u32>,
+    /// Not chosen before, in ms of the worker's coarse clock, while another server can be.
+    ejected_until: Cell<u64>,
+}
+
+/// What a failure says of a server.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Failure {
+    /// It cannot be connected to.
+    Connect,
+    /// It gave no answer, or a malformed one.
+    Exchange,
 }
 
 impl Pool {
     /// An empty pool. `clock` holds the worker's coarse time, in ms.
     pub fn new(target: Target, clock: Rc<Cell<u64>>) -> Rc<Self> {
-        Rc::new(Self { target, idle: RefCell::default(), clock })
+        let (authority, idle) = (target.authority().into(), RefCell::default());
+        let (failures, ejections, ejected_until) = (Cell::new(0), Cell::new(0), Cell::new(0));
+        Rc::new(Self { target, authority, idle, clock, failures, ejections, ejected_until })
     }
 
     /// The server it leads to.
     pub fn target(&self) -> &Target {
         &self.target
+    }
+
+    /// The server as logs name it: `host:port`.
+    pub fn authority(&self) -> &str {
+        &self.authority
     }
 
     /// An idle connection that was not closed, as far as is known.
@@ -45,11 +74,11 @@ impl Pool {
 
     /// Makes a new connection.
     pub(super) async fn connect(&self, within: Duration) -> io::Result<Link> {
-        let socket = timeout(within, TcpStream::connect((&*self.target.host, self.target.port)))
+        let stream = timeout(within, TcpStream::connect((&*self.target.host, self.target.port)))
             .await
             .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-        socket.set_nodelay(true)?;
-        Ok(Link::new(socket))
+        stream.set_nodelay(true)?;
+        Ok(Link::new(Socket::new(stream)))
     }
 
     pub(super) fn put(&self, mut link: Link) {
@@ -69,5 +98,41 @@ impl Pool {
     /// How many connections wait for their next use.
     pub fn idle(&self) -> usize {
         self.idle.borrow().len()
+    }
+
+    /// Whether another server is to be chosen, where there is one.
+    pub(super) fn is_ejected(&self) -> bool {
+        self.clock.get() < self.ejected_until.get()
+    }
+
+    /// Notes that the server gave an answer.
+    pub(super) fn succeed(&self) {
+        self.failures.set(0);
+        if self.ejections.replace(0) > 0 {
+            self.ejected_until.set(0);
+            tracing::info!(target_server = self.authority(), "an upstream server answers again");
+        }
+    }
+
+    /// Notes that the server gave none. One that cannot be connected to is ejected at once.
+    pub(super) fn fail(&self, failure: Failure) {
+        let failures = self.failures.get() + 1;
+        self.failures.set(failures);
+        if self.is_ejected() || (failure == Failure::Exchange && failures < MAX_FAILURES) {
+            return;
+        }
+        let before = self.ejections.replace(self.ejections.get().saturating_add(1));
+        let lasts = EJECTION.saturating_mul(1 << before.min(5)).min(MAX_EJECTION);
+        self.ejected_until.set(self.clock.get() + lasts);
+        let reason = match failure {
+            Failure::Connect => "connect",
+            Failure::Exchange => "no_answer",
+        };
+        tracing::warn!(
+            target_server = self.authority(),
+            reason,
+            ejected_ms = lasts,
+            "an upstream server is ejected while another can be asked"
+        );
     }
 }

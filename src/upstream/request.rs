@@ -3,25 +3,25 @@
 
 use std::{
     io,
-    pin::Pin,
+    rc::Rc,
     task::{Context, Poll, ready},
 };
 
-use http::{HeaderMap, Method, request::Parts};
-use http_body::Body;
-use tokio::{io::AsyncWrite, net::TcpStream};
+use http::Method;
 
-use super::{
-    Target,
-    body::RequestBody,
-    headers::{Forwarding, clean_trailers, write_forwarded},
+use super::headers::{Hop, Protected, may_trail, write_forwarded};
+use crate::framing::{
+    BodyEncoder, BodyFault, Buffer, ClientStream, Length, RequestHead, Socket, state::Wait,
 };
+
+/// So much of a body is gathered before it is written.
+const PIECE: usize = 16 * 1024;
 
 /// Why a request was not sent to its end.
 #[derive(Debug)]
 pub(super) enum SendError {
     /// The client's body failed.
-    Body,
+    Body(BodyFault),
     /// The connection failed.
     Io(io::Error),
 }
@@ -29,46 +29,70 @@ pub(super) enum SendError {
 /// A request and how much of it has been sent.
 pub struct Outgoing {
     /// The head, and then what is being sent of the body.
-    bytes: Vec<u8>,
+    bytes: Buffer,
     written: usize,
-    body: Option<RequestBody>,
-    chunked: bool,
+    body: Option<Body>,
     /// Whether anything of the body was taken from the client.
     begun: bool,
     idempotent: bool,
 }
 
+/// What is still to come of a body.
+struct Body {
+    client: Rc<dyn ClientStream>,
+    encoder: BodyEncoder,
+    /// How much more is allowed, in bytes.
+    left: u64,
+    /// Whether the client was asked, and had nothing.
+    waits: bool,
+    protected: Protected,
+}
+
 impl Outgoing {
-    /// Writes the head of `parts`. `trusted`: what the peer says of the client is believed.
-    /// `protected` says which headers a client cannot take out by naming them in `Connection`;
-    /// `target` is the host where HTTP/1.0 named none.
+    /// Writes the head of a request. `path` is in its final form; `hop` says what this gateway adds; `protected` are the headers that a client cannot take out by naming them in `Connection`.
+    /// The body is taken from `client`, up to `max_body` bytes.
     pub fn new(
-        parts: &Parts,
-        body: Option<RequestBody>,
-        from: &Forwarding,
-        trusted: bool,
-        request_id: &http::HeaderValue,
-        target: &Target,
-        protected: impl Fn(&http::HeaderName) -> bool,
+        head: &RequestHead,
+        path: &str,
+        hop: &Hop<'_>,
+        protected: &Protected,
+        client: &Rc<dyn ClientStream>,
+        max_body: u64,
     ) -> Self {
-        let mut bytes = Vec::with_capacity(512);
-        let uri = parts.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-        for piece in [parts.method.as_str(), " ", uri, " HTTP/1.1\r\n"] {
+        let mut bytes = Buffer::with_capacity(1024);
+        for piece in [head.method.as_str(), " ", path] {
             bytes.extend_from_slice(piece.as_bytes());
         }
-        write_forwarded(&mut bytes, &parts.headers, from, trusted, request_id, target, protected);
-        let length = body.as_ref().and_then(|body| body.size_hint().exact());
-        let chunked = body.is_some() && length.is_none();
-        if chunked {
-            bytes.extend_from_slice(b"transfer-encoding: chunked\r\n");
-        } else if let Some(length) = length.or_else(|| announces_nothing(parts)) {
-            bytes.extend_from_slice(b"content-length: ");
-            bytes.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());
-            bytes.extend_from_slice(b"\r\n");
+        if let Some(query) = head.query() {
+            bytes.push(b'?');
+            bytes.extend_from_slice(query.as_bytes());
         }
+        bytes.extend_from_slice(b" HTTP/1.1\r\n");
+        write_forwarded(&mut bytes, head, hop, protected);
+        let encoder = match client.length() {
+            Length::Chunked => {
+                bytes.extend_from_slice(b"transfer-encoding: chunked\r\n");
+                Some(BodyEncoder::Chunked)
+            }
+            Length::Known(length) => {
+                if length > 0 || usually_has_body(&head.method) {
+                    bytes.extend_from_slice(b"content-length: ");
+                    bytes.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());
+                    bytes.extend_from_slice(b"\r\n");
+                }
+                (length > 0).then_some(BodyEncoder::Plain)
+            }
+        };
         bytes.extend_from_slice(b"\r\n");
-        let idempotent = parts.method.is_idempotent();
-        Self { bytes, written: 0, body, chunked, begun: false, idempotent }
+        let body = encoder.map(|encoder| Body {
+            client: Rc::clone(client),
+            encoder,
+            left: max_body,
+            waits: false,
+            protected: protected.clone(),
+        });
+        let idempotent = head.method.is_idempotent();
+        Self { bytes, written: 0, body, begun: false, idempotent }
     }
 
     /// Whether the upstream may be sent it although it may have seen it.
@@ -86,6 +110,11 @@ impl Outgoing {
         self.body.is_none() && self.written == self.bytes.len()
     }
 
+    /// Whether nothing can be sent before the client goes on with its body.
+    pub(super) fn waits_for_client(&self) -> bool {
+        self.body.as_ref().is_some_and(|body| body.waits) && self.written == self.bytes.len()
+    }
+
     /// Begins again from the first byte.
     pub(super) fn rewind(&mut self) {
         self.written = 0;
@@ -94,18 +123,24 @@ impl Outgoing {
     /// Sends what can be sent now. Ready when all was.
     pub(super) fn poll_send(
         &mut self,
-        socket: &mut TcpStream,
+        socket: &Socket,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), SendError>> {
+        if self.is_sent() {
+            return Poll::Ready(Ok(()));
+        }
         loop {
             // A body that is there already goes out with its head.
             let taken = self.poll_take(cx)?;
             while self.written < self.bytes.len() {
                 let left = &self.bytes[self.written..];
-                let written = ready!(Pin::new(&mut *socket).poll_write(cx, left));
-                match written.map_err(SendError::Io)? {
+                match ready!(socket.poll_write(cx, left)).map_err(SendError::Io)? {
                     0 => return Poll::Ready(Err(SendError::Io(io::ErrorKind::WriteZero.into()))),
                     count => self.written += count,
+                }
+                if let Some(body) = &self.body {
+                    // The body moves: what is waited for is counted from here.
+                    body.client.state().wait_for(Wait::Gateway);
                 }
             }
             if self.body.is_none() {
@@ -118,57 +153,50 @@ impl Outgoing {
     /// Takes the next part of the body, if it is its turn.
     fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SendError>> {
         let Some(body) = &mut self.body else { return Poll::Ready(Ok(())) };
-        if self.written < self.bytes.len() && (self.begun || self.written > 0) {
+        let unsent = self.bytes.len() - self.written;
+        if unsent > 0 && (self.begun || self.written > 0) {
             return Poll::Ready(Ok(()));
         }
-        let frame = match ready!(Pin::new(body).poll_frame(cx)) {
-            Some(Ok(frame)) => Some(frame),
-            Some(Err(_)) => return Poll::Ready(Err(SendError::Body)),
-            None => None,
-        };
-        if self.begun || self.written > 0 {
+        if unsent == 0 {
             self.bytes.clear();
             self.written = 0;
         }
-        self.begun = true;
-        match frame {
-            Some(frame) if frame.is_data() => {
-                let data = frame.data_ref().map_or(&b""[..], AsRef::as_ref);
-                self.write_data(data);
+        loop {
+            let polled = body.client.poll_body(cx, body.encoder, &mut self.bytes);
+            body.waits = polled.is_pending();
+            let Poll::Ready(count) = polled else {
+                // What was gathered so far goes out first.
+                return if self.bytes.is_empty() { Poll::Pending } else { Poll::Ready(Ok(())) };
+            };
+            let count = count.map_err(SendError::Body)?;
+            if count == 0 {
+                self.begun = true;
+                self.finish();
+                return Poll::Ready(Ok(()));
             }
-            Some(frame) => {
-                let trailers = clean_trailers(frame).into_trailers().unwrap_or_default();
-                self.end(&trailers);
+            self.begun = true;
+            let left = body.left.checked_sub(count as u64);
+            body.left = left.ok_or(SendError::Body(BodyFault::TooLong))?;
+            if self.bytes.len() >= PIECE {
+                return Poll::Ready(Ok(()));
             }
-            None => self.end(&HeaderMap::new()),
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    fn write_data(&mut self, data: &[u8]) {
-        if !self.chunked {
-            self.bytes.extend_from_slice(data);
-        } else if !data.is_empty() {
-            // Writing to a vector does not fail.
-            let _ = io::Write::write_fmt(&mut self.bytes, format_args!("{:x}\r\n", data.len()));
-            self.bytes.extend_from_slice(data);
-            self.bytes.extend_from_slice(b"\r\n");
         }
     }
 
-    fn end(&mut self, trailers: &HeaderMap) {
-        self.body = None;
-        if self.chunked {
-            self.bytes.extend_from_slice(b"0\r\n");
-            super::headers::write_fields(&mut self.bytes, trailers);
-            self.bytes.extend_from_slice(b"\r\n");
-        }
+    fn finish(&mut self) {
+        let Some(body) = self.body.take() else { return };
+        let trailers = body.client.take_trailers();
+        body.encoder.finish(&mut self.bytes, |out| {
+            if let Some(trailers) = trailers {
+                trailers.write_to(out, |name, _| may_trail(name, &body.protected));
+            }
+        });
     }
 }
 
-/// The length that a request without a body announces: 0 where its method usually has one.
-fn announces_nothing(parts: &Parts) -> Option<u64> {
-    matches!(parts.method, Method::POST | Method::PUT | Method::PATCH).then_some(0)
+/// Whether requests of this method announce a length also where it is 0.
+fn usually_has_body(method: &Method) -> bool {
+    matches!(*method, Method::POST | Method::PUT | Method::PATCH)
 }
 
 #[cfg(test)]

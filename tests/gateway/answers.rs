@@ -95,11 +95,15 @@ fn interim_answers_are_not_the_answer() {
     let gateway = start(&upstream);
     let mut client = Client::connect(gateway.address());
     for _ in 0..3 {
-        let reply = client.get("/", "");
+        let interim = client.get("/", "");
+        assert_eq!((interim.status, interim.header("link")), (103, Some("x")), "passed on");
+        let reply = client.reply();
         assert_eq!((reply.status, reply.text().as_str()), (200, "hello"));
         assert_eq!(reply.header("link"), None);
     }
-    assert_eq!(upstream.connections(), 1);
+    // HTTP/1.0 has none.
+    let mut old = Client::connect(gateway.address());
+    assert_eq!(old.send("GET / HTTP/1.0\r\n\r\n").reply().status, 200);
 }
 
 #[test]
@@ -202,7 +206,8 @@ fn a_head_that_trickles_is_the_same_head() {
     let gateway = start(&upstream);
     let mut client = Client::connect(gateway.address());
     for _ in 0..3 {
-        let reply = client.get("/", "");
+        assert_eq!(client.get("/", "").status, 103);
+        let reply = client.reply();
         assert_eq!((reply.status, reply.text().as_str()), (200, "hello"));
     }
     assert_eq!(upstream.connections(), 1);

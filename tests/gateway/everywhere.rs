@@ -59,7 +59,7 @@ routes:
         ("GET /nowhere", "", 404),
         ("PUT /a", "", 405),
         ("TRACE /a", "", 405),
-        ("OPTIONS *", "", 400),
+        ("OPTIONS *", "", 200),
         ("GET /%zz", "", 400),
         ("GET /a b", "", 400),
         ("GET http://[/", "", 400),

@@ -20,7 +20,7 @@ fn a_request_goes_through_and_its_answer_comes_back() {
     assert_eq!((reply.status, reply.text()), (200, "hello".to_owned()));
     let seen = &upstream.texts()[0];
     assert!(seen.starts_with("GET /items/5?page=2 HTTP/1.1\r\n"), "{seen}");
-    for line in ["host: gateway.test", "x-own: kept", "x-forwarded-for: 127.0.0.1"] {
+    for line in ["Host: gateway.test", "X-Own: kept", "x-forwarded-for: 127.0.0.1"] {
         assert!(seen.contains(line), "{line} in {seen}");
     }
 }

@@ -252,7 +252,7 @@ fn a_malformed_chunk_is_the_clients_fault() {
     assert_eq!(gateway.metric("tidegate_upstream_failures_total{upstream=\"origin\""), 0);
     let good = "5;a=b\r\nhello\r\n0\r\nX-Sum: 1\r\n\r\n";
     assert_passes(&gateway, &post("Transfer-Encoding: chunked\r\nTrailer: X-Sum", good));
-    assert!(upstream.texts()[0].ends_with("5\r\nhello\r\n0\r\nx-sum: 1\r\n\r\n"));
+    assert!(upstream.texts()[0].ends_with("5\r\nhello\r\n0\r\nX-Sum: 1\r\n\r\n"));
 }
 
 #[test]

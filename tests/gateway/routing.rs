@@ -85,7 +85,7 @@ fn paths_without_a_normal_form_are_refused() {
         assert!(reply.json()["detail"].as_str().is_some_and(|detail| detail.contains("path")));
     }
     let mut client = Client::connect(gateway.address());
-    assert_eq!(client.send("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n").reply().status, 400);
+    assert_eq!(client.send("GET * HTTP/1.1\r\nHost: a\r\n\r\n").reply().status, 400);
     assert_eq!(upstream.count(), 0);
 }
 
@@ -136,8 +136,8 @@ fn the_upstream_is_sent_the_normal_form_and_the_query_untouched() {
         .collect();
     assert_eq!(lines(&upstream), wanted);
     let seen = upstream.texts();
-    assert!(seen[seen.len() - 1].contains("\r\nhost: other.test:81\r\n"));
-    assert!(seen[0].contains("\r\nhost: gateway.test\r\n"));
+    assert!(seen[seen.len() - 1].contains("\r\nHost: other.test:81\r\n"));
+    assert!(seen[0].contains("\r\nHost: gateway.test\r\n"));
 }
 
 #[test]
@@ -220,9 +220,8 @@ fn headers_of_one_connection_do_not_go_on() {
     ] {
         assert!(!seen.contains(&format!("\r\n{name}:")), "{name} in {seen}");
     }
-    for name in
-        ["host: gateway.test", "x-forwarded-for: 127.0.0.1", "x-yours: 1", "via: 1.1 tidegate"]
-    {
+    for name in ["host: gateway.test", "x-forwarded-for: 127.0.0.1", "x-yours: 1"] {
         assert!(seen.contains(&format!("\r\n{name}\r\n")), "{name} in {seen}");
     }
+    assert!(seen.contains("\r\nvia: 1.1 tidegate-"), "{seen}");
 }

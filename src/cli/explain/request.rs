@@ -1,10 +1,7 @@
 use std::net::IpAddr;
 
-use http::request::Parts;
-
 use crate::error::GatewayError;
-use crate::framing::HeadBounds;
-use crate::framing::head::Length;
+use crate::framing::{HeadBounds, RequestHead};
 
 /// A request as a client would send it.
 pub(super) struct Request {
@@ -49,27 +46,11 @@ impl Request {
         Ok(Self { peer, head: head.into_bytes() })
     }
 
-    /// Reads the head as a connection does; tells the body's length in bytes, where one is announced.
-    pub(super) fn parts(&self, bounds: HeadBounds) -> Result<(Parts, u64), GatewayError> {
-        let checked = bounds.check(&self.head).map_err(GatewayError::Framing)?;
+    /// Reads the head as a connection does.
+    pub(super) fn read(&self, bounds: HeadBounds) -> Result<RequestHead, GatewayError> {
+        let read = RequestHead::read(&self.head, bounds).map_err(GatewayError::Framing)?;
         // The head ends in an empty line, so it is whole.
-        let (length, body) = checked.ok_or(GatewayError::Target)?;
-        let mut lines =
-            self.head[..length].split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
-        let mut words = lines.next().unwrap_or_default().split(|byte| *byte == b' ');
-        let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-        let mut request = http::Request::builder().method(method).uri(target);
-        for line in lines.filter(|line| !line.is_empty()) {
-            let colon = memchr::memchr(b':', line).unwrap_or(line.len());
-            let value = line.get(colon + 1..).unwrap_or_default().trim_ascii();
-            request = request.header(&line[..colon], value);
-        }
-        let request = request.body(()).map_err(|_| GatewayError::Target)?;
-        let body = match body {
-            Length::Known(bytes) => bytes,
-            Length::Chunked => 0,
-        };
-        Ok((request.into_parts().0, body))
+        read.map(|(head, _)| head).ok_or(GatewayError::Target)
     }
 }
 

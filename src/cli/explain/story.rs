@@ -1,12 +1,11 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use http::request::Parts;
-use http::{HeaderMap, header};
 use serde::Serialize;
 
 use super::request::Request;
 use crate::error::GatewayError;
+use crate::framing::{Fields, Length, RequestHead};
 use crate::identity::{Caller, KeyValues, Secret};
 use crate::limit::{Millis, Verdict};
 use crate::plan::{self, Asked, Matched};
@@ -96,11 +95,15 @@ impl Story {
         now: Millis,
     ) -> Result<(), (GatewayError, Option<&'s Route>)> {
         let early = |error| (error, None);
-        let (mut parts, body) = request.parts(snapshot.http.head).map_err(early)?;
-        self.method = parts.method.to_string();
-        let expects = parts.headers.contains_key(header::EXPECT);
-        plan::screen(&mut parts, expects).map_err(early)?;
-        let asked = Asked::read(snapshot, request.peer, &parts).map_err(early)?;
+        let head = &request.read(snapshot.http.head).map_err(early)?;
+        self.method = head.method.to_string();
+        plan::screen(head).map_err(early)?;
+        if head.is_about_server() {
+            self.decision = "none";
+            self.status = Some(200);
+            return Ok(());
+        }
+        let asked = Asked::read(snapshot, request.peer, head).map_err(early)?;
         self.host = asked.host.to_string();
         self.path = asked.path.to_string();
         self.client = asked.client.to_string();
@@ -112,15 +115,14 @@ impl Story {
         })?;
         let route = &snapshot.routes[matched.index];
         self.route = Some(route.name.to_string());
-        self.routed(snapshot, &matched, &parts, body, now).map_err(|error| (error, Some(route)))
+        self.routed(snapshot, &matched, head, now).map_err(|error| (error, Some(route)))
     }
 
     fn routed(
         &mut self,
         snapshot: &Snapshot,
         matched: &Matched<'_>,
-        parts: &Parts,
-        body: u64,
+        head: &RequestHead,
         now: Millis,
     ) -> Result<(), GatewayError> {
         let route = matched.route;
@@ -140,8 +142,10 @@ impl Story {
         }
         looks?;
         let (asks, values) = (asks?, values.map_err(GatewayError::Ambiguous)?);
-        let forwarded = matched.forwarded(parts)?;
-        if body > route.max_body {
+        let path = plan::forwarded_path(&self.path, route.strip_prefix.as_deref());
+        let forwarded =
+            head.query().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
+        if matches!(head.body, Length::Known(length) if length > route.max_body) {
             return Err(GatewayError::BodyTooLong);
         }
         self.decision = "none";
@@ -150,7 +154,7 @@ impl Story {
             let verdict = Memory::new(charges.len()).charge(&charges, now);
             let told = Told { route, asks: &asks };
             self.limited(told, values, &verdict);
-            let cross_origin = parts.headers.contains_key(header::ORIGIN);
+            let cross_origin = head.fields.contains("origin");
             self.rate_headers(snapshot, told, &verdict, cross_origin);
             if !verdict.admitted {
                 return Err(GatewayError::Refused(Box::new(verdict)));
@@ -167,8 +171,7 @@ impl Story {
         match &upstream.kind {
             Kind::Respond(fixed) => self.status = Some(fixed.status.as_u16()),
             Kind::Servers(servers) => {
-                let sent = forwarded.as_ref().unwrap_or(&parts.uri);
-                self.forwarded = sent.path_and_query().map(ToString::to_string);
+                self.forwarded = Some(forwarded);
                 let targets = servers.targets.iter();
                 self.targets = targets.map(|at| format!("http://{}", at.authority())).collect();
             }
@@ -211,23 +214,21 @@ impl Story {
         verdict: &Verdict,
         cross_origin: bool,
     ) {
-        let names: Vec<_> = told.route.limits.iter().map(|used| used.resource.clone()).collect();
-        let mut headers = HeaderMap::new();
-        respond::rate_headers(&mut headers, told, &names, verdict, snapshot.headers, cross_origin);
-        self.add_headers(&headers);
+        let mut fields = Fields::new();
+        respond::rate_headers(&mut fields, told, verdict, snapshot.headers, cross_origin);
+        self.add_headers(&fields);
     }
 
     fn refused(&mut self, error: &GatewayError, route: Option<&Route>) {
-        let answer = respond::error(error, route, "", HeaderMap::new());
-        self.status = Some(answer.status().as_u16());
+        let reply = respond::error(error, route, "");
+        self.status = Some(reply.status.as_u16());
         self.reason = Some(error.detail());
-        self.add_headers(answer.headers());
+        self.add_headers(&reply.fields);
     }
 
-    fn add_headers(&mut self, headers: &HeaderMap) {
-        let told = headers.iter().map(|(name, value)| {
-            (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned())
-        });
+    fn add_headers(&mut self, fields: &Fields) {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let told = fields.iter().map(|(name, value)| (text(name), text(value)));
         self.headers.extend(told);
     }
 

@@ -158,8 +158,7 @@ routes:
                 query:NAME";
     let top = "listen, workers, admin, drain_timeout, access_log, http, client, headers, store, \
                upstreams, limits, throttle, routes";
-    let route =
-        "name, match, upstream, status, limits, throttle, strip_prefix, request_timeout, max_body";
+    let route = "name, match, upstream, status, limits, throttle, strip_prefix, request_timeout, answer_idle_timeout, answer_timeout, max_body";
     let line = |key: &str| format!("expected a line `{key}: ...` in this section");
     let expected = [
         format!("1:1: unknown key `upstream`, expected `upstreams` (the keys here: {top})"),

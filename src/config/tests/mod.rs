@@ -60,7 +60,7 @@ fn what_is_left_out_has_its_default() {
     assert_eq!((&limit.cost, limit.reserve), (&Cost::Fixed(1), Reserve::Off));
     assert_eq!((limit.enforce, limit.on_failure), (true, OnFailure::Local));
     let route = &config.routes[0];
-    assert_eq!((route.max_body, route.request_timeout), (Size(10 << 20), Duration::from_secs(60)));
+    assert_eq!((route.max_body, route.request_timeout), (Size(10 << 20), Timeout::from_secs(60)));
     assert!(route.throttle && route.matches.methods.is_empty() && route.matches.host.is_none());
 }
 

@@ -1,10 +1,23 @@
 use super::*;
 use proptest::prelude::*;
 
+const BOUNDS: HeadBounds = HeadBounds { bytes: 1 << 20, headers: 100 };
+
 fn request(head: &str) -> Result<Length, Fault> {
-    let (end, length) = check_request(head.as_bytes(), 100)?.expect("a whole head");
+    let (read, end) = RequestHead::read(head.as_bytes(), BOUNDS)?.expect("a whole head");
     assert_eq!(end, head.len());
-    Ok(length)
+    Ok(read.body)
+}
+
+/// What is read of a request's head that comes in pieces of `step`: the head, or its fault.
+fn in_pieces(head: &[u8], step: usize) -> Result<Option<(RequestHead, usize)>, Fault> {
+    let mut parser = HeadParser::request(BOUNDS);
+    for end in (0..head.len()).step_by(step).skip(1).chain([head.len()]) {
+        if let Some(length) = parser.parse(&head[..end])? {
+            return Ok(Some((parser.finish(&head[..length])?, length)));
+        }
+    }
+    Ok(None)
 }
 
 #[test]
@@ -71,34 +84,72 @@ fn what_has_two_readings_is_refused() {
 }
 
 #[test]
-fn every_target_that_passes_is_one_to_the_library_too() {
-    for byte in 0..=255 {
-        for target in [[b'/', byte, b'a'].as_slice(), &[b'/', b'?', byte], &[byte, b'/']] {
-            let passes = is_target(target);
-            assert!(!passes || http::Uri::try_from(target).is_ok(), "{target:?}");
-        }
+fn heads_are_bounded_in_headers_and_in_bytes() {
+    let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "A: b\r\n".repeat(99));
+    let bounded = |bytes, headers| {
+        let bounds = HeadBounds { bytes, headers };
+        RequestHead::read(head.as_bytes(), bounds).map(|read| read.map(|(_, length)| length))
+    };
+    assert_eq!(bounded(head.len(), 100), Ok(Some(head.len())));
+    assert_eq!(bounded(head.len(), 99), Err(Fault::HeadTooLarge));
+    assert_eq!(bounded(head.len() - 1, 100), Err(Fault::HeadTooLarge));
+    assert_eq!(bounded(10, 100), Err(Fault::TargetTooLong));
+    let unfinished = HeadBounds { bytes: 20, headers: 100 };
+    for (sent, fault) in [
+        ("GET /", None),
+        ("GET /aaaaaaaaaaaaaaaaaaaaa", Some(Fault::TargetTooLong)),
+        ("GET / HTTP/1.1\r\nA: bbbbbbb", Some(Fault::HeadTooLarge)),
+    ] {
+        assert_eq!(RequestHead::read(sent.as_bytes(), unfinished).err(), fault, "{sent}");
     }
-    for target in ["/a?b=c|d", "/a?x=[1]&y={z}", "http://a:80/x?y", "*", "/%7e'(a);b@c,$!"] {
-        assert!(is_target(target.as_bytes()), "{target}");
-    }
-    for target in ["/a#b", "/\u{e9}", "/a\\b", "a/b", "//\t", "http://[::1/"] {
-        assert!(!is_target(target.as_bytes()), "{target}");
-    }
-    let long = [b"GET /".to_vec(), vec![b'a'; MAX_TARGET], b" HTTP/1.1\r\n".to_vec()].concat();
-    assert_eq!(check_request(&long, 100), Err(Fault::TargetTooLong));
 }
 
 #[test]
-fn headers_are_counted() {
-    let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "A: b\r\n".repeat(99));
-    assert_eq!(check_request(head.as_bytes(), 100), Ok(Some((head.len(), Length::Known(0)))));
-    assert_eq!(check_request(head.as_bytes(), 99), Err(Fault::HeadTooLarge));
+fn a_head_is_read_once_in_whatever_pieces_it_comes() {
+    let head =
+        b"POST /a?b HTTP/1.1\r\nHost: a\r\nConnection: close, X-A\r\nExpect: 100-continue\r\n\
+        X-A:\t 1 \r\nx-a:2\r\nContent-Length: 3\r\n\r\nabc";
+    for step in 1..head.len() {
+        let (read, length) = in_pieces(head, step).unwrap().expect("a whole head");
+        assert_eq!(length, head.len() - 3, "step {step}");
+        assert_eq!((read.path(), read.query(), read.body), ("/a", Some("b"), Length::Known(3)));
+        assert_eq!(read.fields.get_all("X-A").collect::<Vec<_>>(), [b"1", b"2"]);
+        let connection = Connection { close: true, keep_alive: false, names: true };
+        assert_eq!((read.connection, read.expects), (connection, true));
+    }
+}
+
+/// The work for a head does not depend on the pieces that it comes in.
+#[test]
+fn a_head_that_trickles_is_not_read_anew() {
+    let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{}", "A: b\r\n".repeat(90));
+    let mut parser = HeadParser::request(BOUNDS);
+    for end in 0..=head.len() {
+        assert_eq!(parser.parse(&head.as_bytes()[..end]), Ok(None));
+        assert_eq!(parser.searched, end, "everything is looked at once");
+    }
+}
+
+#[test]
+fn a_connection_goes_on_as_its_version_and_its_options_say() {
+    for (version, options, goes_on) in [
+        ("1.1", "", true),
+        ("1.1", "Connection: close\r\n", false),
+        ("1.1", "Connection: keep-alive, CLOSE\r\n", false),
+        ("1.1", "Connection: keep-alive\r\nConnection: close\r\n", false),
+        ("1.0", "", false),
+        ("1.0", "Connection: Keep-Alive\r\n", true),
+    ] {
+        let head = format!("GET / HTTP/{version}\r\nHost: a\r\n{options}\r\n");
+        let (head, _) = RequestHead::read(head.as_bytes(), BOUNDS).unwrap().unwrap();
+        assert_eq!(head.is_persistent(), goes_on, "{version} {options}");
+    }
 }
 
 #[test]
 fn answers_are_checked_likewise() {
     let answer =
-        |head: &str| AnswerHead::check(head.as_bytes()).map(|h| h.expect("a whole head").status);
+        |head: &str| AnswerHead::read(head.as_bytes()).map(|h| h.expect("a whole head").0.status);
     assert_eq!(answer("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n"), Ok(200));
     assert_eq!(answer("HTTP/1.0 404\r\n\r\n"), Ok(404));
     for (head, fault) in [
@@ -124,41 +175,37 @@ fn answers_are_checked_likewise() {
 
 proptest! {
     #[test]
-    fn control_characters_are_found_wherever_they_stand(
-        mut line in prop::collection::vec(b' '..=b'~', 1..40), at: prop::sample::Index, byte: u8,
-    ) {
-        let at = at.index(line.len());
-        line[at] = byte;
-        prop_assert_eq!(has_control(&line), byte.is_ascii_control() && byte != b'\t');
-    }
-
-    #[test]
     fn no_bytes_panic(bytes: Vec<u8>) {
-        let _ = check_request(&bytes, 100);
-        let _ = AnswerHead::check(&bytes);
+        let _ = RequestHead::read(&bytes, BOUNDS);
+        let _ = AnswerHead::read(&bytes);
     }
 
     #[test]
-    fn a_head_is_whole_at_its_last_byte_and_not_before(cut in 0usize..46) {
+    fn a_head_is_whole_at_its_last_byte_and_not_before(cut in 0usize..47) {
         let head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc";
-        prop_assert_eq!(check_request(&head[..cut], 100), Ok(None));
-        prop_assert_eq!(check_request(head, 100), Ok(Some((47, Length::Known(3)))));
+        prop_assert!(RequestHead::read(&head[..cut], BOUNDS).unwrap().is_none());
+        let (read, length) = RequestHead::read(head, BOUNDS).unwrap().unwrap();
+        prop_assert_eq!((length, read.body), (47, Length::Known(3)));
     }
 
     #[test]
-    fn what_passes_has_one_length(lines in prop::collection::vec(
+    fn what_passes_has_one_length_and_one_reading(lines in prop::collection::vec(
         prop::sample::select(vec![
             "Host: a", "Content-Length: 3", "content-length: 4", "Transfer-Encoding: chunked",
             "TRANSFER-ENCODING: gzip", "A: b", " c", "Content-Length : 3",
-        ]), 0..5))
+        ]), 0..5), step in 1usize..40)
     {
         let head = format!("POST / HTTP/1.1\r\n{}\r\n\r\n", lines.join("\r\n"));
-        if let Ok(Some((_, length))) = check_request(head.as_bytes(), 100) {
-            let lower = head.to_ascii_lowercase();
+        let whole = RequestHead::read(head.as_bytes(), BOUNDS);
+        let pieces = in_pieces(head.as_bytes(), step);
+        prop_assert_eq!(whole.as_ref().err(), pieces.as_ref().err());
+        if let (Ok(Some((head, length))), Ok(Some((other, other_length)))) = (whole, pieces) {
+            prop_assert_eq!((length, head.body), (other_length, other.body));
+            let lower = lines.join(" ").to_ascii_lowercase();
             let lengths = lower.matches("content-length").count();
             let codings = lower.matches("transfer-encoding").count();
             prop_assert!(lengths + codings <= 1);
-            prop_assert_eq!(length == Length::Chunked, codings == 1);
+            prop_assert_eq!(head.body == Length::Chunked, codings == 1);
         }
     }
 }

@@ -1,0 +1,91 @@
+//! Which bytes may stand where in a head. Pure.
+
+/// Whether a control character other than a tab stands in `line`. Eight bytes at a time; the last
+/// eight are looked at as one word, whatever has been seen of them.
+pub(super) fn has_control(line: &[u8]) -> bool {
+    let (words, rest) = line.as_chunks::<8>();
+    let last = line.last_chunk::<8>().filter(|_| !rest.is_empty());
+    let suspect = match last {
+        None if words.is_empty() => true,
+        _ => words.iter().chain(last).any(|word| word_has_control(u64::from_le_bytes(*word))),
+    };
+    suspect && line.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t')
+}
+
+/// Whether one of eight bytes may be below 0x20, or 0x7f. A borrow can raise a false suspicion, never
+/// hide a true one.
+fn word_has_control(word: u64) -> bool {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    const TOPS: u64 = ONES * 0x80;
+    let below = word.wrapping_sub(ONES * 0x20) & !word;
+    let delete = word ^ (ONES * 0x7f);
+    let is_delete = delete.wrapping_sub(ONES) & !delete;
+    (below | is_delete) & TOPS != 0
+}
+
+/// Whether `bytes` are a token: RFC 9110, 5.6.2.
+pub(super) fn is_token(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && token_length(bytes) == bytes.len()
+}
+
+/// How many bytes at the start of `bytes` a token may have.
+pub(super) fn token_length(bytes: &[u8]) -> usize {
+    bytes.iter().position(|&byte| !is_token_byte(byte)).unwrap_or(bytes.len())
+}
+
+/// Whether `byte` may stand in a token.
+pub(super) fn is_token_byte(byte: u8) -> bool {
+    TOKEN[usize::from(byte)]
+}
+
+/// Whether `byte` may stand in a request's target. Browsers send some more characters than RFC 3986
+/// has, and those without another meaning pass.
+pub(super) fn is_target_byte(byte: u8) -> bool {
+    !matches!(byte, 0..=b' ' | 0x7f.. | b'#' | b'<' | b'>' | b'\\')
+}
+
+static TOKEN: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let b = byte as u8;
+        table[byte] = b.is_ascii_alphanumeric()
+            || matches!(
+                b,
+                b'!' | b'#'
+                    | b'$'
+                    | b'%'
+                    | b'&'
+                    | b'\''
+                    | b'*'
+                    | b'+'
+                    | b'-'
+                    | b'.'
+                    | b'^'
+                    | b'_'
+                    | b'`'
+                    | b'|'
+                    | b'~'
+            );
+        byte += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn control_characters_are_found_wherever_they_stand(
+            mut line in prop::collection::vec(b' '..=b'~', 1..40), at: prop::sample::Index, byte: u8,
+        ) {
+            let at = at.index(line.len());
+            line[at] = byte;
+            prop_assert_eq!(has_control(&line), byte.is_ascii_control() && byte != b'\t');
+        }
+    }
+}

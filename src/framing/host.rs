@@ -1,0 +1,86 @@
+//! The host that a request is for. Pure.
+
+use super::fault::Fault;
+
+/// The longest `Host`, in bytes: a name of the domain name system, and a port.
+pub const MAX_HOST: usize = 255;
+
+/// Checks a `Host`: RFC 9110, 7.2 and RFC 3986, 3.2.2, for what a gateway serves: a name whose labels
+/// are not empty, an address or `[v6]`, and a port. One final dot is allowed.
+pub fn check(value: &[u8]) -> Result<(), Fault> {
+    if value.is_empty() {
+        return Err(Fault::HostMissing);
+    }
+    let (host, port) = match value.iter().rposition(|&b| b == b':') {
+        Some(colon) if !value[colon..].contains(&b']') => (&value[..colon], &value[colon + 1..]),
+        _ => (value, &b""[..]),
+    };
+    let literal = host.strip_prefix(b"[").and_then(|rest| rest.strip_suffix(b"]"));
+    let well_formed = match literal {
+        Some(inner) => {
+            std::str::from_utf8(inner).is_ok_and(|text| text.parse::<std::net::Ipv6Addr>().is_ok())
+        }
+        None => is_name(host.strip_suffix(b".").unwrap_or(host)),
+    };
+    let port_fits = match port {
+        [] => true,
+        _ if port.len() > 5 || !port.iter().all(u8::is_ascii_digit) => false,
+        _ => port.iter().fold(0, |sum, digit| sum * 10 + u32::from(digit - b'0')) <= 65_535,
+    };
+    if well_formed && port_fits && value.len() <= MAX_HOST {
+        Ok(())
+    } else {
+        Err(Fault::HostMalformed)
+    }
+}
+
+fn is_name(name: &[u8]) -> bool {
+    let mut last = b'.';
+    for &byte in name {
+        let fits = match byte {
+            b'.' => last != b'.',
+            _ => byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'),
+        };
+        if !fits {
+            return false;
+        }
+        last = byte;
+    }
+    last != b'.'
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_a_name_or_an_address_and_a_port() {
+        for host in ["a", "a.b", "a.b.", "a_b-c.d:80", "a:", "192.0.2.1:65535", "[::1]", "[::1]:80"]
+        {
+            assert_eq!(check(host.as_bytes()), Ok(()), "{host}");
+        }
+        let long = "a.".repeat(128);
+        for host in [
+            ".",
+            "a..",
+            "..a",
+            "a..b",
+            "a b",
+            "a/b",
+            "a@b",
+            "a:b",
+            "a:65536",
+            "a:+1",
+            "[::1",
+            "::1",
+            "[a]",
+            "a%2eb",
+            "a,b",
+            ":80",
+            long.as_str(),
+        ] {
+            assert_eq!(check(host.as_bytes()), Err(Fault::HostMalformed), "{host}");
+        }
+        assert_eq!(check(b""), Err(Fault::HostMissing));
+    }
+}

@@ -1,0 +1,169 @@
+//! What a request asks for: RFC 9112, 3.2. Pure.
+
+use std::ops::Range;
+
+use http::Method;
+
+use super::{characters::is_target_byte, fault::Fault, head::RequestHead, host};
+
+/// A request's target, as places in its head.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Target {
+    pub(super) form: Form,
+    /// Empty where the target has no path, which means `/`.
+    path: Range<usize>,
+    /// Without the question mark.
+    query: Option<Range<usize>>,
+}
+
+/// The forms of a target.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Form {
+    /// `/items?x=1`.
+    Origin,
+    /// `http://api.example.com/items`, and where its authority stands.
+    Absolute { authority: Range<usize> },
+    /// `*`, of `OPTIONS` alone.
+    Asterisk,
+    /// `host:port`, of `CONNECT` alone.
+    Authority,
+}
+
+impl Target {
+    /// Reads `target`, which stands at `at` in its head.
+    pub(super) fn parse(target: &[u8], at: usize, method: &Method) -> Result<Self, Fault> {
+        if target.is_empty() || !target.iter().all(|byte| is_target_byte(*byte)) {
+            return Err(Fault::RequestLine);
+        }
+        let whole = at..at + target.len();
+        if target[0] == b'/' {
+            return Ok(Self::with_path(Form::Origin, target, whole));
+        }
+        if *method == Method::CONNECT {
+            return Ok(Self { form: Form::Authority, path: whole, query: None });
+        }
+        if target == b"*" {
+            let form = Form::Asterisk;
+            let target = Self { form, path: whole, query: None };
+            return if *method == Method::OPTIONS { Ok(target) } else { Err(Fault::RequestLine) };
+        }
+        Self::absolute(target, at, method)
+    }
+
+    fn absolute(target: &[u8], at: usize, method: &Method) -> Result<Self, Fault> {
+        let scheme = [&b"http://"[..], b"https://"].into_iter().find(|scheme| {
+            target.get(..scheme.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(scheme))
+        });
+        let scheme = scheme.ok_or(Fault::RequestLine)?.len();
+        let rest = &target[scheme..];
+        let length = rest.iter().position(|b| matches!(b, b'/' | b'?')).unwrap_or(rest.len());
+        host::check(&rest[..length]).map_err(|_| Fault::HostMalformed)?;
+        let start = at + scheme + length;
+        let authority = at + scheme..start;
+        if rest.len() == length && *method == Method::OPTIONS {
+            // RFC 9112, 3.2.4: the last proxy sends on `*`.
+            return Ok(Self { form: Form::Asterisk, path: start..start, query: None });
+        }
+        let form = Form::Absolute { authority };
+        Ok(Self::with_path(form, &rest[length..], start..at + target.len()))
+    }
+
+    /// `bytes` are a path and a query, and stand at `place`.
+    fn with_path(form: Form, bytes: &[u8], place: Range<usize>) -> Self {
+        match memchr::memchr(b'?', bytes) {
+            Some(mark) => {
+                let mark = place.start + mark;
+                Self { form, path: place.start..mark, query: Some(mark + 1..place.end) }
+            }
+            None => Self { form, path: place, query: None },
+        }
+    }
+}
+
+/// Whether `bytes` may be a target in origin form.
+pub fn is_origin_form(bytes: &[u8]) -> bool {
+    bytes.first() == Some(&b'/') && bytes.iter().all(|byte| is_target_byte(*byte))
+}
+
+impl RequestHead {
+    /// The path as it was sent; `/` where there is none.
+    pub fn path(&self) -> &str {
+        match self.text(&self.target.path) {
+            "" => "/",
+            path => path,
+        }
+    }
+
+    /// The query as it was sent, without the question mark.
+    pub fn query(&self) -> Option<&str> {
+        self.target.query.as_ref().map(|query| self.text(query))
+    }
+
+    /// Whether it asks about the server as a whole: `OPTIONS *`.
+    pub fn is_about_server(&self) -> bool {
+        self.target.form == Form::Asterisk
+    }
+
+    fn text(&self, place: &Range<usize>) -> &str {
+        let bytes = self.fields.bytes().get(place.clone()).unwrap_or_default();
+        // A target is ASCII.
+        std::str::from_utf8(bytes).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::head::HeadBounds;
+    use super::*;
+
+    fn read(line: &str) -> Result<RequestHead, Fault> {
+        let head = format!("{line} HTTP/1.1\r\nHost: a\r\n\r\n");
+        let bounds = HeadBounds { bytes: 1 << 20, headers: 10 };
+        Ok(RequestHead::read(head.as_bytes(), bounds)?.expect("a whole head").0)
+    }
+
+    #[test]
+    fn every_form_has_its_path_its_query_and_its_host() {
+        for (line, path, query, host) in [
+            ("GET /a?b=c|d", "/a", Some("b=c|d"), "a"),
+            ("GET /a?", "/a", Some(""), "a"),
+            ("GET /a?b?c", "/a", Some("b?c"), "a"),
+            ("GET //a", "//a", None, "a"),
+            ("GET /{x}|`^\"", "/{x}|`^\"", None, "a"),
+            ("GET http://b:81/x?y", "/x", Some("y"), "b:81"),
+            ("GET HTTPS://b", "/", None, "b"),
+            ("GET http://b?y", "/", Some("y"), "b"),
+        ] {
+            let head = read(line).unwrap_or_else(|fault| panic!("{line}: {fault}"));
+            assert_eq!((head.path(), head.query()), (path, query), "{line}");
+            assert_eq!(head.fields.get("host"), Some(host.as_bytes()), "{line}");
+            assert!(!head.is_about_server());
+        }
+        for line in ["OPTIONS *", "OPTIONS http://b", "OPTIONS https://b:1"] {
+            assert!(read(line).unwrap().is_about_server(), "{line}");
+        }
+        assert_eq!(read("CONNECT a:80").unwrap().method, Method::CONNECT);
+    }
+
+    #[test]
+    fn other_targets_are_refused() {
+        for line in [
+            "GET *",
+            "GET a/b",
+            "GET a:80",
+            "GET ftp://a/x",
+            "GET http:/a",
+            "GET /a#b",
+            "GET /a\\b",
+            "GET /a<b",
+            "GET /\u{e9}",
+            "GET http//a/",
+        ] {
+            assert_eq!(read(line).err(), Some(Fault::RequestLine), "{line}");
+        }
+        for line in ["GET http://user@a/x", "GET http://a!b/x", "GET http:///x", "GET http://[::1/"]
+        {
+            assert_eq!(read(line).err(), Some(Fault::HostMalformed), "{line}");
+        }
+    }
+}
