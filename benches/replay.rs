@@ -55,9 +55,9 @@ static OWN: LazyLock<Vec<u8>> = LazyLock::new(|| {
             time,
             client: client.into(),
             token: Some(u64::from(u32::from_be_bytes(client)).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
-            method: "GET",
-            host: "api.example.com",
-            path: &path,
+            method: b"GET",
+            host: b"api.example.com",
+            path: path.as_bytes(),
             route: "items",
             status: 200,
             bytes: 5_120,
@@ -65,7 +65,11 @@ static OWN: LazyLock<Vec<u8>> = LazyLock::new(|| {
             delay: Duration::ZERO,
             limit: "admitted",
             complete: true,
-            request_id: "520e7ab9db66c88e2b71a8d7bc122259",
+            upstream: "127.0.0.1:9000",
+            upstream_time: Some(Duration::from_millis(1)),
+            attempts: 1,
+            cut: None,
+            request_id: b"520e7ab9db66c88e2b71a8d7bc122259",
         };
         log.extend_from_slice(line.json().as_bytes());
         log.push(b'\n');

@@ -52,6 +52,7 @@ impl Reloader {
                 }
                 let generation = self.shared.live.replace(snapshot);
                 self.shared.metrics.reloads.fetch_add(1, Ordering::Relaxed);
+                self.shared.reopen_logs();
                 tracing::info!(%path, generation, "the configuration was reloaded");
                 Ok(generation)
             }

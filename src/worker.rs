@@ -304,6 +304,7 @@ impl Worker {
                 true
             });
             self.gateway.renew();
+            self.gateway.flush_log();
             if count % POOL_SWEEP == 0 {
                 self.gateway.sweep();
             }

@@ -39,7 +39,8 @@ const MAY_IMPORT: [(&str, &[&str]); 15] = [
     ("clock", &[]),
     ("counter", &[]),
     ("metrics", &["counter"]),
-    ("telemetry", &[]),
+    // Losses are told at most once a minute, by the thread or the worker that finds it due.
+    ("telemetry", &["clock"]),
     ("error", &["framing", "identity", "limit", "route", "snapshot", "throttle", "upstream"]),
     ("snapshot", &["config", "framing", "identity", "limit", "route", "throttle", "upstream"]),
     ("respond", &["error", "limit", "snapshot", "throttle", "upstream"]),

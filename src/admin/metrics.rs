@@ -20,6 +20,7 @@ use crate::{
     limit::OnFailure,
     metrics::LATENCY_BOUNDS,
     store::{Failure, Stats},
+    telemetry::{AccessLog, process_log_dropped},
 };
 
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
@@ -189,9 +190,20 @@ impl Reading {
         add(&mut family, &[("outcome", "faulty")], load(&metrics.reload_faults))?;
         let help = "Generation of the configuration, counted from 1";
         gauge(encoder, "configuration_generation", help, self.0.live.generation())?;
-        let dropped = self.0.access_log.as_ref().map_or(0, crate::telemetry::AccessLog::dropped);
-        let help = "Access lines dropped because the log was slow";
-        add(&mut counter(encoder, "access_log_dropped", help)?, &[], dropped)
+        self.logs(encoder)
+    }
+
+    fn logs(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let of = |count: fn(&AccessLog) -> u64| self.0.access_log.as_ref().map_or(0, count);
+        let help = "Access lines lost: the log was slow, or a write failed";
+        let dropped = of(AccessLog::dropped);
+        add(&mut counter(encoder, "access_log_dropped", help)?, &[], dropped)?;
+        let help = "Writes of the access log that failed";
+        let write_errors = of(AccessLog::write_errors);
+        add(&mut counter(encoder, "access_log_write_errors", help)?, &[], write_errors)?;
+        let help = "Lines of the process's own log lost: stderr was slow, or a write failed";
+        let dropped = process_log_dropped();
+        add(&mut counter(encoder, "process_log_dropped", help)?, &[], dropped)
     }
 }
 

@@ -16,7 +16,11 @@ use crate::{
 /// Runs the gateway on the configuration at `config` until it is told to stop. `log` filters the
 /// process's own log, such as `info` or `tidegate=debug`; `variables` may have its secrets.
 pub(super) fn run(config: &Path, log: &str, variables: Variables<'_>) -> Exit {
-    telemetry::start(log);
+    // Kept to the end: its last lines are written when it is dropped.
+    let _process_log = match telemetry::start(log) {
+        Ok(guard) => guard,
+        Err(error) => return refuse(&StartError::ProcessLog(error)),
+    };
     // Before anything serves: a signal that nobody waits for would end the process at once.
     let (runtime, signals) = match signals() {
         Ok(both) => both,
@@ -47,7 +51,7 @@ fn refuse(error: &StartError) -> Exit {
             eprintln!("{faults}");
             Exit::BadInput
         }
-        StartError::Thread(_) => {
+        StartError::Thread(_) | StartError::ProcessLog(_) => {
             eprintln!("tidegate: {error}");
             Exit::Internal
         }
@@ -58,8 +62,8 @@ fn refuse(error: &StartError) -> Exit {
     }
 }
 
-/// Waits for SIGTERM or SIGINT; reloads at SIGHUP.
-async fn wait(server: &Server, [mut terminate, mut interrupt, mut hangup]: [Signal; 3]) {
+/// Waits for SIGTERM or SIGINT; reloads at SIGHUP, and reopens the access log at SIGUSR1.
+async fn wait(server: &Server, [mut terminate, mut interrupt, mut hangup, mut user1]: [Signal; 4]) {
     loop {
         tokio::select! {
             _ = terminate.recv() => return,
@@ -68,18 +72,20 @@ async fn wait(server: &Server, [mut terminate, mut interrupt, mut hangup]: [Sign
                 // Its outcome is logged where it is known.
                 let _ = server.reloader.reload();
             }
+            _ = user1.recv() => server.reopen_logs(),
         }
     }
 }
 
-/// SIGTERM, SIGINT and SIGHUP, held from now on, and the runtime that they arrive on.
-fn signals() -> io::Result<(Runtime, [Signal; 3])> {
+/// SIGTERM, SIGINT, SIGHUP and SIGUSR1, held from now on, and the runtime that they arrive on.
+fn signals() -> io::Result<(Runtime, [Signal; 4])> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let entered = runtime.enter();
     let signals = [
         signal(SignalKind::terminate())?,
         signal(SignalKind::interrupt())?,
         signal(SignalKind::hangup())?,
+        signal(SignalKind::user_defined1())?,
     ];
     drop(entered);
     Ok((runtime, signals))

@@ -20,7 +20,7 @@ use crate::{
     framing::Wire,
     metrics::RouteCounters,
     respond::Content,
-    telemetry::{AccessLine, AccessLog},
+    telemetry::{AccessLine, AccessWriter},
 };
 
 /// The status that stands in logs where the client was gone before an answer.
@@ -49,7 +49,7 @@ pub(super) struct Account {
 
 /// What the access line needs of the request; kept only where there is an access log.
 pub(super) struct LineDraft {
-    pub(super) log: AccessLog,
+    pub(super) log: Rc<AccessWriter>,
     pub(super) time: u64,
     pub(super) client: IpAddr,
     /// A keyed hash of the access token, where there is one.
@@ -95,18 +95,22 @@ impl Drop for Account {
             line.log.write(&AccessLine {
                 time: line.time,
                 client: line.client,
-                token: line.token,
-                method: line.method.as_ref().map_or("", http::Method::as_str),
-                host: &line.host,
-                path: &line.path,
-                route: &line.route,
+                method: line.method.as_ref().map_or("", http::Method::as_str).as_bytes(),
+                host: line.host.as_bytes(),
+                path: line.path.as_bytes(),
                 status: self.status,
+                route: &line.route,
+                limit: self.limit,
+                token: line.token,
                 bytes: self.bytes,
                 took,
                 delay: self.delay.get(),
-                limit: self.limit,
+                upstream: "",
+                upstream_time: None,
+                attempts: 0,
+                cut: None,
                 complete: self.complete,
-                request_id: &line.request_id,
+                request_id: line.request_id.as_bytes(),
             });
         }
     }

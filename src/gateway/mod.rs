@@ -46,7 +46,7 @@ use crate::{
     respond,
     snapshot::{Action, Route},
     store::{Store, Stores},
-    telemetry::AccessLog,
+    telemetry::{AccessLog, AccessWriter},
     throttle::{Gate, Throttle},
     upstream::{
         Kind, Upstream, UpstreamError,
@@ -74,6 +74,15 @@ pub struct Shared {
     pub serving: AtomicU64,
 }
 
+impl Shared {
+    /// Opens the access log's file anew, as after a rotation. Returns at once.
+    pub fn reopen_logs(&self) {
+        if let Some(log) = &self.access_log {
+            log.reopen();
+        }
+    }
+}
+
 /// One client connection, as its requests see it.
 pub struct Peer {
     /// The connection's state.
@@ -90,6 +99,7 @@ pub struct Gateway {
     shard: Arc<Shard>,
     store: Rc<Store>,
     gate: Option<Rc<Gate>>,
+    access_log: Option<Rc<AccessWriter>>,
     cache: RulesCache,
     ids: visit::RequestIds,
     /// What is counted of requests that no route was found for.
@@ -113,6 +123,7 @@ impl Gateway {
         Self {
             store,
             gate: shared.throttle.as_ref().map(|throttle| Rc::new(throttle.gate())),
+            access_log: shared.access_log.as_ref().map(|log| Rc::new(log.writer())),
             cache: RulesCache::new(&shared.live, &shard, clock.clone()),
             ids: visit::RequestIds::new(),
             unrouted: shard.route(""),
@@ -130,9 +141,17 @@ impl Gateway {
         &self.shard
     }
 
-    /// Closes what has been idle too long.
+    /// Closes what has been idle too long, and leaves rules that were replaced.
     pub fn sweep(&self) {
+        self.cache.get(&self.shared.live, &self.shard);
         self.cache.sweep();
+    }
+
+    /// Hands over access lines that are a second old. To be called every 100 ms or so.
+    pub fn flush_log(&self) {
+        if let Some(log) = &self.access_log {
+            log.flush_if_older(self.clock.get());
+        }
     }
 
     /// Takes anew what requests in flight hold on leases. To be called every 100 ms or so.
@@ -204,7 +223,7 @@ impl Gateway {
         path: &str,
         route: &str,
     ) -> Option<Box<LineDraft>> {
-        let log = self.shared.access_log.as_ref()?;
+        let log = self.access_log.as_ref()?;
         let sources = &rules.snapshot.identity.token;
         let (k0, k1) = self.shared.stores.seed();
         Some(Box::new(LineDraft {
@@ -294,7 +313,7 @@ impl Gateway {
         mut visit: Visit,
         outcome: Result<Response<respond::Content>, GatewayError>,
     ) -> Response<AnswerBody> {
-        if visit.account.line.is_none() && self.shared.access_log.is_some() {
+        if visit.account.line.is_none() && self.access_log.is_some() {
             self.draft_early_line(rules, peer, &mut visit);
         }
         let failed = outcome.is_err();

@@ -309,8 +309,9 @@ proptest! {
         limit in prop::sample::select(vec!["admitted", "refused", "none", "unasked", "throttled"]),
     ) {
         let line = AccessLine {
-            time, client, token, method: &method, host: &host, path: &path, route: "r", status: 200,
-            bytes: 5, took: Duration::from_micros(7), delay: Duration::ZERO, limit, complete: true, request_id: "id",
+            time, client, token, method: method.as_bytes(), host: host.as_bytes(), path: path.as_bytes(),
+            route: "r", status: 200, bytes: 5, took: Duration::from_micros(7), delay: Duration::ZERO, limit,
+            upstream: "", upstream_time: None, attempts: 0, cut: None, complete: true, request_id: b"id",
         };
         let text = line.json();
         let read = Format::Json.parse(text.as_bytes()).unwrap();

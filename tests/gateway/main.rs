@@ -70,5 +70,7 @@ mod replay;
 mod replay_rules;
 // Logs as they are found: foreign, compressed, damaged, hostile.
 mod logs;
+// Where logs go: pipes that are not read, files that are rotated, disks that are full.
+mod log_sinks;
 // Callers ask how they stand, and the operator asks and resets.
 mod status;

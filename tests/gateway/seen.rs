@@ -9,7 +9,8 @@ use crate::{
 
 const SECRETS: [&str; 4] = ["tok-3c7e", "cook-91ab", "query-55f0", "team-d00d"];
 
-/// What the access log at `file` says, once it has `count` lines: the last is written after its answer.
+/// What the access log at `file` says, once it has `count` lines: a worker writes them when they are a
+/// second old. Only those of one worker are in the order in which they ended.
 pub(crate) fn read_lines(file: &Path, count: usize) -> String {
     let mut text = String::new();
     eventually("every line of the access log", || {
@@ -102,7 +103,10 @@ fn each_request_is_one_line_of_the_access_log_without_secrets() {
     let file = folder.path().join("access.log");
     let gateway = start(
         &upstream,
-        &format!("access_log: {}\nclient: {{trusted_proxies: [127.0.0.1/32]}}", file.display()),
+        &format!(
+            "access_log: {}\nworkers: 1\nclient: {{trusted_proxies: [127.0.0.1/32]}}",
+            file.display()
+        ),
     );
     let mut ids = Vec::new();
     for path in ["/items/5", "//items/%35", "/items/6", "/lost", "/nowhere"] {

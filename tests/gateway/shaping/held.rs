@@ -137,7 +137,7 @@ fn the_access_line_tells_the_delay() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("access.log");
     let limit = "algorithm: leaky_bucket, quota: 2, window: 2s, key: []";
-    let log = format!("access_log: {}", file.display());
+    let log = format!("access_log: {}\nworkers: 1", file.display());
     let gateway = Gateway::start(&limited(&upstream, limit, "", &log));
     let mut clients: Vec<_> = (0..2).map(|_| Client::connect(gateway.address())).collect();
     for client in &mut clients {

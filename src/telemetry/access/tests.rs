@@ -1,0 +1,181 @@
+use std::{path::Path, time::Duration};
+
+use super::{super::queue::tests::FakeSink, *};
+
+fn line(path: &str) -> AccessLine<'_> {
+    AccessLine {
+        time: 1_700_000_000_123,
+        client: [192, 0, 2, 1].into(),
+        method: b"GET",
+        host: b"a",
+        path: path.as_bytes(),
+        status: 200,
+        route: "items",
+        limit: "admitted",
+        token: None,
+        bytes: 5,
+        took: Duration::from_micros(1500),
+        delay: Duration::ZERO,
+        upstream: "",
+        upstream_time: None,
+        attempts: 0,
+        cut: None,
+        complete: true,
+        request_id: b"id",
+    }
+}
+
+fn open(sink: &FakeSink, limit: usize) -> (AccessLog, AccessLogGuard) {
+    AccessLog::with_sink(Box::new(sink.clone()), limit).unwrap()
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn lines_are_in_the_file_before_the_guard_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("access.log");
+    let (log, guard) = AccessLog::open(&Destination::File(&path)).unwrap();
+    let writers = [log.writer(), log.writer()];
+    for number in 0..2_000 {
+        writers[number % 2].write(&line(&format!("/{number}")));
+    }
+    drop(writers);
+    drop(guard);
+    let text = read(&path);
+    let mut paths: Vec<u32> = text
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+        .map(|line| line["path"].as_str().unwrap()[1..].parse().unwrap())
+        .collect();
+    paths.sort_unstable();
+    assert_eq!(paths, (0..2_000).collect::<Vec<_>>());
+    assert_eq!((log.dropped(), log.write_errors()), (0, 0));
+}
+
+#[test]
+fn a_full_buffer_is_one_write() {
+    let sink = FakeSink::default();
+    let (log, guard) = open(&sink, WAITING);
+    let writer = log.writer();
+    let length = line("/").json().len() + 1;
+    let lines = 10 * (BUFFER / length);
+    for _ in 0..lines {
+        writer.write(&line("/"));
+    }
+    drop((writer, guard));
+    assert_eq!(sink.text().len(), lines * length);
+    assert!((10..=12).contains(&sink.writes()), "{} writes", sink.writes());
+}
+
+#[test]
+fn a_buffer_is_handed_over_when_it_is_a_second_old() {
+    let sink = FakeSink::default();
+    let (log, guard) = open(&sink, WAITING);
+    let writer = log.writer();
+    let sent = || writer.buffer.borrow().bytes.is_empty();
+    writer.flush_if_older(0);
+    writer.write(&line("/1"));
+    writer.flush_if_older(50_000);
+    writer.write(&line("/2"));
+    writer.flush_if_older(50_000 + MAX_AGE - 1);
+    assert!(!sent());
+    writer.flush_if_older(50_000 + MAX_AGE);
+    assert!(sent());
+    writer.write(&line("/3"));
+    writer.flush_if_older(60_000);
+    assert!(!sent(), "its age is its own first line's");
+    writer.flush();
+    drop((writer, guard));
+    assert_eq!(sink.text().lines().count(), 3);
+    assert_eq!(sink.writes(), 2);
+}
+
+#[test]
+fn a_sink_that_blocks_costs_lines_and_bounded_memory_but_no_time() {
+    let sink = FakeSink::default();
+    sink.block(true);
+    let (log, guard) = open(&sink, 4 * BUFFER);
+    let writer = log.writer();
+    let lines = 20 * BUFFER / line("/").json().len();
+    for _ in 0..lines {
+        writer.write(&line("/"));
+    }
+    let dropped = log.dropped();
+    assert!(dropped > 0);
+    sink.block(false);
+    drop((writer, guard));
+    // What is left in the writer may find the queue full still.
+    let written = sink.text().lines().count() as u64;
+    assert_eq!(written + log.dropped(), lines as u64);
+    assert!(sink.text().len() <= 5 * BUFFER);
+}
+
+#[test]
+fn a_few_old_lines_take_no_whole_buffer_of_what_may_wait() {
+    let sink = FakeSink::default();
+    sink.block(true);
+    let (log, guard) = open(&sink, 2 * BUFFER);
+    let writer = log.writer();
+    for _ in 0..100 {
+        writer.write(&line("/"));
+        writer.flush();
+    }
+    assert_eq!(log.dropped(), 0);
+    sink.block(false);
+    drop((writer, guard));
+    assert_eq!(sink.text().lines().count(), 100);
+}
+
+#[test]
+fn a_line_that_is_longer_than_the_buffer_is_whole() {
+    let sink = FakeSink::default();
+    let (log, guard) = open(&sink, WAITING);
+    let writer = log.writer();
+    let long = "/\u{1}".repeat(BUFFER);
+    for path in ["/", &long, "/"] {
+        writer.write(&line(path));
+    }
+    drop((writer, guard));
+    let text = sink.text();
+    let paths: Vec<String> = text
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+        .map(|line| line["path"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(paths, ["/", &long, "/"]);
+}
+
+#[test]
+fn a_renamed_file_is_left_and_one_that_cannot_be_opened_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let logs = folder.path().join("logs");
+    std::fs::create_dir(&logs).unwrap();
+    let (path, old) = (logs.join("access.log"), logs.join("old"));
+    let (log, guard) = AccessLog::open(&Destination::File(&path)).unwrap();
+    let writer = log.writer();
+    let write = |path: &str| {
+        writer.write(&line(path));
+        writer.flush();
+    };
+    write("/1");
+    std::fs::rename(&path, &old).unwrap();
+    write("/2");
+    log.reopen();
+    write("/3");
+    // Until the thread has opened it.
+    while !path.exists() || read(&path).is_empty() {
+        std::thread::yield_now();
+    }
+    let moved = folder.path().join("moved");
+    std::fs::rename(&logs, &moved).unwrap();
+    log.reopen();
+    write("/4");
+    drop(writer);
+    drop(guard);
+    let count = |name: &str| read(&moved.join(name)).lines().count();
+    assert_eq!((count("old"), count("access.log")), (2, 2));
+    assert_eq!(log.dropped(), 0);
+}

@@ -1,0 +1,294 @@
+use std::{
+    fs::{self, File},
+    io::{self, BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+    process::{Child, Stdio},
+    thread,
+    time::Duration,
+};
+
+use rustix::{
+    fs::{CWD, Mode, OFlags, mkfifoat},
+    process::{Pid, Signal, kill_process},
+};
+use tempfile::TempDir;
+
+use crate::{
+    client::{Client, get},
+    gateway::Gateway,
+    process::{Process, tidegate},
+    seen::read_lines,
+    wait::{eventually, pause, timed},
+};
+
+const HELLO: &str = "upstreams: {hello: {respond: {body: hello}}}
+routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello}]
+";
+
+/// A port that was free a moment ago.
+fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("an address")
+}
+
+fn write_config(folder: &TempDir, listen: SocketAddr, admin: SocketAddr, more: &str) {
+    let text = format!(
+        "listen: [{{address: \"{listen}\"}}]\nadmin: {{address: \"{admin}\"}}\nworkers: 2\n\
+         drain_timeout: 1s\n{more}{HELLO}"
+    );
+    fs::create_dir_all(folder.path().join("config")).expect("a folder");
+    fs::write(folder.path().join("config/tidegate.yaml"), text).expect("a file");
+}
+
+/// The writing end of a pipe that takes no further byte until its other end is read.
+fn full_pipe() -> (io::PipeReader, io::PipeWriter) {
+    let (reader, mut writer) = io::pipe().expect("a pipe");
+    rustix::io::ioctl_fionbio(&writer, true).expect("a pipe of our own");
+    while writer.write(&[b'\n'; 4096]).is_ok() {}
+    while writer.write(b"\n").is_ok() {}
+    rustix::io::ioctl_fionbio(&writer, false).expect("a pipe of our own");
+    (reader, writer)
+}
+
+fn start_blocked(folder: &TempDir, stderr: io::PipeWriter) -> Child {
+    let mut command = tidegate(folder.path(), &[]);
+    command.stdout(Stdio::null()).stderr(stderr).spawn().expect("the binary starts")
+}
+
+/// Ended with the test, however that ends.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn ends_well(child: &mut Ended) {
+    let mut status = None;
+    eventually("it ends", || {
+        status = child.0.try_wait().expect("our own child");
+        status.is_some()
+    });
+    assert_eq!(status.and_then(|status| status.code()), Some(0));
+}
+
+#[test]
+fn a_stderr_that_is_not_read_stops_no_request_and_no_exit() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (listen, admin) = (free_address(), free_address());
+    // The access log goes the same way.
+    write_config(&folder, listen, admin, "access_log: stderr\n");
+    let (reader, writer) = full_pipe();
+    let mut child = Ended(start_blocked(&folder, writer));
+    eventually("it serves", || TcpStream::connect(listen).is_ok());
+    let mut client = Client::connect(listen);
+    for _ in 0..2_000 {
+        assert_eq!(client.get("/a", "").status, 200);
+    }
+    kill_process(Pid::from_child(&child.0), Signal::USR1).expect("a signal to our own child");
+    // Reloads write to the process log, on the control thread.
+    for _ in 0..50 {
+        let mut client = Client::connect(admin);
+        client.send("POST /api/reload HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+        assert_eq!(client.reply().status, 200);
+    }
+    kill_process(Pid::from_child(&child.0), Signal::TERM).expect("a signal to our own child");
+    let ((), took) = timed(|| ends_well(&mut child));
+    assert!(took < Duration::from_secs(12), "{took:?}");
+    drop(reader);
+}
+
+#[test]
+fn a_stderr_that_is_read_again_gets_what_waited() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (listen, admin) = (free_address(), free_address());
+    write_config(&folder, listen, admin, "access_log: stderr\n");
+    let (reader, writer) = full_pipe();
+    let mut child = Ended(start_blocked(&folder, writer));
+    eventually("it serves", || TcpStream::connect(listen).is_ok());
+    assert_eq!(get(listen, "/a", "").status, 200);
+    let reading = thread::spawn(move || {
+        let lines = BufReader::new(reader).lines().map_while(Result::ok);
+        lines.filter(|line| !line.is_empty()).collect::<Vec<_>>()
+    });
+    pause(Duration::from_millis(50));
+    kill_process(Pid::from_child(&child.0), Signal::TERM).expect("a signal to our own child");
+    ends_well(&mut child);
+    let lines = reading.join().expect("it only reads");
+    for line in &lines {
+        serde_json::from_str::<serde_json::Value>(line).unwrap_or_else(|_| panic!("torn: {line}"));
+    }
+    for said in ["\"serving\"", "\"path\":\"/a\"", "\"stopped\""] {
+        assert!(lines.iter().any(|line| line.contains(said)), "{said} in {lines:?}");
+    }
+}
+
+#[test]
+fn a_rotated_log_is_left_alone_after_sigusr1_and_no_line_is_lost() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let free = SocketAddr::from(([127, 0, 0, 1], 0));
+    let (log, old) = (folder.path().join("access.log"), folder.path().join("access.log.1"));
+    write_config(&folder, free, free, &format!("access_log: {}\n", log.display()));
+    let process = Process::start(folder.path(), &[]);
+    let ask = |path: &str| assert_eq!(get(process.address, path, "").status, 200);
+    ask("/first");
+    read_lines(&log, 1);
+    fs::rename(&log, &old).expect("our own file");
+    ask("/second");
+    read_lines(&old, 2);
+    process.signal(Signal::USR1);
+    eventually("there is a new file", || log.exists());
+    ask("/third");
+    assert!(read_lines(&log, 1).contains("/third"));
+    assert_eq!(read_lines(&old, 2).lines().count(), 2);
+    // A reload does the same.
+    fs::rename(&log, folder.path().join("access.log.2")).expect("our own file");
+    process.signal(Signal::HUP);
+    eventually("there is a new file", || log.exists());
+    ask("/fourth");
+    assert!(read_lines(&log, 1).contains("/fourth"));
+}
+
+#[test]
+fn a_log_that_cannot_be_opened_again_stays_open() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let free = SocketAddr::from(([127, 0, 0, 1], 0));
+    let logs = folder.path().join("logs");
+    let (log, moved) = (logs.join("access.log"), folder.path().join("moved"));
+    fs::create_dir(&logs).expect("a folder");
+    write_config(&folder, free, free, &format!("access_log: {}\n", log.display()));
+    let process = Process::start(folder.path(), &[]);
+    fs::rename(&logs, &moved).expect("our own folder");
+    process.signal(Signal::USR1);
+    eventually("it is told", || process.has_said("cannot be reopened").is_some());
+    assert_eq!(get(process.address, "/kept", "").status, 200);
+    assert!(read_lines(&moved.join("access.log"), 1).contains("/kept"));
+}
+
+#[test]
+fn sigusr1_kills_no_gateway_without_a_file() {
+    for destination in ["off", "stderr", "stdout"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let free = SocketAddr::from(([127, 0, 0, 1], 0));
+        write_config(&folder, free, free, &format!("access_log: {destination}\n"));
+        let mut process = Process::start(folder.path(), &[]);
+        process.signal(Signal::USR1);
+        pause(Duration::from_millis(100));
+        assert_eq!(get(process.address, "/", "").status, 200, "{destination}");
+        process.signal(Signal::TERM);
+        assert_eq!(process.ended().code(), Some(0), "{destination}");
+    }
+}
+
+#[test]
+fn lines_that_the_process_log_lost_are_counted_and_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (listen, admin) = (free_address(), free_address());
+    write_config(&folder, listen, admin, "access_log: off\n");
+    let (reader, writer) = full_pipe();
+    let mut child = Ended(start_blocked(&folder, writer));
+    eventually("it serves", || TcpStream::connect(listen).is_ok());
+    // Each reload tells the faults, and they are long.
+    let faulty: Vec<_> = (0..1_000).map(|number| format!("unknown-{number}: 1\n")).collect();
+    write_config(&folder, listen, admin, &faulty.concat());
+    let lost = || {
+        let text = get(admin, "/metrics", "Connection: close\r\n").text();
+        let name = "tidegate_process_log_dropped_total ";
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|count| count.parse::<u64>().ok()).expect("the metric")
+    };
+    eventually("some are lost", || {
+        let mut client = Client::connect(admin);
+        client.send("POST /api/reload HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+        client.reply();
+        lost() > 0
+    });
+    let lost = lost();
+    let mut lines = BufReader::new(reader).lines().map_while(Result::ok);
+    let told = lines.find(|line| line.contains("log lines were lost")).expect("it is told");
+    let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+    assert_eq!((&told["log"], told["dropped"].as_u64()), (&"process".into(), Some(lost)));
+    let reading = thread::spawn(move || lines.count());
+    kill_process(Pid::from_child(&child.0), Signal::TERM).expect("a signal to our own child");
+    ends_well(&mut child);
+    reading.join().expect("it only reads");
+}
+
+fn make_fifo(path: &Path) {
+    mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR).expect("a FIFO");
+}
+
+#[test]
+fn a_fifo_without_a_reader_hangs_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (fifo, (listen, admin)) = (folder.path().join("fifo"), (free_address(), free_address()));
+    make_fifo(&fifo);
+    write_config(&folder, listen, admin, &format!("access_log: {}\n", fifo.display()));
+    let mut child = Ended(
+        tidegate(folder.path(), &[])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the binary starts"),
+    );
+    eventually("it serves", || TcpStream::connect(listen).is_ok());
+    // More than a pipe holds.
+    let mut client = Client::connect(listen);
+    for _ in 0..1_000 {
+        assert_eq!(client.get("/a", "").status, 200);
+    }
+    pause(Duration::from_millis(1_200));
+    let late =
+        File::options().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(&fifo);
+    let mut text = String::new();
+    let mut late = late.expect("our own FIFO");
+    eventually("a reader that comes late gets all", || {
+        let mut buffer = [0; 4_096];
+        while let Ok(count @ 1..) = late.read(&mut buffer) {
+            text.push_str(std::str::from_utf8(&buffer[..count]).expect("text"));
+        }
+        text.lines().count() == 1_000 && text.ends_with('\n')
+    });
+    for line in text.lines() {
+        serde_json::from_str::<serde_json::Value>(line).expect("JSON");
+    }
+    // Full again, and nobody reads: the exit waits a while at the most.
+    for _ in 0..1_000 {
+        assert_eq!(client.get("/a", "").status, 200);
+    }
+    kill_process(Pid::from_child(&child.0), Signal::TERM).expect("a signal to our own child");
+    let ((), took) = timed(|| ends_well(&mut child));
+    assert!(took < Duration::from_secs(8), "{took:?}");
+}
+
+#[test]
+fn writes_that_fail_are_counted_and_stop_nothing() {
+    let gateway = Gateway::start(&format!("access_log: /dev/full\n{HELLO}"));
+    for _ in 0..3 {
+        assert_eq!(get(gateway.address(), "/a", "").status, 200);
+        let failed = gateway.metric("tidegate_access_log_write_errors_total");
+        eventually("a write has failed", || {
+            gateway.metric("tidegate_access_log_write_errors_total") > failed
+        });
+    }
+    gateway.wait_for("tidegate_access_log_dropped_total", 3);
+    assert_eq!(gateway.metric("tidegate_process_log_dropped_total"), 0);
+}
+
+#[test]
+fn a_line_is_there_within_about_a_second() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("access.log");
+    let gateway = Gateway::start(&format!("access_log: {}\n{HELLO}", log.display()));
+    assert_eq!(get(gateway.address(), "/a", "").status, 200);
+    let (_, took) = timed(|| read_lines(&log, 1));
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    // What has not been written by then is written at the stop.
+    assert_eq!(get(gateway.address(), "/b", "").status, 200);
+    drop(gateway);
+    assert_eq!(fs::read_to_string(&log).expect("a log").lines().count(), 2);
+}
