@@ -1,10 +1,10 @@
 //! Counters of what happened, one shard a worker.
 //!
 //! A worker alone writes its shard; a reader adds the shards up. Shards keep their counters by name,
-//! so that a reload loses none.
+//! so that a reload loses none but those of names that it removed.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
@@ -138,6 +138,21 @@ impl Shard {
     }
 }
 
+impl Shard {
+    /// Forgets counters that no rule has any more: all but those of these routes, of these limits on
+    /// their routes and of these upstreams. Those of requests without a route stay.
+    pub fn retain(
+        &self,
+        routes: &BTreeSet<&str>,
+        limits: &BTreeSet<(&str, &str)>,
+        upstreams: &BTreeSet<&str>,
+    ) {
+        self.routes.lock().retain(|name, _| name.is_empty() || routes.contains(&**name));
+        self.limits.lock().retain(|(route, limit), _| limits.contains(&(&**route, &**limit)));
+        self.upstreams.lock().retain(|name, _| upstreams.contains(&**name));
+    }
+}
+
 /// The counters of all workers.
 #[derive(Debug, Default)]
 pub struct Metrics {
@@ -259,6 +274,34 @@ mod tests {
         }
         assert_eq!(metrics.answers()["items"], [0, 6, 0, 0, 0]);
         assert_eq!(metrics.decisions()[&("items".into(), "per-caller".into())], [0, 10, 0, 0]);
+    }
+
+    #[test]
+    fn counters_of_removed_names_are_forgotten() {
+        let metrics = Metrics::default();
+        let shard = metrics.shard();
+        let unrouted = shard.route("");
+        for round in 0..1_000 {
+            let name = format!("route-{round}");
+            let names = |name| [name, "kept"].into_iter().collect();
+            shard.route("kept").answers[1].add(1);
+            shard.route(&name).answers[1].add(1);
+            shard.limit("kept", &name).refused.add(1);
+            shard.limit(&name, "few").refused.add(1);
+            shard.upstream(&name).connect.add(1);
+            shard.retain(&names(&name), &[("kept", &*name)].into(), &names(&name));
+        }
+        unrouted.answers[3].add(7);
+        let answers = metrics.answers();
+        assert_eq!(
+            answers.keys().map(|name| &**name).collect::<Vec<_>>(),
+            ["", "kept", "route-999"]
+        );
+        assert_eq!((answers[""][3], answers["kept"][1]), (7, 1_000));
+        assert_eq!(metrics.latencies().len(), 3);
+        let limit = ("kept".into(), "route-999".into());
+        assert_eq!(metrics.decisions().into_keys().collect::<Vec<_>>(), [limit]);
+        assert_eq!(metrics.upstream_failures().len(), 1);
     }
 
     #[test]

@@ -116,7 +116,24 @@ impl Rules {
             Kind::Servers(servers) => Balance::new(servers.targets.iter().map(pool_of).collect()),
             Kind::Respond(_) => Balance::new(Vec::new()),
         });
-        Self { routes: routes.collect(), balances: balances.collect(), snapshot }
+        let rules = Self { routes: routes.collect(), balances: balances.collect(), snapshot };
+        rules.prune(shard);
+        rules
+    }
+
+    /// Leaves only what these rules name in the worker's metrics. Requests that are still on older rules
+    /// count on, unseen.
+    fn prune(&self, shard: &Shard) {
+        let routes = &self.snapshot.routes;
+        let limits = routes.iter().flat_map(|route| {
+            route.limits.iter().map(|limit| (&*route.name, &*limit.policy.limit.name))
+        });
+        let upstreams = self.snapshot.upstreams.iter().map(|upstream| &*upstream.name);
+        shard.retain(
+            &routes.iter().map(|route| &*route.name).collect(),
+            &limits.collect(),
+            &upstreams.collect(),
+        );
     }
 }
 

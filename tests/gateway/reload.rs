@@ -276,3 +276,31 @@ fn sighup_reloads_the_real_process() {
     process.signal(Signal::INT);
     assert_eq!(process.ended().code(), Some(0));
 }
+
+#[test]
+fn series_of_what_was_removed_leave_the_metrics() {
+    let rules = |name: &str| {
+        format!(
+            "upstreams: {{{name}: {{targets: ['http://127.0.0.1:1']}}}}
+limits: {{{name}: {{quota: 100, window: 1h, key: []}}}}
+routes:
+  - {{name: {name}, match: {{path: '/{name}'}}, upstream: {name}, limits: [{name}]}}
+"
+        )
+    };
+    let gateway = Gateway::start(&rules("first"));
+    assert_eq!(get(gateway.address(), "/first", "").status, 502);
+    assert_eq!(get(gateway.address(), "/nowhere", "").status, 404);
+    let text = || get(gateway.admin(), "/metrics", "Connection: close\r\n").text();
+    assert!(text().contains("\"first\""));
+    gateway.reload(&rules("second")).expect("no fault");
+    // Without a further request: workers that are idle leave the old rules, too.
+    eventually("the series are gone", || !text().contains("\"first\""));
+    assert!(text().contains("route=\"second\""));
+    assert_eq!(get(gateway.address(), "/second", "").status, 502);
+    assert_eq!(gateway.metric("tidegate_upstream_failures_total{upstream=\"second\""), 1);
+    assert_eq!(gateway.metric("tidegate_requests_total{route=\"\",status=\"4xx\"}"), 1);
+    gateway.reload(&(rules("first") + "drain_timeout: 2s\n")).expect("no fault");
+    assert_eq!(get(gateway.address(), "/first", "").status, 502);
+    assert_eq!(gateway.metric("tidegate_requests_total{route=\"first\""), 1, "from 0 again");
+}
