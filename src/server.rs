@@ -172,7 +172,7 @@ impl Server {
     }
 
     /// Opens the access log's file anew, as after a rotation. Returns at once; where the file cannot be
-    /// opened, the old one stays and the process log tells it.
+    /// opened, the old one stays and the process log has the error.
     pub fn reopen_logs(&self) {
         self.shared.reopen_logs();
     }

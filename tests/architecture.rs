@@ -39,7 +39,7 @@ const MAY_IMPORT: [(&str, &[&str]); 15] = [
     ("clock", &[]),
     ("counter", &[]),
     ("metrics", &["counter"]),
-    // Losses are told at most once a minute, by the thread or the worker that finds it due.
+    // Losses are reported at most once a minute: a deadline that several threads check.
     ("telemetry", &["clock"]),
     ("error", &["framing", "identity", "limit", "route", "snapshot", "throttle", "upstream"]),
     ("snapshot", &["config", "framing", "identity", "limit", "route", "throttle", "upstream"]),

@@ -141,7 +141,7 @@ impl Gateway {
         &self.shard
     }
 
-    /// Closes what has been idle too long, and leaves rules that were replaced.
+    /// Closes what has been idle too long, and takes up new rules where no request has.
     pub fn sweep(&self) {
         self.cache.get(&self.shared.live, &self.shard);
         self.cache.sweep();

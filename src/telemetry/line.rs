@@ -42,7 +42,7 @@ impl Cut {
     }
 }
 
-/// One request, as its access line tells it.
+/// One request, as its access line has it.
 #[derive(Clone, Debug)]
 pub struct AccessLine<'a> {
     /// When it began, in ms since the epoch.
@@ -63,7 +63,7 @@ pub struct AccessLine<'a> {
     /// is no route; `throttled` before its limits were asked; `unasked` where it ended before they were
     /// for any other reason.
     pub limit: &'static str,
-    /// A keyed hash of the access token, where there is one: it tells callers apart, and nothing else.
+    /// A keyed hash of the access token, where there is one: it distinguishes callers, and nothing else.
     pub token: Option<u64>,
     /// Bytes of the answer's body.
     pub bytes: u64,
@@ -89,28 +89,28 @@ impl AccessLine<'_> {
     /// The line, without an end.
     pub fn json(&self) -> String {
         let mut line = Vec::new();
-        TimeCache::default().append(self, &mut line);
+        LineFormatter::default().append(self, &mut line);
         line.pop();
         // It is UTF-8 whatever the fields held: what is not was replaced.
         String::from_utf8(line).unwrap_or_default()
     }
 }
 
-/// Writes lines, and keeps the text of the second that the last one was in.
+/// Formats lines, and caches the text of the second of the last one.
 #[derive(Debug)]
-pub(super) struct TimeCache {
+pub(super) struct LineFormatter {
     second: u64,
     /// `2023-11-14T22:13:20.`
     text: [u8; 20],
 }
 
-impl Default for TimeCache {
+impl Default for LineFormatter {
     fn default() -> Self {
         Self { second: 0, text: *b"1970-01-01T00:00:00." }
     }
 }
 
-impl TimeCache {
+impl LineFormatter {
     /// Appends `line` and its end to `out`.
     pub(super) fn append(&mut self, line: &AccessLine<'_>, out: &mut Vec<u8>) {
         let texts = [line.method, line.host, line.path, line.request_id];

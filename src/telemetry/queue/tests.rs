@@ -19,7 +19,7 @@ struct Script {
     is_blocked: bool,
 }
 
-/// A sink that does as it is told, and then takes everything.
+/// A sink that follows a script, and then accepts everything.
 #[derive(Clone, Default)]
 pub(in crate::telemetry) struct FakeSink(Arc<(Mutex<Script>, Condvar)>);
 
@@ -90,7 +90,7 @@ fn what_was_handed_over_is_written_before_the_guard_is_gone() {
 }
 
 #[test]
-fn what_waits_is_bounded_in_bytes_and_nobody_waits() {
+fn the_queue_is_bounded_in_bytes_and_never_blocks_a_caller() {
     let sink = FakeSink::default();
     sink.block(true);
     let (queue, thread) = start(&sink, 1_000);
@@ -176,7 +176,7 @@ fn a_blocked_sink_is_given_up_and_what_waits_is_counted() {
 }
 
 #[test]
-fn losses_are_told_once_a_minute_and_none_is_left_untold() {
+fn losses_are_reported_once_a_minute_and_none_is_left_out() {
     let sink = FakeSink::default();
     let (queue, thread) = start(&sink, 1_000);
     drop(thread);
@@ -188,7 +188,7 @@ fn losses_are_told_once_a_minute_and_none_is_left_untold() {
     state.count_dropped(2);
     state.count_write_error(&io::ErrorKind::BrokenPipe.into());
     assert_eq!(report.losses(state, start + REPORT_EVERY / 2), None);
-    assert!(state.untold.load(Ordering::Relaxed));
+    assert!(state.unreported.load(Ordering::Relaxed));
     assert_eq!(report.losses(state, start + REPORT_EVERY), Some((2, 1)));
     assert_eq!(report.losses(state, start + 3 * REPORT_EVERY), None);
 }
