@@ -66,7 +66,7 @@ static OWN: LazyLock<Vec<u8>> = LazyLock::new(|| {
             limit: "admitted",
             complete: true,
             upstream: "127.0.0.1:9000",
-            upstream_time: Some(Duration::from_micros(1_000)),
+            upstream_time: Some(Duration::from_millis(1)),
             attempts: 1,
             cut: None,
             request_id: b"520e7ab9db66c88e2b71a8d7bc122259",

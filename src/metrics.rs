@@ -143,7 +143,7 @@ impl Shard {
 }
 
 impl Shard {
-    /// Forgets counters that no rule has any more: all but those of these routes, of these limits on
+    /// Removes counters that no rule names any more: all but those of these routes, of these limits on
     /// their routes and of these upstreams. Those of requests without a route stay.
     pub fn retain(
         &self,

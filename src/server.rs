@@ -67,6 +67,9 @@ pub enum StartError {
     /// The limits' store cannot be made.
     #[error("{0}")]
     Store(#[from] SetupError),
+    /// The process's own log cannot be started.
+    #[error("cannot start the process log: {0}")]
+    ProcessLog(io::Error),
     /// A thread or a runtime cannot be made.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
@@ -171,7 +174,7 @@ impl Server {
     }
 
     /// Opens the access log's file anew, as after a rotation. Returns at once; where the file cannot be
-    /// opened, the old one stays and the process log tells it.
+    /// opened, the old one stays and the process log has the error.
     pub fn reopen_logs(&self) {
         self.shared.reopen_logs();
     }

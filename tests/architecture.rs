@@ -20,7 +20,8 @@ const LEAVES: [&str; 8] =
     ["config", "framing", "identity", "limit", "route", "store", "throttle", "upstream"];
 
 /// What a leaf may import all the same, and why.
-const ALLOWED: [(&str, &str, &str); 7] = [
+const ALLOWED: [(&str, &str, &str); 8] = [
+    ("identity", "framing", "it reads the header fields where the framing has put them"),
     ("store", "limit", "a store keeps what the algorithms count, and calls them"),
     ("store", "counter", "it counts its calls as everything else is counted"),
     ("store", "clock", "its control task expires records, and Redis' reconnection waits"),
@@ -35,15 +36,15 @@ const ALLOWED: [(&str, &str, &str); 7] = [
 ];
 
 /// What the others may import. A room that is not in its list is above it, or beside it.
-const MAY_IMPORT: [(&str, &[&str]); 15] = [
+const MAY_IMPORT: [(&str, &[&str]); 16] = [
     ("clock", &[]),
     ("counter", &[]),
     ("metrics", &["counter"]),
-    // Losses are told at most once a minute, by the thread or the worker that finds it due.
+    // Losses are reported at most once a minute: a deadline that several threads check.
     ("telemetry", &["clock"]),
     ("error", &["framing", "identity", "limit", "route", "snapshot", "throttle", "upstream"]),
     ("snapshot", &["config", "framing", "identity", "limit", "route", "throttle", "upstream"]),
-    ("respond", &["error", "limit", "snapshot", "throttle", "upstream"]),
+    ("respond", &["error", "framing", "limit", "snapshot", "throttle", "upstream"]),
     // What is found out before anything is charged. A request, `explain` and `replay` share it, so it
     // stands below all three, and above the leaves that it asks one after the other.
     ("plan", &["error", "framing", "identity", "limit", "route", "snapshot"]),
@@ -70,7 +71,8 @@ const MAY_IMPORT: [(&str, &[&str]); 15] = [
             "upstream",
         ],
     ),
-    ("worker", &["clock", "framing", "gateway", "identity", "metrics", "snapshot", "upstream"]),
+    ("connection", &["framing", "gateway", "telemetry", "upstream"]),
+    ("worker", &["clock", "connection", "framing", "gateway", "identity", "metrics", "upstream"]),
     (
         "admin",
         &[

@@ -19,7 +19,7 @@ pub(super) fn run(config: &Path, log: &str, variables: Variables<'_>) -> Exit {
     // Kept to the end: its last lines are written when it is dropped.
     let _process_log = match telemetry::start(log) {
         Ok(guard) => guard,
-        Err(error) => return refuse(&StartError::Thread(error)),
+        Err(error) => return refuse(&StartError::ProcessLog(error)),
     };
     // Before anything serves: a signal that nobody waits for would end the process at once.
     let (runtime, signals) = match signals() {
@@ -51,7 +51,7 @@ fn refuse(error: &StartError) -> Exit {
             eprintln!("{faults}");
             Exit::BadInput
         }
-        StartError::Thread(_) => {
+        StartError::Thread(_) | StartError::ProcessLog(_) => {
             eprintln!("tidegate: {error}");
             Exit::Internal
         }

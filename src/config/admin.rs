@@ -25,7 +25,7 @@ pub enum AccessLog {
     Stdout,
     /// Nowhere.
     Off,
-    /// Appended to a file.
+    /// Appended to a file, or to a FIFO.
     File(PathBuf),
 }
 

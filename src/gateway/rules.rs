@@ -121,8 +121,8 @@ impl Rules {
         rules
     }
 
-    /// Leaves only what these rules name in the worker's metrics. Requests that are still on older rules
-    /// count on, unseen.
+    /// Removes series that these rules do not name from the worker's metrics. Requests in flight on older
+    /// rules still count, but no scrape reads it.
     fn prune(&self, shard: &Shard) {
         let routes = &self.snapshot.routes;
         let limits = routes.iter().flat_map(|route| {

@@ -4,7 +4,7 @@
 use std::{cell::RefCell, io};
 
 use super::{
-    line::{AccessLine, TimeCache},
+    line::{AccessLine, LineFormatter},
     queue::{LogQueue, LogThread},
     sink::{Destination, FileSink, Sink},
 };
@@ -49,8 +49,8 @@ impl AccessLog {
     }
 
     /// Opens the file anew, after it was renamed. Lines that were handed over before are in the old one;
-    /// where the new one cannot be opened, the old one stays and the process log tells it. Returns at
-    /// once; a stream is left as it is.
+    /// where the new one cannot be opened, the old one stays and the process log has the error. Returns
+    /// at once; a stream is left as it is.
     pub fn reopen(&self) {
         self.queue.reopen();
     }
@@ -80,25 +80,25 @@ struct Buffer {
     lines: u64,
     /// When a sweep first found a line here, in ms of the worker's clock.
     since: Option<u64>,
-    time: TimeCache,
+    formatter: LineFormatter,
 }
 
 impl AccessWriter {
     /// Adds one line. Never waits; allocates only where the buffer was handed over and none is back.
     pub fn write(&self, line: &AccessLine<'_>) {
         let mut buffer = self.buffer.borrow_mut();
-        let Buffer { bytes, lines, time, .. } = &mut *buffer;
+        let Buffer { bytes, lines, formatter, .. } = &mut *buffer;
         if bytes.capacity() == 0 {
             *bytes = self.queue.buffer();
         }
-        time.append(line, bytes);
+        formatter.append(line, bytes);
         *lines += 1;
         if bytes.len() > BUFFER - MARGIN {
             self.hand_over(&mut buffer);
         }
     }
 
-    /// Hands over lines that are a second old, and has losses told. To be called every 100 ms or so;
+    /// Hands over lines that are a second old, and has losses reported. To be called every 100 ms or so;
     /// `now_ms` is a time of the worker's own that never runs backwards.
     pub fn flush_if_older(&self, now_ms: u64) {
         let mut buffer = self.buffer.borrow_mut();

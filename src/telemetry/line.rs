@@ -42,7 +42,7 @@ impl Cut {
     }
 }
 
-/// One request, as its access line tells it.
+/// One request, as its access line has it.
 #[derive(Clone, Debug)]
 pub struct AccessLine<'a> {
     /// When it began, in ms since the epoch.
@@ -63,7 +63,7 @@ pub struct AccessLine<'a> {
     /// is no route; `throttled` before its limits were asked; `unasked` where it ended before they were
     /// for any other reason.
     pub limit: &'static str,
-    /// A keyed hash of the access token, where there is one: it tells callers apart, and nothing else.
+    /// A keyed hash of the access token, where there is one: it distinguishes callers, and nothing else.
     pub token: Option<u64>,
     /// Bytes of the answer's body.
     pub bytes: u64,
@@ -89,28 +89,28 @@ impl AccessLine<'_> {
     /// The line, without an end.
     pub fn json(&self) -> String {
         let mut line = Vec::new();
-        TimeCache::default().append(self, &mut line);
+        LineFormatter::default().append(self, &mut line);
         line.pop();
         // It is UTF-8 whatever the fields held: what is not was replaced.
         String::from_utf8(line).unwrap_or_default()
     }
 }
 
-/// Writes lines, and keeps the text of the second that the last one was in.
+/// Formats lines, and caches the text of the second of the last one.
 #[derive(Debug)]
-pub(super) struct TimeCache {
+pub(super) struct LineFormatter {
     second: u64,
     /// `2023-11-14T22:13:20.`
     text: [u8; 20],
 }
 
-impl Default for TimeCache {
+impl Default for LineFormatter {
     fn default() -> Self {
         Self { second: 0, text: *b"1970-01-01T00:00:00." }
     }
 }
 
-impl TimeCache {
+impl LineFormatter {
     /// Appends `line` and its end to `out`.
     pub(super) fn append(&mut self, line: &AccessLine<'_>, out: &mut Vec<u8>) {
         let texts = [line.method, line.host, line.path, line.request_id];
@@ -154,10 +154,9 @@ impl TimeCache {
         number(line.attempts.into(), out);
         out.extend_from_slice(b",\"cut\":\"");
         out.extend_from_slice(line.cut.map_or("", Cut::as_str).as_bytes());
-        out.extend_from_slice(match line.complete {
-            true => b"\",\"complete\":true,\"request_id\":\"".as_slice(),
-            false => b"\",\"complete\":false,\"request_id\":\"".as_slice(),
-        });
+        out.extend_from_slice(b"\",\"complete\":");
+        out.extend_from_slice(if line.complete { b"true".as_slice() } else { b"false" });
+        out.extend_from_slice(b",\"request_id\":\"");
         text(line.request_id, out);
         out.extend_from_slice(b"\"}\n");
     }
@@ -175,14 +174,14 @@ impl TimeCache {
             }
         }
         out.extend_from_slice(&self.text);
-        out.extend_from_slice(&decimals(time % 1000));
+        out.extend_from_slice(&decimals((time % 1000) as u32));
         out.push(b'Z');
     }
 }
 
 /// Three digits.
-fn decimals(number: u64) -> [u8; 3] {
-    let digit = |value: u64| b'0' + (value % 10) as u8;
+fn decimals(number: u32) -> [u8; 3] {
+    let digit = |value: u32| b'0' + (value % 10) as u8;
     [digit(number / 100), digit(number / 10), digit(number)]
 }
 
@@ -192,9 +191,8 @@ fn number(number: u64, out: &mut Vec<u8>) {
 
 /// Milliseconds with three decimals.
 fn millis(time: Duration, out: &mut Vec<u8>) {
-    let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-    number(micros / 1000, out);
-    let [a, b, c] = decimals(micros % 1000);
+    number(time.as_secs().saturating_mul(1000).saturating_add(time.subsec_millis().into()), out);
+    let [a, b, c] = decimals(time.subsec_micros() % 1000);
     out.extend_from_slice(&[b'.', a, b, c]);
 }
 
@@ -236,23 +234,27 @@ fn address_v6(address: Ipv6Addr, out: &mut Vec<u8>) {
         }
         at += zeros.max(1);
     }
+    // The longest is eight groups of four digits; a colon more is written and left out.
+    let (mut text, mut length) = ([b':'; 42], 0);
     at = 0;
     while at < groups.len() {
-        if !skipped.is_empty() && at == skipped.start {
-            out.extend_from_slice(b"::");
+        if at == skipped.start && !skipped.is_empty() {
+            length = if at == 0 { 2 } else { length + 1 };
             at = skipped.end;
             continue;
         }
-        if at > 0 && at != skipped.end {
-            out.push(b':');
-        }
         let group = groups[at];
-        let digits = (16 - group.leading_zeros()).div_ceil(4).max(1);
+        let digits = (16 - (group | 1).leading_zeros() as usize).div_ceil(4);
         for digit in (0..digits).rev() {
-            out.push(b"0123456789abcdef"[usize::from(group >> (4 * digit)) & 15]);
+            text[length] = b"0123456789abcdef"[usize::from(group >> (4 * digit)) & 15];
+            length += 1;
         }
+        length += 1;
         at += 1;
     }
+    // The colon after the last group.
+    length -= usize::from(skipped.end != groups.len() || skipped.is_empty());
+    out.extend_from_slice(&text[..length]);
 }
 
 /// The inside of a JSON text. What is not UTF-8 is replaced.
@@ -290,19 +292,26 @@ fn is_plain(bytes: &[u8]) -> bool {
 #[cold]
 fn escape(bytes: &[u8], out: &mut Vec<u8>) {
     for chunk in bytes.utf8_chunks() {
-        for byte in chunk.valid().bytes() {
+        let valid = chunk.valid().as_bytes();
+        let mut from = 0;
+        for (at, &byte) in valid.iter().enumerate() {
+            if byte >= 0x20 && byte != b'"' && byte != b'\\' {
+                continue;
+            }
+            out.extend_from_slice(&valid[from..at]);
+            from = at + 1;
             match byte {
                 b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
                 b'\n' => out.extend_from_slice(b"\\n"),
                 b'\r' => out.extend_from_slice(b"\\r"),
                 b'\t' => out.extend_from_slice(b"\\t"),
-                0..0x20 => {
+                _ => {
                     let digit = b"0123456789abcdef"[usize::from(byte & 15)];
                     out.extend_from_slice(&[b'\\', b'u', b'0', b'0', b'0' + (byte >> 4), digit]);
                 }
-                _ => out.push(byte),
             }
         }
+        out.extend_from_slice(&valid[from..]);
         if !chunk.invalid().is_empty() {
             out.extend_from_slice("\u{fffd}".as_bytes());
         }

@@ -1,6 +1,7 @@
 //! The process's own log: JSON lines on stderr, from a thread of its own.
 
 use std::{
+    backtrace::{Backtrace, BacktraceStatus},
     io::{self, Write},
     panic::{self, PanicHookInfo},
     sync::OnceLock,
@@ -85,7 +86,11 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
     let message = panic.payload_as_str().unwrap_or("no message");
     let location = panic.location().map(ToString::to_string);
     let thread = std::thread::current();
-    tracing::error!(message, location, thread = thread.name(), "a thread panicked");
+    let backtrace = Backtrace::capture();
+    let is_captured = backtrace.status() == BacktraceStatus::Captured;
+    let backtrace = is_captured.then(|| backtrace.to_string());
+    let thread = thread.name();
+    tracing::error!(panic = message, location, thread, backtrace, "a thread panicked");
 }
 
 #[cfg(test)]

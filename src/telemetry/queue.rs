@@ -1,7 +1,7 @@
 //! A log's own thread, and the bounded queue that leads to it.
 //!
-//! Whoever logs hands whole lines over and never waits: what does not fit is dropped and counted. Only
-//! the thread waits for the sink, however long that takes.
+//! A caller hands whole lines over and never blocks: what does not fit is dropped and counted. Only the
+//! thread blocks on the sink, however long that takes.
 
 use std::{
     io,
@@ -19,15 +19,15 @@ use parking_lot::Mutex;
 use super::sink::Sink;
 use crate::clock;
 
-/// Losses are told so often at the most.
-const REPORT_EVERY: Duration = Duration::from_secs(60);
-/// While losses are untold, the thread looks so often whether they may be.
+/// The shortest time between two reports of losses.
+const REPORT_EVERY: Duration = Duration::from_mins(1);
+/// While losses are unreported, the thread checks this often whether a report is due.
 const REPORT_RETRY: Duration = Duration::from_secs(1);
-/// At the end, a sink that takes nothing for so long is given up.
+/// At the exit, a sink that accepts no byte for this long is given up.
 const BLOCKED: Duration = Duration::from_secs(2);
-/// At the end, a sink that is merely slow is given up after so many times as long.
+/// At the exit, a sink that is merely slow is given up after this many times [`BLOCKED`].
 const PATIENCE: u32 = 5;
-/// So many emptied buffers are kept for reuse.
+/// The most emptied buffers that are kept for reuse.
 const SPARE: usize = 16;
 
 enum Message {
@@ -36,27 +36,27 @@ enum Message {
     Close,
 }
 
-/// The way to a log's thread. Clones lead to the same.
+/// The sending end of a log's queue. Clones send to the same thread.
 #[derive(Clone)]
 pub(super) struct LogQueue {
     sender: Sender<Message>,
     state: Arc<State>,
 }
 
-/// What the thread and those who log share.
+/// Shared by the thread and its callers.
 struct State {
     /// The log's name in reports.
     name: &'static str,
     /// The most bytes that may wait.
     limit: usize,
-    /// What waits, with what is being written.
+    /// Bytes and lines that wait, with those being written.
     bytes: AtomicUsize,
     lines: AtomicU64,
     dropped: AtomicU64,
     write_errors: AtomicU64,
-    /// Whether there are losses that no report has told.
-    untold: AtomicBool,
-    /// Whether nobody waits for the thread any more.
+    /// Whether there are losses that are in no report yet.
+    unreported: AtomicBool,
+    /// Whether the guard has given the thread up.
     abandoned: AtomicBool,
     report: Mutex<Report>,
     /// Emptied buffers, all of this capacity at the most.
@@ -64,7 +64,7 @@ struct State {
     spare_capacity: usize,
 }
 
-/// What was told of losses, and when.
+/// What the last report said, and when.
 #[derive(Default)]
 struct Report {
     at: Option<Instant>,
@@ -95,7 +95,7 @@ impl LogQueue {
             lines: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             write_errors: AtomicU64::new(0),
-            untold: AtomicBool::new(false),
+            unreported: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             report: Mutex::default(),
             spare: Mutex::default(),
@@ -114,16 +114,16 @@ impl LogQueue {
         Ok((queue, thread))
     }
 
-    /// Hands `lines` whole lines over. Never waits: drops and counts them where too much waits.
+    /// Hands `lines` whole lines over. Never blocks: drops and counts them where the queue is full.
     pub(super) fn push(&self, bytes: Vec<u8>, lines: u64) {
         let size = bytes.capacity();
         let waiting = self.state.bytes.fetch_add(size, Ordering::Relaxed) + size;
         self.state.lines.fetch_add(lines, Ordering::Relaxed);
         if waiting > self.state.limit {
-            return self.state.lose(size, lines);
+            return self.state.discard(size, lines);
         }
         if self.sender.send(Message::Lines { bytes, lines }).is_err() {
-            self.state.lose(size, lines);
+            self.state.discard(size, lines);
         }
     }
 
@@ -149,16 +149,16 @@ impl LogQueue {
         self.state.write_errors.load(Ordering::Relaxed)
     }
 
-    /// Tells in the process log of losses since the last report, if there are any and it is time. Two
-    /// loads where there are none.
+    /// Logs the losses since the last report, if there are any and it is time. One load where there are
+    /// none.
     pub(super) fn report(&self) {
         self.state.report();
     }
 }
 
 impl State {
-    /// What was handed over leaves the queue, and is counted as dropped.
-    fn lose(&self, size: usize, lines: u64) {
+    /// Takes lines out of the queue and counts them as dropped.
+    fn discard(&self, size: usize, lines: u64) {
         self.leave(size, lines);
         self.count_dropped(lines);
     }
@@ -170,20 +170,20 @@ impl State {
 
     fn count_dropped(&self, lines: u64) {
         self.dropped.fetch_add(lines, Ordering::SeqCst);
-        self.untold.store(true, Ordering::SeqCst);
+        self.unreported.store(true, Ordering::SeqCst);
     }
 
     fn count_write_error(&self, error: &io::Error) {
         self.write_errors.fetch_add(1, Ordering::SeqCst);
         self.report.lock().last_error = Some(error.kind());
-        self.untold.store(true, Ordering::SeqCst);
+        self.unreported.store(true, Ordering::SeqCst);
     }
 
     fn report(&self) {
-        if !self.untold.load(Ordering::Relaxed) {
+        if !self.unreported.load(Ordering::Relaxed) {
             return;
         }
-        // Whoever holds it is telling.
+        // Where another thread holds it, that one reports.
         let Some(mut report) = self.report.try_lock() else { return };
         let Some((dropped, write_errors)) = report.losses(self, clock::instant()) else { return };
         let error = report.last_error.take().map(|error| error.to_string());
@@ -209,8 +209,8 @@ impl Report {
         if self.at.is_some_and(|at| now.saturating_duration_since(at) < REPORT_EVERY) {
             return None;
         }
-        // Before the counts are read: what is lost from here on is told the next time.
-        state.untold.store(false, Ordering::SeqCst);
+        // Before the counts are read: what is lost from here on is in the next report.
+        state.unreported.store(false, Ordering::SeqCst);
         let (dropped, write_errors) =
             (state.dropped.load(Ordering::SeqCst), state.write_errors.load(Ordering::SeqCst));
         let news = (
@@ -245,7 +245,7 @@ impl Writer {
         }
     }
 
-    /// Waits for the next message; tells of losses when nothing waits, so that a report finds room.
+    /// Waits for the next message; reports losses when the queue is empty, so that the report fits.
     fn next(&self) -> Option<Message> {
         loop {
             match self.receiver.try_recv() {
@@ -253,7 +253,7 @@ impl Writer {
                 Err(TryRecvError::Disconnected) => return None,
                 Err(TryRecvError::Empty) => self.state.report(),
             }
-            if !self.state.untold.load(Ordering::Acquire) {
+            if !self.state.unreported.load(Ordering::Acquire) {
                 return self.receiver.recv().ok();
             }
             match self.receiver.recv_timeout(REPORT_RETRY) {
@@ -267,7 +267,7 @@ impl Writer {
     fn write(&mut self, bytes: Vec<u8>, lines: u64) {
         let result = self.write_whole(&bytes);
         if self.state.abandoned.load(Ordering::Acquire) {
-            // Whoever gave up counted what waited then.
+            // The guard counted all that waited when it gave up.
             return;
         }
         self.state.leave(bytes.capacity(), lines);
@@ -278,9 +278,9 @@ impl Writer {
         self.state.reuse(bytes);
     }
 
-    /// Writes all of `bytes`, or tells how much was written before what error.
+    /// Writes all of `bytes`; on an error, says how much was written before it.
     fn write_whole(&mut self, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
-        // So that another log on the same stream does not come in between.
+        // So that another log on the same stream does not write in between.
         let _stream = self.sink.lock();
         if self.is_torn {
             self.sink.write(b"\n").map_err(|error| (0, error))?;

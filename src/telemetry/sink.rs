@@ -76,7 +76,7 @@ impl Sink for FileSink {
 
     fn wait(&self) {
         let timeout = Timespec { tv_sec: 0, tv_nsec: WAIT };
-        // Ready or not, the next write tells.
+        // Ready or not: the next write shows it.
         let _ = poll(&mut [PollFd::new(&self.file, PollFlags::OUT)], Some(&timeout));
     }
 

@@ -184,6 +184,40 @@ fn sigusr1_kills_no_gateway_without_a_file() {
     }
 }
 
+#[test]
+fn lines_that_the_process_log_lost_are_counted_and_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (listen, admin) = (free_address(), free_address());
+    write_config(&folder, listen, admin, "access_log: off\n");
+    let (reader, writer) = full_pipe();
+    let mut child = Ended(start_blocked(&folder, writer));
+    eventually("it serves", || TcpStream::connect(listen).is_ok());
+    // Each reload tells the faults, and they are long.
+    let faulty: Vec<_> = (0..1_000).map(|number| format!("unknown-{number}: 1\n")).collect();
+    write_config(&folder, listen, admin, &faulty.concat());
+    let lost = || {
+        let text = get(admin, "/metrics", "Connection: close\r\n").text();
+        let name = "tidegate_process_log_dropped_total ";
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|count| count.parse::<u64>().ok()).expect("the metric")
+    };
+    eventually("some are lost", || {
+        let mut client = Client::connect(admin);
+        client.send("POST /api/reload HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+        client.reply();
+        lost() > 0
+    });
+    let lost = lost();
+    let mut lines = BufReader::new(reader).lines().map_while(Result::ok);
+    let told = lines.find(|line| line.contains("log lines were lost")).expect("it is told");
+    let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+    assert_eq!((&told["log"], told["dropped"].as_u64()), (&"process".into(), Some(lost)));
+    let reading = thread::spawn(move || lines.count());
+    kill_process(Pid::from_child(&child.0), Signal::TERM).expect("a signal to our own child");
+    ends_well(&mut child);
+    reading.join().expect("it only reads");
+}
+
 fn make_fifo(path: &Path) {
     mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR).expect("a FIFO");
 }
@@ -208,11 +242,12 @@ fn a_fifo_without_a_reader_hangs_nothing() {
         assert_eq!(client.get("/a", "").status, 200);
     }
     pause(Duration::from_millis(1_200));
-    let late = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(&fifo);
+    let late =
+        File::options().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(&fifo);
     let mut text = String::new();
     let mut late = late.expect("our own FIFO");
     eventually("a reader that comes late gets all", || {
-        let mut buffer = [0; 65_536];
+        let mut buffer = [0; 4_096];
         while let Ok(count @ 1..) = late.read(&mut buffer) {
             text.push_str(std::str::from_utf8(&buffer[..count]).expect("text"));
         }

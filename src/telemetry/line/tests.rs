@@ -53,7 +53,7 @@ fn a_line_has_its_fields_in_the_order_in_which_they_are_read() {
 
 #[test]
 fn a_time_is_that_of_its_own_second_in_whatever_order_they_come() {
-    let mut cache = TimeCache::default();
+    let mut formatter = LineFormatter::default();
     for (time, wanted) in [
         (0, "1970-01-01T00:00:00.000Z"),
         (1_700_000_000_999, "2023-11-14T22:13:20.999Z"),
@@ -63,15 +63,15 @@ fn a_time_is_that_of_its_own_second_in_whatever_order_they_come() {
         (u64::MAX, "9999-12-31T23:59:59.615Z"),
     ] {
         let mut text = Vec::new();
-        cache.time(time, &mut text);
+        formatter.time(time, &mut text);
         assert_eq!(String::from_utf8(text).unwrap(), wanted);
     }
 }
 
 #[test]
-fn every_byte_in_every_place_is_seen_by_the_scan() {
+fn the_scan_finds_every_special_byte_at_every_offset() {
     for byte in 0..=255_u8 {
-        let special = byte < 0x20 || byte >= 0x80 || matches!(byte, b'"' | b'\\');
+        let special = !(0x20..0x80).contains(&byte) || matches!(byte, b'"' | b'\\');
         for length in 1..20 {
             for at in 0..length {
                 let mut bytes = vec![b'a'; length];

@@ -1,0 +1,50 @@
+//! What an access line costs: the time that a worker takes for it, and how many are lost while the disk
+//! takes all of them. With `valgrind --tool=callgrind`, the difference between two numbers of lines is
+//! what a line takes in instructions: `access_log 20000`, `access_log 40000`.
+#![allow(clippy::print_stdout, reason = "a bench tells its figures")]
+
+use std::{hint::black_box, path::Path, time::Duration};
+
+use tidegate::{
+    clock,
+    telemetry::{AccessLine, AccessLog, Destination},
+};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> std::io::Result<()> {
+    let number = std::env::args().find_map(|argument| argument.parse().ok());
+    let lines: u64 = number.unwrap_or(1_000_000);
+    let (log, guard) = AccessLog::open(&Destination::File(Path::new("/dev/null")))?;
+    let writer = log.writer();
+    let start = clock::instant();
+    for number in 0..lines {
+        writer.write(black_box(&AccessLine {
+            time: 1_700_000_000_000 + number / 20,
+            client: [192, 0, 2, number as u8].into(),
+            method: b"GET",
+            host: b"api.example.com",
+            path: b"/items/4711/reviews",
+            status: 200,
+            route: "items",
+            limit: "admitted",
+            token: Some(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+            bytes: 5_120 + number,
+            took: Duration::from_micros(1_234 + number),
+            delay: Duration::ZERO,
+            upstream: "10.0.0.17:9000",
+            upstream_time: Some(Duration::from_micros(1_000 + number)),
+            attempts: 1,
+            cut: None,
+            complete: true,
+            request_id: b"520e7ab9db66c88e2b71a8d7bc122259",
+        }));
+    }
+    drop(writer);
+    let took = clock::instant().saturating_duration_since(start);
+    drop(guard);
+    let nanos = took.as_nanos() as f64 / lines as f64;
+    println!("{lines} lines: {nanos:.0} ns a line, {} lost", log.dropped());
+    Ok(())
+}
