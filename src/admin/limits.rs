@@ -187,6 +187,9 @@ fn expected(unfit: Unfit, policy: &Policy, given: usize) -> String {
         Unfit::Address => {
             "what should be an address is none; expected one such as 192.0.2.1".into()
         }
+        Unfit::Credentials => {
+            "a token that a request could not have; expected it as it stands in its header".into()
+        }
         Unfit::Empty => "each `key` is empty: such callers are counted by their address; expected \
                          `client_ip` beside it, or another `key`"
             .to_owned(),

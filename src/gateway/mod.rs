@@ -228,7 +228,7 @@ impl Gateway {
         let host = host(&visit.parts);
         let (host, path) = if known { (&*host, visit.parts.uri.path()) } else { ("", "") };
         let proxies = &rules.snapshot.identity.trusted_proxies;
-        let client = proxies.client(peer.address, &visit.parts.headers);
+        let client = proxies.client(peer.address, &visit.parts.headers).ip;
         let mut line = self.draft_line(rules, visit, client, host, path, "");
         if let Some(line) = line.as_mut().filter(|_| !known) {
             line.method = None;

@@ -24,7 +24,7 @@ impl Gateway {
         let matched = asked.find(&rules.snapshot)?;
         let (index, route) = (matched.index, matched.route);
         let line =
-            self.draft_line(rules, visit, asked.client, &asked.host, &asked.path, &route.name);
+            self.draft_line(rules, visit, asked.client.ip, &asked.host, &asked.path, &route.name);
         let (k0, k1) = self.shared.stores.seed();
         let secret = Secret(k0, k1);
         let (asks, looks, caller) = matched.subject(|subject| {

@@ -3,7 +3,8 @@
 use http::HeaderMap;
 
 use super::{
-    key::{Ambiguous, FALLBACK, KeyHash, Secret, Sink, Subject},
+    key::{FALLBACK, KeyHash, Secret, Sink, Subject},
+    reading::Ambiguous,
     token::{TokenSource, token},
 };
 
@@ -21,7 +22,7 @@ impl Caller {
     pub fn of(subject: &Subject<'_>, secret: Secret) -> Result<Self, Ambiguous> {
         let token = token(subject.token_sources, subject.headers)?;
         let mut hash = KeyHash::new(secret);
-        match token {
+        match &token {
             Some(token) => hash.token(token),
             None => hash.address(FALLBACK, subject),
         };
@@ -34,6 +35,6 @@ impl Caller {
 pub fn token_hash(sources: &[TokenSource], headers: &HeaderMap, secret: Secret) -> Option<u64> {
     let token = token(sources, headers).ok()??;
     let mut hash = KeyHash::new(secret);
-    hash.token(token);
+    hash.token(&token);
     Some(hash.finish() as u64)
 }

@@ -31,6 +31,8 @@ mod routing;
 mod everywhere;
 // Who is counted, and by what.
 mod identity;
+// One caller, however it is spelt.
+mod spellings;
 // How long anything may take.
 mod deadlines;
 // Connections to upstreams: reused, replaced, never mixed up; and back-pressure.
