@@ -6,12 +6,12 @@ use std::sync::Arc;
 use axum::{
     Json,
     extract::{Path, Query, State},
-    http::{HeaderMap, StatusCode, header},
+    http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
 use serde_json::{Value, json};
 
-use super::{Control, from_a_web_page, problem};
+use super::{Control, problem};
 use crate::{
     gateway::Shared,
     identity::{Given, Secret, Unfit},
@@ -68,11 +68,7 @@ pub(super) async fn reset(
     State(control): State<Control>,
     Path(name): Path<String>,
     Query(parameters): Parameters,
-    headers: HeaderMap,
 ) -> Response {
-    if let Some(refused) = from_a_web_page(&headers) {
-        return refused;
-    }
     let (policy, wanted) = match find(&control.shared, &name, &parameters) {
         Ok(found) => found,
         Err((status, detail)) => return problem(status, &detail, &[]),

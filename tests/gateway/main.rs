@@ -33,6 +33,8 @@ mod everywhere;
 mod identity;
 // One caller, however it is spelt.
 mod spellings;
+// The operator's port: who may ask, how long, and how many at once.
+mod admin_port;
 // How long anything may take.
 mod deadlines;
 // Connections to upstreams: reused, replaced, never mixed up; and back-pressure.
