@@ -5,7 +5,7 @@ use std::{hint::black_box, net::IpAddr};
 use divan::Bencher;
 use http::{HeaderMap, HeaderName, Method, header};
 use tidegate::{
-    identity::{KeyPlan, Part, Secret, Subject, TokenSource},
+    identity::{ClientAddress, KeyPlan, Part, Secret, Subject, TokenSource},
     route::{HostPattern, Lookup, PathPattern, Rule, Table},
 };
 
@@ -35,7 +35,7 @@ fn key(bencher: Bencher<'_, '_>, client: &str, parts: &[Part]) {
     let client: IpAddr = client.parse().expect("an address");
     let param = |name: &str| (name == "id").then_some("4711");
     let subject = Subject {
-        client,
+        client: ClientAddress::of_peer(client),
         host: "api.example.com",
         method: &Method::GET,
         route: "items",

@@ -2,7 +2,7 @@
 //!
 //! The map; `ARCHITECTURE.md` tells who may import whom and why.
 //!
-//! - [`admin`]: the operator's door: health, metrics and the control API.
+//! - [`admin`]: the operator's port: health, metrics and the control API.
 //! - [`cli`]: one file a command: what a person types and what the process answers.
 //! - [`clock`]: the only place that reads a clock.
 //! - [`config`]: what a user writes: the configuration's types, its reading and its faults.

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    admin,
+    admin::{self, OwnHosts},
     clock::Clock,
     config::{self, Config, Faults, SecretError, Variables},
     gateway::{Lines, Shared, Via},
@@ -135,8 +135,9 @@ impl Server {
         let reloader = Arc::new(Reloader::new(path.to_owned(), &loaded, shared.clone()));
         let (drain, stop) = (CancellationToken::new(), CancellationToken::new());
         let admin = listening.admin.as_ref().and_then(|admin| admin.local_addr().ok());
+        let operator = listening.admin.zip(config.admin.as_ref().map(own_hosts));
         let mut control =
-            vec![control(&shared, &reloader, listening.admin, &stop).map_err(StartError::Thread)?];
+            vec![control(&shared, &reloader, operator, &stop).map_err(StartError::Thread)?];
         if let Some(throttle) = &shared.throttle {
             let link = shared.stores.connector().map(|connector| {
                 let (clock, stats) = (shared.clock.clone(), throttle.stats.clone());
@@ -205,7 +206,7 @@ impl Drop for Server {
 fn control(
     shared: &Arc<Shared>,
     reloader: &Arc<Reloader>,
-    admin: Option<std::net::TcpListener>,
+    admin: Option<(std::net::TcpListener, OwnHosts)>,
     stop: &CancellationToken,
 ) -> io::Result<thread::JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -215,9 +216,9 @@ fn control(
         runtime.block_on(async move {
             let storing = tokio::spawn(shared.stores.clone().run(stop.clone()));
             let watching = tokio::spawn(reloader.clone().watch(stop.clone()));
-            let serving = admin.map(|admin| {
-                let router = admin::router(shared.clone(), reloader.clone());
-                tokio::spawn(admin::serve(admin, router, stop.clone()))
+            let serving = admin.map(|(listener, own)| {
+                let router = admin::router(shared.clone(), reloader.clone(), own);
+                tokio::spawn(admin::serve(listener, router, stop.clone()))
             });
             shared.stores.prepared().await;
             drop(prepared);
@@ -231,6 +232,11 @@ fn control(
     // The sender says nothing; its end is the word.
     let _ = ready.recv();
     Ok(thread)
+}
+
+/// The hosts that the operator's port answers to.
+fn own_hosts(admin: &config::Admin) -> OwnHosts {
+    OwnHosts::new(admin.address.0.ip(), admin.hosts.iter().map(|name| name.0.clone()))
 }
 
 /// Starts the thread that the throttle ticks on. Returns once tokens can be remembered under the secret
@@ -274,7 +280,7 @@ fn listen(config: &Config) -> Result<Listening, StartError> {
     let admin = config.admin.as_ref().map(|admin| {
         let address = admin.address.0;
         if !address.ip().is_loopback() {
-            tracing::warn!(%address, "admin asks nobody for a password, and is not on loopback");
+            tracing::warn!(%address, "the admin API is unauthenticated and not on loopback");
         }
         admin::listen(address).map_err(|error| StartError::Listen { address, error })
     });

@@ -3,7 +3,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use libfuzzer_sys::fuzz_target;
-use tidegate::identity::{KeyPlan, Part, Secret, Subject, TokenSource, TrustedProxies, token};
+use tidegate::identity::{ClientAddress, KeyPlan, Part, Secret, Subject, TokenSource, TrustedProxies, token};
 
 fuzz_target!(|input: (Vec<(u8, Vec<u8>)>, Option<String>)| {
     let (lines, query) = input;
@@ -18,7 +18,7 @@ fuzz_target!(|input: (Vec<(u8, Vec<u8>)>, Option<String>)| {
     let trusting = TrustedProxies::new(vec!["192.0.2.0/24".parse().expect("a network")]);
     let _ = trusting.client(peer, &headers);
     let client = TrustedProxies::default().client(peer, &headers);
-    assert_eq!(client, peer);
+    assert_eq!(client, ClientAddress::of_peer(peer));
     let sources =
         [TokenSource::Header(header::AUTHORIZATION), TokenSource::Cookie("session".to_owned())];
     let _ = token(&sources, &headers);

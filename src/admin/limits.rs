@@ -6,12 +6,12 @@ use std::sync::Arc;
 use axum::{
     Json,
     extract::{Path, Query, State},
-    http::{HeaderMap, StatusCode, header},
+    http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
 use serde_json::{Value, json};
 
-use super::{Control, from_a_web_page, problem};
+use super::{Control, problem};
 use crate::{
     gateway::Shared,
     identity::{Given, Secret, Unfit},
@@ -68,11 +68,7 @@ pub(super) async fn reset(
     State(control): State<Control>,
     Path(name): Path<String>,
     Query(parameters): Parameters,
-    headers: HeaderMap,
 ) -> Response {
-    if let Some(refused) = from_a_web_page(&headers) {
-        return refused;
-    }
     let (policy, wanted) = match find(&control.shared, &name, &parameters) {
         Ok(found) => found,
         Err((status, detail)) => return problem(status, &detail, &[]),
@@ -186,6 +182,9 @@ fn expected(unfit: Unfit, policy: &Policy, given: usize) -> String {
         ),
         Unfit::Address => {
             "what should be an address is none; expected one such as 192.0.2.1".into()
+        }
+        Unfit::Credentials => {
+            "a token that a request could not have; expected it as it stands in its header".into()
         }
         Unfit::Empty => "each `key` is empty: such callers are counted by their address; expected \
                          `client_ip` beside it, or another `key`"

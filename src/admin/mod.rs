@@ -1,6 +1,8 @@
-//! The operator's door: health, metrics and the control API. It lives on the control thread and asks
-//! nobody for a password, so it belongs on loopback or a private network.
+//! The operator's port: health, metrics and the control API. It lives on the control thread and asks for
+//! no password, so it belongs on loopback or a private network.
 
+mod connections;
+mod guard;
 mod limits;
 mod metrics;
 mod throttle;
@@ -11,13 +13,16 @@ use std::{io, net::SocketAddr, sync::Arc, sync::atomic::Ordering};
 use axum::{
     Json, Router,
     extract::State,
-    http::{HeaderMap, StatusCode, header},
+    http::{StatusCode, header},
+    middleware::from_fn_with_state,
     response::{IntoResponse, Response},
     routing::{get, post},
 };
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use self::connections::Bounds;
+pub use self::guard::OwnHosts;
 use crate::{gateway::Shared, reload::Reloader};
 
 #[derive(Clone)]
@@ -26,15 +31,15 @@ struct Control {
     reloader: Arc<Reloader>,
 }
 
-/// Opens the door's listener.
+/// Opens the port's listener.
 pub fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     let listener = std::net::TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
-/// What is behind the door.
-pub fn router(shared: Arc<Shared>, reloader: Arc<Reloader>) -> Router {
+/// What the port answers, to requests for one of its `own` hosts.
+pub fn router(shared: Arc<Shared>, reloader: Arc<Reloader>, own: OwnHosts) -> Router {
     Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
@@ -44,16 +49,17 @@ pub fn router(shared: Arc<Shared>, reloader: Arc<Reloader>) -> Router {
         .route("/api/reload", post(reload))
         .route("/api/throttle", get(throttle::show).put(throttle::set))
         .with_state(Control { shared, reloader })
+        .layer(from_fn_with_state(own, guard::guard))
 }
 
 /// Serves `router` on `listener` until `stop` is cancelled.
 pub async fn serve(listener: std::net::TcpListener, router: Router, stop: CancellationToken) {
-    let served = async {
-        let listener = tokio::net::TcpListener::from_std(listener)?;
-        axum::serve(listener, router).await
-    };
-    if let Some(Err(error)) = stop.run_until_cancelled(served).await {
-        tracing::error!(%error, "admin cannot be served");
+    match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => {
+            let serving = connections::accept(listener, router, Bounds::default());
+            stop.run_until_cancelled(serving).await;
+        }
+        Err(error) => tracing::error!(%error, "admin cannot be served"),
     }
 }
 
@@ -92,10 +98,7 @@ async fn readyz(State(control): State<Control>) -> Response {
 }
 
 /// Replaces the rules by what the file says now.
-async fn reload(State(control): State<Control>, headers: HeaderMap) -> Response {
-    if let Some(refused) = from_a_web_page(&headers) {
-        return refused;
-    }
+async fn reload(State(control): State<Control>) -> Response {
     match control.reloader.reload() {
         Ok(generation) => Json(json!({ "generation": generation })).into_response(),
         Err(faults) => {
@@ -104,13 +107,6 @@ async fn reload(State(control): State<Control>, headers: HeaderMap) -> Response 
             problem(StatusCode::BAD_REQUEST, detail, &faults)
         }
     }
-}
-
-/// The refusal of a request that a web page sent: it could change what the operator did not mean to.
-fn from_a_web_page(headers: &HeaderMap) -> Option<Response> {
-    let detail = "a web page must not change the gateway; expected a request without Origin";
-    let forged = headers.contains_key(header::ORIGIN);
-    forged.then(|| problem(StatusCode::FORBIDDEN, detail, &[]))
 }
 
 fn problem(status: StatusCode, detail: &str, faults: &[String]) -> Response {

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use axum::{
     Json,
     body::Bytes,
-    extract::State,
-    http::{HeaderMap, StatusCode},
+    extract::{State, rejection::BytesRejection},
+    http::StatusCode,
     response::{IntoResponse, Response},
 };
 use serde_json::{Map, Value, json};
 
-use super::{Control, from_a_web_page, problem};
+use super::{Control, problem};
 use crate::throttle::{Throttle, mode::Mode};
 
 /// How things stand.
@@ -25,13 +25,13 @@ pub(super) async fn show(State(control): State<Control>) -> Response {
 /// Sets the mode of this gateway, until it ends or the configuration's changes.
 pub(super) async fn set(
     State(control): State<Control>,
-    headers: HeaderMap,
-    body: Bytes,
+    body: Result<Bytes, BytesRejection>,
 ) -> Response {
-    if let Some(refused) = from_a_web_page(&headers) {
-        return refused;
-    }
     let Some(throttle) = &control.shared.throttle else { return none() };
+    let body = match body {
+        Ok(body) => body,
+        Err(rejected) => return problem(rejected.status(), &rejected.body_text(), &[]),
+    };
     match mode(&body) {
         Ok(mode) => {
             throttle.set_mode(mode);

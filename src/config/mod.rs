@@ -36,7 +36,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use admin::{AccessLog, Admin};
+pub use admin::{AccessLog, Admin, HostName};
 pub use client::{Client, TokenSource};
 pub use fault::{Fault, Faults, Location};
 pub use headers::{Headers, Standard};
@@ -70,7 +70,7 @@ pub struct Config {
     /// Threads that serve; 0: one a core.
     #[serde(default)]
     pub workers: usize,
-    /// The operator's door; left out: none.
+    /// The operator's port; left out: none.
     pub admin: Option<Admin>,
     /// How long requests in flight may take to finish when the gateway stops.
     #[serde(default = "Config::drain_timeout")]

@@ -30,7 +30,7 @@ impl Gateway {
     ) -> Result<Plan, GatewayError> {
         let Some(head) = &context.head else { return Err(GatewayError::Target) };
         let asked = Asked::read(&rules.snapshot, peer.address, head)?;
-        context.address = asked.client;
+        context.address = asked.client.ip;
         if let std::borrow::Cow::Owned(path) = &asked.path {
             context.path = Some(path.as_str().into());
         }

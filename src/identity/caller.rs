@@ -1,7 +1,8 @@
 //! Who a request is from, for those who only remember whether they have seen it.
 
 use super::{
-    key::{Ambiguous, FALLBACK, KeyHash, Secret, Sink, Subject},
+    key::{FALLBACK, KeyHash, Secret, Sink, Subject},
+    reading::Ambiguous,
     token::{TokenSource, token},
 };
 use crate::framing::Fields;
@@ -20,7 +21,7 @@ impl Caller {
     pub fn of(subject: &Subject<'_>, secret: Secret) -> Result<Self, Ambiguous> {
         let token = token(subject.token_sources, subject.headers)?;
         let mut hash = KeyHash::new(secret);
-        match token {
+        match &token {
             Some(token) => hash.token(token),
             None => hash.address(FALLBACK, subject),
         };
@@ -33,6 +34,6 @@ impl Caller {
 pub fn token_hash(sources: &[TokenSource], headers: &Fields, secret: Secret) -> Option<u64> {
     let token = token(sources, headers).ok()??;
     let mut hash = KeyHash::new(secret);
-    hash.token(token);
+    hash.token(&token);
     Some(hash.finish() as u64)
 }

@@ -1,19 +1,77 @@
 //! The client's address behind trusted proxies.
+//!
+//! `X-Forwarded-For` is read from its right end, entry by entry: there the trusted proxies append, and
+//! what a client writes stands left of it. The first address that is no trusted proxy is the client. The
+//! first entry that is no address ends the reading, and an empty one is none: a proxy that does not know
+//! whom it serves leaves it empty, and what stands left of it is then the client's own claim.
+//!
+//! Where that tells of trusted proxies only, or the header is missing, no client is named. A proxy that asks
+//! for itself sends such a request, and so does one that a client made take the header out
+//! (`Connection: X-Forwarded-For`). The connection's address is then counted, but no rule that goes by
+//! addresses gives it more than others have.
 
-use std::net::{IpAddr, Ipv6Addr};
-
-use ipnet::IpNet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::framing::Fields;
+use ipnet::IpNet;
 
 const X_FORWARDED_FOR: &str = "x-forwarded-for";
+
+/// How many trusted proxies may stand behind one another.
+const MAX_HOPS: usize = 64;
+
+/// The longest spelling of an address: `[`, IPv6 with an IPv4 tail, `%` and a zone, `]:` and a port.
+const MAX_ENTRY: usize = 72;
+
+/// A client's address, and how it is known.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ClientAddress {
+    /// The address.
+    pub ip: IpAddr,
+    /// How it is known.
+    pub source: AddressSource,
+}
+
+/// How a client's address is known.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum AddressSource {
+    /// The connection comes from it, and it is no trusted proxy.
+    Peer,
+    /// A trusted proxy names it.
+    Forwarded,
+    /// The connection comes from it, and it is a trusted proxy that names no client: it may be anybody's.
+    Unverified,
+}
+
+impl AddressSource {
+    /// What it is called in results.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Peer => "peer",
+            Self::Forwarded => "forwarded",
+            Self::Unverified => "unverified",
+        }
+    }
+}
+
+impl ClientAddress {
+    /// A client that no proxy stands before.
+    pub fn of_peer(ip: IpAddr) -> Self {
+        Self { ip, source: AddressSource::Peer }
+    }
+
+    /// Whether it is the client's own, so that rules that go by addresses may apply.
+    pub fn is_verified(self) -> bool {
+        self.source != AddressSource::Unverified
+    }
+}
 
 /// The networks whose word about the client is believed.
 #[derive(Clone, Debug, Default)]
 pub struct TrustedProxies(Vec<IpNet>);
 
 impl TrustedProxies {
-    /// Trusts exactly these networks; an empty list trusts nobody.
+    /// Trusts exactly these networks; an empty list trusts none.
     pub fn new(networks: Vec<IpNet>) -> Self {
         Self(networks)
     }
@@ -23,29 +81,31 @@ impl TrustedProxies {
         self.0.iter().any(|network| network.contains(&address))
     }
 
-    /// The client: the peer itself, or the right-most address in `X-Forwarded-For` that is not a
-    /// trusted proxy, where the peer is one. What stands left of an unreadable entry is not believed.
-    pub fn client(&self, peer: IpAddr, headers: &Fields) -> IpAddr {
-        let peer = canonical(peer);
-        if self.0.is_empty() || !self.contains(peer) {
-            return peer;
+    /// The client of a request that `peer` sent.
+    pub fn client(&self, peer: IpAddr, headers: &Fields) -> ClientAddress {
+        let connection = self.logged(canonical(peer));
+        if connection.is_verified() {
+            return connection;
         }
-        let mut client = peer;
-        for line in headers.get_all(X_FORWARDED_FOR).rev() {
-            let Ok(line) = std::str::from_utf8(line) else { return client };
-            for entry in line.rsplit(',') {
-                let Some(address) = parse(entry.trim()) else { return client };
-                client = address;
-                if !self.contains(address) {
-                    return client;
-                }
-            }
+        let lines = headers.get_all(X_FORWARDED_FOR).rev();
+        let entries = lines.flat_map(|line| line.rsplit(|byte| *byte == b','));
+        let mut addresses = entries.map_while(address).take(MAX_HOPS);
+        match addresses.find(|address| !self.contains(*address)) {
+            Some(ip) => ClientAddress { ip, source: AddressSource::Forwarded },
+            None => connection,
         }
-        client
+    }
+
+    /// A client as a log has it, which knows the address alone: no proxy names a trusted proxy as its
+    /// client, so where the address is one, it named none.
+    pub fn logged(&self, ip: IpAddr) -> ClientAddress {
+        let source =
+            if self.contains(ip) { AddressSource::Unverified } else { AddressSource::Peer };
+        ClientAddress { ip, source }
     }
 }
 
-/// An IPv4 address in IPv6 clothes is the IPv4 address: one client, one spelling.
+/// An IPv4 address that is mapped into IPv6 is the IPv4 address: one client, one spelling.
 pub fn canonical(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }
@@ -62,47 +122,145 @@ pub fn counted(address: IpAddr, prefix: u8) -> IpAddr {
     }
 }
 
-/// Reads `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]` and `[2001:db8::1]:80`.
-fn parse(entry: &str) -> Option<IpAddr> {
-    let bare = entry.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(entry);
-    bare.parse::<IpAddr>()
-        .or_else(|_| entry.parse::<std::net::SocketAddr>().map(|address| address.ip()))
-        .ok()
-        .map(canonical)
+/// Reads `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]`, `[2001:db8::1]:80`, and a zone after
+/// an IPv6 address (`fe80::1%eth0`), which says nothing elsewhere and is left out. White space may stand
+/// around it; leading zeros, quotes and names are no address.
+pub(super) fn address(entry: &[u8]) -> Option<IpAddr> {
+    let entry = entry.trim_ascii();
+    let text = std::str::from_utf8(entry).ok().filter(|text| text.len() <= MAX_ENTRY)?;
+    let address = if let Some(rest) = text.strip_prefix('[') {
+        let (inside, after) = rest.split_once(']')?;
+        if !after.is_empty() && !after.strip_prefix(':').is_some_and(is_port) {
+            return None;
+        }
+        IpAddr::V6(v6(inside)?)
+    } else {
+        match text.split_once(':') {
+            None => IpAddr::V4(text.parse::<Ipv4Addr>().ok()?),
+            Some((host, port)) if is_port(port) && !host.is_empty() => {
+                IpAddr::V4(host.parse::<Ipv4Addr>().ok()?)
+            }
+            Some(_) => IpAddr::V6(v6(text)?),
+        }
+    };
+    Some(canonical(address))
+}
+
+fn v6(text: &str) -> Option<Ipv6Addr> {
+    let (address, zone) = text.split_once('%').unwrap_or((text, "0"));
+    let named = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    let sound = !zone.is_empty() && zone.bytes().all(named);
+    address.parse().ok().filter(|_| sound)
+}
+
+fn is_port(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use super::AddressSource::{Forwarded, Peer, Unverified};
     use super::*;
     use proptest::prelude::*;
 
-    fn client(peer: &str, forwarded: &[&str]) -> String {
+    fn find(peer: &str, lines: &[&[u8]]) -> ClientAddress {
         let trusted =
             TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()]);
         let mut headers = Fields::default();
-        for line in forwarded {
+        for line in lines {
             headers.push(X_FORWARDED_FOR, line);
         }
-        trusted.client(peer.parse().unwrap(), &headers).to_string()
+        trusted.client(peer.parse().unwrap(), &headers)
     }
 
     #[test]
     fn only_trusted_proxies_are_believed_and_from_the_right() {
-        for (peer, forwarded, wanted) in [
-            ("192.0.2.9", &["198.51.100.1"][..], "192.0.2.9"),
-            ("10.0.0.1", &[], "10.0.0.1"),
-            ("10.0.0.1", &["198.51.100.1"], "198.51.100.1"),
-            ("10.0.0.1", &["6.6.6.6, 198.51.100.1"], "198.51.100.1"),
-            ("10.0.0.1", &["6.6.6.6, 198.51.100.1, 10.2.2.2"], "198.51.100.1"),
-            ("10.0.0.1", &["6.6.6.6", "198.51.100.1", "10.2.2.2"], "198.51.100.1"),
-            ("10.0.0.1", &["10.3.3.3, 10.2.2.2"], "10.3.3.3"),
-            ("10.0.0.1", &["6.6.6.6, nonsense, 10.2.2.2"], "10.2.2.2"),
-            ("10.0.0.1", &["nonsense"], "10.0.0.1"),
-            ("::ffff:10.0.0.1", &["[2001:db8::1]:443"], "2001:db8::1"),
-            ("::1", &["198.51.100.1:8080"], "198.51.100.1"),
+        let client = |peer: &str, forwarded: &[&str]| {
+            let lines: Vec<&[u8]> = forwarded.iter().map(|line| line.as_bytes()).collect();
+            let found = find(peer, &lines);
+            (found.ip.to_string(), found.source)
+        };
+        for (peer, forwarded, wanted, source) in [
+            ("192.0.2.9", &["198.51.100.1"][..], "192.0.2.9", Peer),
+            ("192.0.2.9", &["10.0.0.1"], "192.0.2.9", Peer),
+            ("10.0.0.1", &[], "10.0.0.1", Unverified),
+            ("10.0.0.1", &["198.51.100.1"], "198.51.100.1", Forwarded),
+            ("10.0.0.1", &["6.6.6.6, 198.51.100.1"], "198.51.100.1", Forwarded),
+            ("10.0.0.1", &["6.6.6.6, 198.51.100.1, 10.2.2.2"], "198.51.100.1", Forwarded),
+            ("10.0.0.1", &["6.6.6.6", "198.51.100.1", "10.2.2.2"], "198.51.100.1", Forwarded),
+            ("10.0.0.1", &["10.3.3.3, 10.2.2.2"], "10.0.0.1", Unverified),
+            ("10.0.0.1", &["6.6.6.6, nonsense, 10.2.2.2"], "10.0.0.1", Unverified),
+            ("10.0.0.1", &["6.6.6.6,, 10.2.2.2"], "10.0.0.1", Unverified),
+            ("10.0.0.1", &["6.6.6.6,"], "10.0.0.1", Unverified),
+            ("10.0.0.1", &["6.6.6.6", ""], "10.0.0.1", Unverified),
+            ("10.0.0.1", &["nonsense"], "10.0.0.1", Unverified),
+            ("10.0.0.1", &["nonsense, 198.51.100.1"], "198.51.100.1", Forwarded),
+            ("::ffff:10.0.0.1", &["[2001:db8::1]:443"], "2001:db8::1", Forwarded),
+            ("10.0.0.1", &["6.6.6.6, ::ffff:10.1.1.1"], "6.6.6.6", Forwarded),
+            ("::1", &["198.51.100.1:8080"], "198.51.100.1", Forwarded),
         ] {
-            assert_eq!(client(peer, forwarded), wanted, "{peer} {forwarded:?}");
+            assert_eq!(
+                client(peer, forwarded),
+                (wanted.to_owned(), source),
+                "{peer} {forwarded:?}"
+            );
         }
+    }
+
+    #[test]
+    fn an_address_is_read_as_proxies_write_it() {
+        for (entry, wanted) in [
+            ("192.0.2.1", Some("192.0.2.1")),
+            ("\t 192.0.2.1 \t", Some("192.0.2.1")),
+            ("192.0.2.1:4711", Some("192.0.2.1")),
+            ("2001:DB8::1", Some("2001:db8::1")),
+            ("[2001:db8::1]", Some("2001:db8::1")),
+            ("[2001:db8::1]:80", Some("2001:db8::1")),
+            ("::ffff:192.0.2.1", Some("192.0.2.1")),
+            ("[::ffff:192.0.2.1]:80", Some("192.0.2.1")),
+            ("fe80::1%eth0", Some("fe80::1")),
+            ("[fe80::1%25]:80", Some("fe80::1")),
+            ("::", Some("::")),
+            ("1::", Some("1::")),
+            ("", None),
+            ("unknown", None),
+            ("_hidden", None),
+            ("\"192.0.2.1\"", None),
+            ("010.0.0.1", None),
+            ("0x7f.0.0.1", None),
+            ("127.1", None),
+            ("2130706433", None),
+            ("192.0.2.1:", None),
+            ("192.0.2.1:65536", None),
+            ("192.0.2.1:+80", None),
+            (":80", None),
+            ("[192.0.2.1]", None),
+            ("[2001:db8::1", None),
+            ("[2001:db8::1]80", None),
+            ("[2001:db8::1]:", None),
+            ("fe80::1%", None),
+            ("fe80::1%a b", None),
+            ("192.0.2.1%eth0", None),
+            ("192.0.2.1 192.0.2.2", None),
+        ] {
+            let found = address(entry.as_bytes()).map(|address| address.to_string());
+            assert_eq!(found.as_deref(), wanted, "{entry}");
+        }
+    }
+
+    #[test]
+    fn a_chain_is_followed_only_so_far() {
+        let chain = |hops: usize| format!("6.6.6.6{}", ", 10.2.2.2".repeat(hops));
+        assert!(find("10.0.0.1", &[chain(MAX_HOPS - 1).as_bytes()]).is_verified());
+        assert!(!find("10.0.0.1", &[chain(MAX_HOPS).as_bytes()]).is_verified());
+        assert!(!find("10.0.0.1", &[chain(10_000).as_bytes()]).is_verified());
+    }
+
+    #[test]
+    fn what_a_log_has_tells_whether_a_client_was_named() {
+        let trusted = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
+        assert!(!trusted.logged("10.0.0.1".parse().unwrap()).is_verified());
+        assert!(trusted.logged("192.0.2.1".parse().unwrap()).is_verified());
     }
 
     #[test]
@@ -114,15 +272,43 @@ mod tests {
         assert_eq!(counted("192.0.2.1".parse().unwrap(), 64).to_string(), "192.0.2.1");
     }
 
+    /// A line's bytes as a client may send them.
+    fn line() -> impl Strategy<Value = Vec<u8>> {
+        let byte = prop_oneof![
+            4 => prop::sample::select(b"0123456789.,:[]%a \t".to_vec()),
+            1 => (0x20..=0xff_u8).prop_filter("no DEL", |byte| *byte != 0x7f),
+        ];
+        prop::collection::vec(byte, 0..60)
+    }
+
     proptest! {
         #[test]
-        fn an_untrusted_peer_is_the_client_whatever_it_claims(claim in "[ -~]{0,60}") {
-            prop_assert_eq!(client("203.0.113.7", &[&claim]), "203.0.113.7");
+        fn an_untrusted_peer_is_the_client_whatever_it_claims(claims in prop::collection::vec(line(), 0..3)) {
+            let claims: Vec<&[u8]> = claims.iter().map(Vec::as_slice).collect();
+            let peer = "203.0.113.7";
+            prop_assert_eq!(find(peer, &claims), ClientAddress::of_peer(peer.parse().unwrap()));
         }
 
         #[test]
-        fn no_claim_panics(claim in "[ -~]{0,60}") {
-            client("10.0.0.1", &[&claim]);
+        fn nothing_left_of_what_trusted_proxies_append_counts(
+            claims in prop::collection::vec(line(), 1..4),
+            client: std::net::Ipv4Addr,
+            proxies in prop::collection::vec(any::<u16>(), 0..5),
+            apart: bool,
+        ) {
+            prop_assume!(client.octets()[0] != 10);
+            let mut appended = vec![client.to_string()];
+            appended.extend(proxies.iter().map(|host| format!("10.0.{}.{}", host >> 8, host & 255)));
+            let mut lines = claims.clone();
+            if apart {
+                // Each proxy adds a line of its own.
+                lines.extend(appended.iter().map(|entry| entry.clone().into_bytes()));
+            } else if let Some(last) = lines.last_mut() {
+                last.extend(format!(", {}", appended.join(", ")).into_bytes());
+            }
+            let lines: Vec<&[u8]> = lines.iter().map(Vec::as_slice).collect();
+            let wanted = ClientAddress { ip: client.into(), source: AddressSource::Forwarded };
+            prop_assert_eq!(find("10.0.0.1", &lines), wanted);
         }
     }
 }

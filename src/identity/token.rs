@@ -1,8 +1,14 @@
 //! The access token of a request.
 
+use std::borrow::Cow;
+
 use http::{HeaderName, header};
 
-use super::key::Ambiguous;
+use super::{
+    credentials::{self, credentials},
+    reading::{Ambiguous, cookie, single_header},
+    spelling::trim,
+};
 use crate::framing::Fields;
 
 /// Where an access token may stand.
@@ -14,16 +20,28 @@ pub enum TokenSource {
     Cookie(String),
 }
 
-/// A token as it stands in the request: an authorization scheme, where there is one, and the rest.
-///
-/// The scheme is told apart because `Bearer x` and `bearer  x` are one token to every upstream, and
-/// must be one caller here.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+/// An access token in the form that is counted, wherever it stands.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Token<'r> {
-    /// `Bearer`, in whatever case it was sent; empty outside `Authorization`.
-    pub scheme: &'r [u8],
-    /// The token itself.
-    pub value: &'r [u8],
+    /// Empty, but for `Basic` and for schemes whose credentials are a list of parameters; lower case.
+    pub scheme: Cow<'r, [u8]>,
+    /// The token itself; of `Basic` decoded.
+    pub value: Cow<'r, [u8]>,
+}
+
+impl<'r> Token<'r> {
+    /// A token whose scheme, if it has one, does not count.
+    pub(super) fn plain(value: Cow<'r, [u8]>) -> Self {
+        Self { scheme: Cow::Borrowed(b""), value }
+    }
+
+    /// Scheme and value as one: no token without a scheme has a space in it.
+    pub(super) fn joined(self) -> Cow<'r, [u8]> {
+        if self.scheme.is_empty() {
+            return self.value;
+        }
+        Cow::Owned([&*self.scheme, b" ", &*self.value].concat())
+    }
 }
 
 /// The first token present among `sources`.
@@ -33,12 +51,8 @@ pub fn token<'r>(
 ) -> Result<Option<Token<'r>>, Ambiguous> {
     for source in sources {
         let found = match source {
-            TokenSource::Header(name) => {
-                single_header(headers, name)?.map(|value| split(name, value))
-            }
-            TokenSource::Cookie(name) => {
-                cookie(headers, name)?.map(|value| Token { scheme: b"", value })
-            }
+            TokenSource::Header(name) => header_token(headers, name)?,
+            TokenSource::Cookie(name) => cookie(headers, name)?.map(Token::plain),
         };
         if let Some(token) = found.filter(|token| !token.value.is_empty()) {
             return Ok(Some(token));
@@ -47,48 +61,18 @@ pub fn token<'r>(
     Ok(None)
 }
 
-pub(super) fn split<'r>(name: &HeaderName, value: &'r [u8]) -> Token<'r> {
-    let value = value.trim_ascii();
-    if *name != header::AUTHORIZATION {
-        return Token { scheme: b"", value };
-    }
-    match memchr::memchr2(b' ', b'\t', value) {
-        Some(space) => Token { scheme: &value[..space], value: value[space..].trim_ascii() },
-        None => Token { scheme: b"", value },
-    }
-}
-
-/// The only value of a header. Sent twice, the gateway and the upstream could believe different ones.
-pub(super) fn single_header<'r>(
+/// The token that the header `name` has, in its one form.
+pub(super) fn header_token<'r>(
     headers: &'r Fields,
     name: &HeaderName,
-) -> Result<Option<&'r [u8]>, Ambiguous> {
-    let mut values = headers.get_all(name.as_str());
-    let first = values.next();
-    if values.next().is_some() {
-        return Err(Ambiguous(format!("header {name}")));
+) -> Result<Option<Token<'r>>, Ambiguous> {
+    let Some(value) = single_header(headers, name)? else { return Ok(None) };
+    if *name != header::AUTHORIZATION {
+        return Ok(Some(Token::plain(Cow::Borrowed(trim(value)))));
     }
-    Ok(first)
-}
-
-/// The only value of a cookie, without quotes.
-pub(super) fn cookie<'r>(headers: &'r Fields, name: &str) -> Result<Option<&'r [u8]>, Ambiguous> {
-    let mut found = None;
-    for line in headers.get_all(header::COOKIE) {
-        for pair in line.split(|byte| *byte == b';') {
-            let Some(equals) = memchr::memchr(b'=', pair) else { continue };
-            if pair[..equals].trim_ascii() != name.as_bytes() {
-                continue;
-            }
-            let value = pair[equals + 1..].trim_ascii();
-            let value =
-                value.strip_prefix(b"\"").and_then(|v| v.strip_suffix(b"\"")).unwrap_or(value);
-            if found.replace(value).is_some_and(|other| other != value) {
-                return Err(Ambiguous(format!("cookie {name}")));
-            }
-        }
-    }
-    Ok(found)
+    let unclear =
+        || Ambiguous::Unclear { name: format!("header {name}"), expected: credentials::EXPECTED };
+    credentials(value).map(Some).ok_or_else(unclear)
 }
 
 #[cfg(test)]
@@ -106,27 +90,37 @@ mod tests {
     #[test]
     fn the_first_source_that_is_present_gives_the_token() {
         for (lines, scheme, value) in [
-            (&[("authorization", "Bearer  abc ")][..], "Bearer", "abc"),
+            (&[("authorization", "Bearer  abc ")][..], "", "abc"),
             (&[("authorization", "abc")], "", "abc"),
+            (&[("authorization", "Basic YTpi")], "basic", "a:b"),
             (&[("authorization", ""), ("cookie", "session=s1")], "", "s1"),
+            (&[("authorization", "Bearer"), ("cookie", "session=s1")], "", "s1"),
             (&[("cookie", "a=b; session=\"s1\"; c=d")], "", "s1"),
+            (&[("cookie", "a=b; session=%731")], "", "s1"),
             (&[("cookie", "a=b"), ("cookie", "session=s2")], "", "s2"),
             (&[("authorization", "x"), ("cookie", "session=s1")], "", "x"),
         ] {
             let headers = headers(lines);
             let token = token(&sources(), &headers).unwrap().unwrap();
-            assert_eq!((token.scheme, token.value), (scheme.as_bytes(), value.as_bytes()));
+            assert_eq!((&*token.scheme, &*token.value), (scheme.as_bytes(), value.as_bytes()));
         }
         assert_eq!(token(&sources(), &headers(&[("cookie", "xsession=1")])), Ok(None));
     }
 
     #[test]
     fn what_could_be_read_in_two_ways_is_refused() {
-        let twice = headers(&[("authorization", "a"), ("authorization", "b")]);
-        assert!(token(&sources(), &twice).is_err());
-        let cookies = headers(&[("cookie", "session=a; session=b")]);
-        assert!(token(&sources(), &cookies).is_err());
-        let same = headers(&[("cookie", "session=a; session=a")]);
-        assert_eq!(token(&sources(), &same).unwrap().unwrap().value, b"a");
+        for lines in [
+            &[("authorization", "a"), ("authorization", "b")][..],
+            &[("authorization", "Bearer a b")],
+            &[("cookie", "session=a; session=b")],
+            &[("cookie", "session=a; session[]=b")],
+            &[("cookie", "session=\"a")],
+        ] {
+            assert!(token(&sources(), &headers(lines)).is_err(), "{lines:?}");
+        }
+        for same in ["session=a; session=a", "session=a; session=\"%61\""] {
+            let same = headers(&[("cookie", same)]);
+            assert_eq!(&*token(&sources(), &same).unwrap().unwrap().value, b"a");
+        }
     }
 }

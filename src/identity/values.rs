@@ -6,7 +6,8 @@ use http::HeaderName;
 
 use super::{
     client::counted,
-    key::{ADDRESS, Ambiguous, KeyPlan, Part, SCHEME, Sink, Subject},
+    key::{ADDRESS, KeyPlan, Part, SCHEME, Sink, Subject},
+    reading::Ambiguous,
     token::TokenSource,
 };
 
@@ -60,7 +61,7 @@ impl KeyPlan {
             parts.push(Value { part: part.to_string(), value });
         }
         let nowhere = self.read(subject, &mut Read::default())?;
-        let fallback = nowhere.then(|| counted(subject.client, subject.ipv6_prefix));
+        let fallback = nowhere.then(|| counted(subject.client.ip, subject.ipv6_prefix));
         Ok(KeyValues { parts, fallback })
     }
 }
@@ -120,11 +121,12 @@ mod tests {
     use crate::framing::Fields;
     use http::{HeaderName, Method, header};
 
+    use super::super::ClientAddress;
     use super::*;
 
     fn values(parts: Vec<Part>, headers: &Fields) -> KeyValues {
         let subject = Subject {
-            client: "2001:db8:1:2:3::4".parse().unwrap(),
+            client: ClientAddress::of_peer("2001:db8:1:2:3::4".parse().unwrap()),
             host: "api.example.com",
             method: &Method::GET,
             route: "items",
@@ -148,7 +150,7 @@ mod tests {
         let header = |name| Part::Header(HeaderName::from_static(name));
         for (part, name, value) in [
             (Part::ClientIp, "client_ip", "2001:db8:1:2::"),
-            (Part::Token, "token", "bearer *** (9 bytes)"),
+            (Part::Token, "token", "*** (9 bytes)"),
             (Part::Host, "host", "api.example.com"),
             (Part::Method, "method", "GET"),
             (Part::Route, "route", "items"),
@@ -156,7 +158,7 @@ mod tests {
             (Part::PathParam("id".into()), "path:id", "5"),
             (header("x-team"), "header:x-team", "payments"),
             (header("x-api-key"), "header:x-api-key", "*** (9 bytes)"),
-            (header("authorization"), "header:authorization", "*** (16 bytes)"),
+            (header("authorization"), "header:authorization", "*** (9 bytes)"),
             (Part::Cookie("c".into()), "cookie:c", "*** (9 bytes)"),
             (Part::Query("page".into()), "query:page", "2"),
             (Part::Query("api_key".into()), "query:api_key", "*** (9 bytes)"),

@@ -15,7 +15,7 @@ pub use self::target::{forwarded_path, host};
 use crate::{
     error::GatewayError,
     framing::{Fields, RequestHead},
-    identity::{Secret, Subject, TokenSource},
+    identity::{ClientAddress, Secret, Subject, TokenSource},
     limit::Charge,
     route::{Lookup, Params, normalize::normalize},
     snapshot::{Action, Ask, Route, RouteLimit, Snapshot},
@@ -47,7 +47,7 @@ pub fn screen_method(method: &Method) -> Result<(), GatewayError> {
 #[derive(Clone, Debug)]
 pub struct Asked<'r> {
     /// The client's address, behind trusted proxies.
-    pub client: IpAddr,
+    pub client: ClientAddress,
     /// The requested host: lower case, without port.
     pub host: Cow<'r, str>,
     /// The path in normal form.

@@ -207,7 +207,7 @@ impl Candidate {
         };
         let merge_slashes = self.snapshot.http.merge_slashes;
         let asked = Asked {
-            client: request.line.client,
+            client: self.snapshot.identity.trusted_proxies.logged(request.line.client),
             host: host.into(),
             path: normalize(path, merge_slashes).map_err(GatewayError::Path)?,
             method,

@@ -13,9 +13,9 @@ pub(super) fn snapshot(loaded: &Loaded) -> Result<Snapshot, Faults> {
     listen::check(&mut check, config);
     store::check(&mut check, &config.store);
     let upstreams = upstreams::compile(&mut check, &config.upstreams);
-    let limits = limits::compile(&mut check, config);
-    let (table, routes) = routes::compile(&mut check, config, &upstreams, &limits);
     let identity = identity(&mut check, &config.client);
+    let limits = limits::compile(&mut check, config, &identity.token);
+    let (table, routes) = routes::compile(&mut check, config, &upstreams, &limits);
     let throttle = throttle::compile(&mut check, config);
     match Faults::new(check.faults) {
         Some(faults) => Err(faults),

@@ -14,7 +14,7 @@ use super::reserve;
 use super::routes::part;
 use super::tiers;
 use crate::config::{self, Config, KeyPart};
-use crate::identity::KeyPlan;
+use crate::identity::{KeyPlan, TokenSource};
 use crate::limit::{
     Algorithm, Limit, MAX_QUOTA_MILLIS, MAX_RESOLUTION, Millis, OnFailure, Quota, concurrency,
     leaky_bucket, sliding_log,
@@ -27,7 +27,11 @@ const MODEST_LOG: u32 = 10_000;
 const SHORTEST_LEASE: Millis = 1_000;
 
 /// The limits in the order of their names. A faulty one is noted and has its place all the same.
-pub(super) fn compile(check: &mut Check<'_>, config: &Config) -> Vec<Arc<Policy>> {
+pub(super) fn compile(
+    check: &mut Check<'_>,
+    config: &Config,
+    sources: &[TokenSource],
+) -> Vec<Arc<Policy>> {
     let compiled = config.limits.iter().enumerate().map(|(index, (name, limit))| {
         let path = format!("limits.{name}");
         check.key_name(&path, name);
@@ -49,7 +53,7 @@ pub(super) fn compile(check: &mut Check<'_>, config: &Config) -> Vec<Arc<Policy>
             enforce: limit.enforce,
             index,
         };
-        policy(check, &path, limit, &counted, &key)
+        policy(check, &path, limit, &counted, &key, sources)
     });
     compiled.collect()
 }
@@ -61,13 +65,14 @@ fn policy(
     written: &config::Limit,
     counted: &Limit,
     key: &KeyPlan,
+    sources: &[TokenSource],
 ) -> Arc<Policy> {
     let cost = cost(check, path, written, &counted.quota);
     let refund: SmallVec<[u16; 4]> = written.refund.iter().map(|status| status.0).collect();
     let fixed = if let Cost::Fixed(cost) = cost { cost } else { 1 };
     let make = |check: &mut Check<'_>, counted: Limit, candidate| {
         let limit = Limit { cost: fixed, ..counted };
-        let tiers = tiers::compile(check, path, written, &limit);
+        let tiers = tiers::compile(check, path, written, &limit, sources);
         let (key, cost, refund) = (key.clone(), cost.clone(), refund.clone());
         Arc::new(Policy { limit: Arc::new(limit), key, cost, tiers, refund, candidate })
     };

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use crate::{
     framing::Fields,
-    identity::{Ambiguous, KeyPlan, Part, Secret, Subject},
+    identity::{Ambiguous, KeyPlan, Part, Secret, Subject, trim},
     limit::{Key, Limit},
 };
 
@@ -64,7 +64,7 @@ pub struct Tier {
 pub enum Whose {
     /// Those of whom this part is one of these values.
     Part(Part, Vec<Box<[u8]>>),
-    /// Those who come from one of these networks.
+    /// Those who come from one of these networks, as far as their address is verified.
     Networks(Vec<IpNet>),
 }
 
@@ -82,7 +82,7 @@ pub struct Ask {
 /// A request that cannot be counted.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Uncountable {
-    /// A part that counts was sent twice.
+    /// A part that counts can be read in two ways.
     #[error("{0}")]
     Ambiguous(#[from] Ambiguous),
     /// The header with the cost does not say one.
@@ -129,7 +129,9 @@ impl Whose {
     fn includes(&self, subject: &Subject<'_>) -> Result<bool, Ambiguous> {
         match self {
             Self::Networks(networks) => {
-                Ok(networks.iter().any(|network| network.contains(&subject.client)))
+                let client = subject.client;
+                let from = |network: &IpNet| network.contains(&client.ip);
+                Ok(client.is_verified() && networks.iter().any(from))
             }
             Self::Part(part, values) => {
                 let value: Cow<'_, [u8]> = part.value(subject)?;
@@ -156,7 +158,7 @@ impl Cost {
         let mut values = headers.get_all(name);
         let Some(value) = values.next() else { return Ok(1) };
         if values.next().is_some() {
-            return Err(Ambiguous(format!("header {name}")).into());
+            return Err(Ambiguous::Repeated(format!("header {name}")).into());
         }
         let cost = whole(value).and_then(|cost| u32::try_from(cost).ok());
         let sound = cost.filter(|cost| (1..=max).contains(cost));
@@ -175,7 +177,7 @@ impl Cost {
 
 /// Plain decimal digits as a number; one that is too large is the largest.
 fn whole(text: &[u8]) -> Option<u64> {
-    let text = text.trim_ascii();
+    let text = trim(text);
     let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     let add = |sum: u64, digit: &u8| sum.saturating_mul(10).saturating_add(u64::from(digit - b'0'));
     digits.then(|| text.iter().fold(0, add))
@@ -197,9 +199,14 @@ mod tests {
 
     #[test]
     fn a_cost_is_a_whole_number_within_its_bound() {
-        for (values, cost) in
-            [(&[][..], 1), (&["1"], 1), (&["50"], 50), (&[" 7 "], 7), (&["007"], 7)]
-        {
+        for (values, cost) in [
+            (&[][..], 1),
+            (&["1"], 1),
+            (&["50"], 50),
+            (&[" 7 "], 7),
+            (&["007"], 7),
+            (&["7\u{a0}"], 7),
+        ] {
             assert_eq!(header().asked(&headers(values)), Ok(cost), "{values:?}");
         }
         for values in [

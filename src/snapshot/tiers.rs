@@ -7,6 +7,7 @@ use super::limits::other_quota;
 use super::policy::{Tier, Whose};
 use super::routes::part;
 use crate::config::{self, KeyPart};
+use crate::identity::TokenSource;
 use crate::limit::Limit;
 
 /// The tiers of the limit at `path`, which counts by `limit`. A faulty one is noted and left out.
@@ -15,11 +16,12 @@ pub(super) fn compile(
     path: &str,
     written: &config::Limit,
     limit: &Limit,
+    sources: &[TokenSource],
 ) -> Vec<Tier> {
     let tiers = written.tiers.iter().enumerate().filter_map(|(index, tier)| {
         let at = format!("{path}.tiers[{index}]");
         let quota = other_quota(check, path, &format!("{at}.quota"), written, tier.quota);
-        let whose = whose(check, &format!("{at}.match"), &tier.matches);
+        let whose = whose(check, &format!("{at}.match"), &tier.matches, sources);
         let quota = quota?;
         let most = Limit { quota, ..limit.clone() }.ceiling();
         let affords = u64::from(limit.cost) <= most;
@@ -30,7 +32,12 @@ pub(super) fn compile(
     tiers.collect()
 }
 
-fn whose(check: &mut Check<'_>, path: &str, written: &config::TierMatch) -> Option<Whose> {
+fn whose(
+    check: &mut Check<'_>,
+    path: &str,
+    written: &config::TierMatch,
+    sources: &[TokenSource],
+) -> Option<Whose> {
     let values = format!("{path}.values");
     check.ensure(!written.values.is_empty(), &values, "no value", "at least one");
     if written.part == KeyPart::ClientIp {
@@ -43,18 +50,26 @@ fn whose(check: &mut Check<'_>, path: &str, written: &config::TierMatch) -> Opti
         return Some(Whose::Networks(networks.collect()));
     }
     let part = part(check, &format!("{path}.part"), &written.part)?;
+    let mut wanted: Vec<Box<[u8]>> = Vec::new();
     for (index, value) in written.values.iter().enumerate() {
-        let expected = "a value: an empty one is whoever leaves it out";
-        check.ensure(!value.is_empty(), &format!("{values}[{index}]"), "no text", expected);
+        let at = format!("{values}[{index}]");
+        // As a request's value is brought into its one form, so that they can be equal.
+        match part.given(value, sources) {
+            Ok(form) => {
+                let expected = "a value: an empty one is whoever leaves it out";
+                check.ensure(!form.is_empty(), &at, "no text", expected);
+                wanted.push(form.into());
+            }
+            Err(_) => check.ensure(false, &at, "this value", "one that a request can have"),
+        }
     }
-    let wanted = written.values.iter().map(|value| value.as_bytes().into());
-    Some(Whose::Part(part, wanted.collect()))
+    Some(Whose::Part(part, wanted))
 }
 
 #[cfg(test)]
 mod tests {
     use crate::config;
-    use crate::snapshot::Snapshot;
+    use crate::snapshot::{Snapshot, Whose};
 
     fn compile(limit: &str) -> Result<Snapshot, String> {
         let text = format!(
@@ -84,6 +99,23 @@ routes: [{{name: a, match: {{path: /a}}, upstream: app, limits: [one]}}]
     }
 
     #[test]
+    fn values_have_the_form_of_those_that_requests_have() {
+        for (part, written, wanted) in [
+            ("token", "' Bearer vip'", &b"vip"[..]),
+            ("token", "Basic dTpwYQ", b"u:pa"),
+            ("header:x-plan", "'gold '", b"gold"),
+            ("cookie:plan", "'a+b'", b"a b"),
+            ("host", "'API.example.com.'", b"api.example.com"),
+        ] {
+            let snapshot = compile(&tier(part, &format!("[{written}]"), 50)).unwrap();
+            let Whose::Part(_, values) = &snapshot.limits[0].tiers[0].whose else {
+                panic!("{part}")
+            };
+            assert_eq!(&*values[0], wanted, "{part}");
+        }
+    }
+
+    #[test]
     fn a_candidate_counts_apart_and_refuses_nobody() {
         let snapshot = compile("candidate: {quota: 2}").unwrap();
         let [live, tried] = &snapshot.routes[0].limits[..] else { panic!("two") };
@@ -99,6 +131,8 @@ routes: [{{name: a, match: {{path: /a}}, upstream: app, limits: [one]}}]
             (tier("header:x-plan", "['']", 50), "no text"),
             (tier("header:x-plan", "[gold]", 0), "a quota from 1 to 4294967295"),
             (tier("header:x-plan", "[gold]", 4_294_967_296), "a quota from 1 to 4294967295"),
+            (tier("header:x-plan", "[' ']", 50), "no text"),
+            (tier("token", "['Bearer a b']", 50), "one that a request can have"),
             (tier("client_ip", "[here]", 50), "a network such as"),
             (format!("cost: 3, {}", tier("host", "[h]", 2)), "at least the cost, 3"),
             ("candidate: {quota: 0}".to_owned(), "a quota from 1 to 4294967295"),

@@ -156,7 +156,7 @@ fn a_blocked_caller_comes_in_at_once_when_he_is_reset_or_has_a_larger_quota() {
         assert!(admitted == 3 && is_blocked(), "{reserve}");
 
         let mut operator = Client::connect(gateway.admin());
-        operator.send("DELETE /api/limits/calls HTTP/1.1\r\nHost: a\r\n\r\n");
+        operator.send("DELETE /api/limits/calls HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert_eq!(operator.reply().status, 204);
         assert_eq!(ask(&gateway).number("X-RateLimit-Remaining"), 2, "{reserve}");
         assert_eq!((0..8).filter(|_| ask(&gateway).status == 200).count(), 2, "{reserve}");
@@ -216,7 +216,7 @@ fn sigterm_gives_back_what_was_not_spent() {
     let (redis, folder) = (RedisServer::start(), tempfile::tempdir().expect("a folder"));
     let limits = "calls: {quota: 1000, window: 24h, resolution: 1, key: [], reserve: 100}";
     let yaml = with(&redis, &hello(limits, "calls"));
-    let own = "listen: [{address: \"127.0.0.1:0\"}]\nadmin: {address: \"127.0.0.1:0\"}\nworkers: 2\n\
+    let own = "listen: [{address: \"127.0.0.1:0\"}]\nadmin: {address: \"127.0.0.1:0\", hosts: [gateway.test]}\nworkers: 2\n\
                access_log: off\n";
     fs::write(folder.path().join("own.yaml"), format!("{own}{yaml}")).expect("a file");
     let mut process = Process::start(folder.path(), &["serve", "--config", "own.yaml"]);

@@ -31,7 +31,8 @@ fn folder_with(yaml: &str) -> TempDir {
 fn standard() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/tidegate.yaml");
     let yaml = fs::read_to_string(path).expect("the default configuration");
-    yaml.replace("127.0.0.1:8080", "127.0.0.1:0").replace("127.0.0.1:9900", "127.0.0.1:0")
+    let yaml = yaml.replace("127.0.0.1:8080", "127.0.0.1:0");
+    yaml.replace("{address: 127.0.0.1:9900}", "{address: 127.0.0.1:0, hosts: [gateway.test]}")
 }
 
 /// What it says and how it ends, where it ends by itself.
@@ -195,7 +196,7 @@ fn sigterm_lets_requests_in_flight_finish() {
     let upstream = held_back(&gate, "finished");
     let folder = folder_with(&format!(
         "listen: [{{address: \"127.0.0.1:0\"}}]
-admin: {{address: \"127.0.0.1:0\"}}
+admin: {{address: \"127.0.0.1:0\", hosts: [gateway.test]}}
 workers: 2
 drain_timeout: 20s
 upstreams: {{slow: {{targets: [{}]}}}}

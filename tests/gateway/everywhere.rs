@@ -185,7 +185,7 @@ fn no_log_at_any_level_tells_a_secret() {
     let url = redis.url().replace("redis://", "redis://user:hush-redis@");
     let yaml = format!(
         "listen: [{{address: '127.0.0.1:0'}}]
-admin: {{address: '127.0.0.1:0'}}
+admin: {{address: '127.0.0.1:0', hosts: [gateway.test]}}
 store: {{redis: {{shards: [{{primary: '{url}'}}]}}}}
 upstreams: {{origin: {{targets: [{}]}}, gone: {{targets: ['http://127.0.0.1:1']}}}}
 limits: {{few: {{quota: 3, window: 1h, key: [token, 'cookie:c', 'query:k', 'header:x-key']}}}}

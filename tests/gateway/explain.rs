@@ -182,7 +182,7 @@ fn a_person_reads_keys_and_no_secrets() {
     let wanted = "request    GET /v1/items/7 for host `api.test` from 192.0.2.7
 route      items
 limit      token: sliding_window, 9 in 10h, costs 2
-           key: token bearer *** (9 bytes)
+           key: token *** (9 bytes)
            admits, 7 left
 limit      team: sliding_window, 5 in 10h, costs 1
            key: header:x-team (none), query:k payments, path:id 7
@@ -194,6 +194,29 @@ decision   admitted (a caller who has used nothing)
     assert!(text.ends_with(&last), "{text}");
     assert!(!text.contains("topsecret"));
     assert_eq!(upstream.count(), 0, "it connects to nothing");
+}
+
+#[test]
+fn how_the_client_is_known_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("tidegate.yaml");
+    let yaml = rules(&Upstream::hello());
+    let tier = "quota: 9, tiers: [{match: {part: client_ip, values: [0.0.0.0/0]}, quota: 99}],";
+    fs::write(&config, yaml.replace("quota: 9,", tier)).expect("a file");
+    let config = config.to_str().expect("a path");
+    for (headers, client, source, quota) in [
+        (&[][..], "127.0.0.1", "unverified", 9),
+        (&["X-Forwarded-For: \u{fe}"], "127.0.0.1", "unverified", 9),
+        (&["X-Forwarded-For: \u{fe}, 192.0.2.7"], "192.0.2.7", "forwarded", 99),
+    ] {
+        let told = explained(config, "GET", "http://api.test/hello", headers);
+        assert_eq!((&told["client"], &told["client_source"]), (&client.into(), &source.into()));
+        assert_eq!(told["limits"][0]["quota"], quota, "{told}");
+    }
+    let text = run(&["explain", "-c", config, "http://api.test/hello"]);
+    assert!(text.contains("from 127.0.0.1\n           a trusted proxy that names no"), "{text}");
+    let text = run(&["explain", "-c", config, "--client", "192.0.2.1", "http://api.test/hello"]);
+    assert!(!text.contains("trusted proxy"), "{text}");
 }
 
 #[test]

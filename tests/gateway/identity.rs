@@ -57,6 +57,7 @@ fn behind_a_trusted_proxy_the_real_client_is_counted() {
         ("", 1),
         ("X-Forwarded-For: nonsense\r\n", 2),
         ("X-Forwarded-For: 6.6.6.6, nonsense\r\n", 3),
+        ("X-Forwarded-For: 10.3.3.3, 10.2.2.2\r\n", 4),
     ] {
         assert_eq!(used(&gateway, claim), wanted, "{claim}");
     }
@@ -185,9 +186,10 @@ fn a_token_has_one_spelling() {
     {
         assert_eq!(used(&gateway, headers), index as u64 + 1, "{headers}");
     }
-    assert_eq!(used(&gateway, "Authorization: Basic abc\r\n"), 1);
-    assert_eq!(used(&gateway, "Authorization:\r\nCookie: session=abc\r\n"), 1);
-    assert_eq!(used(&gateway, "Cookie: a=b; session=\"abc\"\r\n"), 2);
+    assert_eq!(used(&gateway, "Authorization: Basic YWJjOg==\r\n"), 1);
+    // Wherever it stands.
+    assert_eq!(used(&gateway, "Authorization:\r\nCookie: session=abc\r\n"), 5);
+    assert_eq!(used(&gateway, "Cookie: a=b; session=\"abc\"\r\n"), 6);
 }
 
 #[test]

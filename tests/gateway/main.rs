@@ -31,6 +31,10 @@ mod routing;
 mod everywhere;
 // Who is counted, and by what.
 mod identity;
+// One caller, however it is spelt.
+mod spellings;
+// The operator's port: who may ask, how long, and how many at once.
+mod admin_port;
 // How long anything may take.
 mod deadlines;
 // Connections to upstreams: reused, replaced, never mixed up; and back-pressure.

@@ -23,7 +23,7 @@ use crate::{
 fn saying(word: &str) -> String {
     format!(
         "listen: [{{address: \"127.0.0.1:0\"}}]
-admin: {{address: \"127.0.0.1:0\"}}
+admin: {{address: \"127.0.0.1:0\", hosts: [gateway.test]}}
 workers: 2
 access_log: off
 drain_timeout: 2s
@@ -36,7 +36,7 @@ routes: [{{name: a, match: {{path: /a}}, upstream: hello, limits: [many]}}]
 
 fn post_reload(admin: std::net::SocketAddr) -> Reply {
     let mut client = Client::connect(admin);
-    client.send("POST /api/reload HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+    client.send("POST /api/reload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
     client.reply()
 }
 
@@ -122,7 +122,7 @@ fn a_fault_keeps_the_old_rules_and_is_told() {
 
     let mut page = Client::connect(gateway.admin());
     page.send(
-        "POST /api/reload HTTP/1.1\r\nHost: a\r\nOrigin: http://evil\r\nContent-Length: 0\r\n\r\n",
+        "POST /api/reload HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil\r\nContent-Length: 0\r\n\r\n",
     );
     assert_eq!(page.reply().status, 403, "no web page may do it");
 }
@@ -132,7 +132,11 @@ fn what_only_a_restart_can_change_is_refused() {
     let gateway = Gateway::start(&saying("old"));
     for (key, from, to) in [
         ("listen", "listen: [{address: \"127.0.0.1:0\"}]", "listen: [{address: \"127.0.0.1:1\"}]"),
-        ("admin", "admin: {address: \"127.0.0.1:0\"}", "admin: {address: \"127.0.0.1:1\"}"),
+        (
+            "admin",
+            "admin: {address: \"127.0.0.1:0\", hosts: [gateway.test]}",
+            "admin: {address: \"127.0.0.1:1\"}",
+        ),
         ("workers", "workers: 2", "workers: 3"),
         ("access_log", "access_log: off", "access_log: stdout"),
         ("drain_timeout", "drain_timeout: 2s", "drain_timeout: 3s"),

@@ -16,7 +16,7 @@ const LIMITS: &str = "limits:
   bucket: {algorithm: token_bucket, quota: 5, window: 10s, key: [client_ip], refund: [304]}
   watching: {quota: 1, window: 10s, key: [client_ip], enforce: false}
   tiered: {quota: 3, window: 10s, key: [client_ip], tiers: [
-    {match: {part: client_ip, values: [192.0.2.1]}, quota: 8}]}
+    {match: {part: client_ip, values: [192.0.2.1, 127.0.0.0/8]}, quota: 8}]}
 ";
 
 const NAMES: [&str; 7] = ["window", "strict", "log", "fixed", "bucket", "watching", "tiered"];
@@ -49,10 +49,12 @@ upstreams: {{app: {{targets: [{}]}}}}\n{LIMITS}routes:\n{}",
     let mut client = Client::connect(gateway.address());
     let mut refused = 0;
     for turn in 0..2_100_u64 {
-        clock.set(START + turn * 97);
-        let (name, who) = (NAMES[turn as usize % 7], turn / 7 % 3 + 1);
+        clock.set(START + turn * 71);
+        let (name, who) = (NAMES[turn as usize % 7], turn / 7 % 4 + 1);
         let what = if turn % 4 == 0 { "same" } else { "other" };
-        let headers = format!("X-Forwarded-For: 192.0.2.{who}\r\n");
+        // The fourth is not named: the proxy is counted, and is in no tier.
+        let from = if who < 4 { format!("192.0.2.{who}") } else { "\u{fe}".to_owned() };
+        let headers = format!("X-Forwarded-For: {from}\r\n");
         refused += u64::from(client.get(&format!("/{name}/{what}"), &headers).status == 429);
     }
     let logged = read_lines(log.as_ref(), 2_100);

@@ -62,7 +62,8 @@ fn admin(gateway: &Gateway, method: &str, target: &str, headers: &str) -> Reply 
 
 fn admin_at(address: SocketAddr, method: &str, target: &str, headers: &str) -> Reply {
     let mut client = Client::connect(address);
-    client.send(format!("{method} /api/limits{target} HTTP/1.1\r\nHost: a\r\n{headers}\r\n"));
+    client
+        .send(format!("{method} /api/limits{target} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n"));
     client.reply()
 }
 

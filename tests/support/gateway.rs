@@ -94,7 +94,7 @@ fn complete(yaml: &str) -> String {
     let mut text = String::new();
     for (key, line) in [
         ("listen:", "listen: [{address: \"127.0.0.1:0\"}]\n"),
-        ("admin:", "admin: {address: \"127.0.0.1:0\"}\n"),
+        ("admin:", "admin: {address: \"127.0.0.1:0\", hosts: [gateway.test]}\n"),
         ("workers:", "workers: 2\n"),
         ("access_log:", "access_log: off\n"),
         ("drain_timeout:", "drain_timeout: 2s\n"),

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::request::Request;
 use crate::error::GatewayError;
 use crate::framing::{Fields, Length, RequestHead};
-use crate::identity::{Caller, KeyValues, Secret};
+use crate::identity::{AddressSource, Caller, KeyValues, Secret};
 use crate::limit::{Millis, Verdict};
 use crate::plan::{self, Asked, Matched};
 use crate::respond::{self, Told};
@@ -28,6 +28,8 @@ pub(super) struct Story {
     path: String,
     /// The client, behind trusted proxies.
     client: String,
+    /// How its address is known: `peer`, `forwarded`, or `unverified` where a trusted proxy names none.
+    client_source: &'static str,
     /// The route.
     route: Option<String>,
     /// Its limits.
@@ -106,7 +108,8 @@ impl Story {
         let asked = Asked::read(snapshot, request.peer, head).map_err(early)?;
         self.host = asked.host.to_string();
         self.path = asked.path.to_string();
-        self.client = asked.client.to_string();
+        self.client = asked.client.ip.to_string();
+        self.client_source = asked.client.source.label();
         let matched = asked.find(snapshot).map_err(|error| {
             if matches!(error, GatewayError::NoRoute | GatewayError::OtherMethods(_)) {
                 self.decision = "none";
@@ -237,6 +240,9 @@ impl Story {
         let Self { method, host, path, client, .. } = self;
         if !path.is_empty() {
             writeln!(out, "request    {method} {path} for host `{host}` from {client}")?;
+        }
+        if self.client_source == AddressSource::Unverified.label() {
+            writeln!(out, "           a trusted proxy that names no client: no tier by address")?;
         }
         writeln!(out, "route      {}", self.route.as_deref().unwrap_or("none"))?;
         for limit in &self.limits {

@@ -15,7 +15,7 @@ fn no_token_is_told_or_logged() {
     let yaml = telling("quota: 3, window: 1h, key: [token]");
     let yaml = format!(
         "listen: [{{address: \"127.0.0.1:0\"}}]
-admin: {{address: \"127.0.0.1:0\"}}
+admin: {{address: \"127.0.0.1:0\", hosts: [gateway.test]}}
 workers: 1
 store: {{redis: {{shards: [{{primary: \"{}\"}}], response_timeout: 5s}}}}
 {yaml}",

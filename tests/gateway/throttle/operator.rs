@@ -19,7 +19,7 @@ fn put(gateway: &Gateway, body: &str, headers: &str) -> (u16, String) {
     let mut client = Client::connect(gateway.admin());
     let length = body.len();
     client.send(format!(
-        "PUT /api/throttle HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n{headers}\r\n{body}"
+        "PUT /api/throttle HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n{headers}\r\n{body}"
     ));
     let reply = client.reply();
     (reply.status, reply.text())
@@ -149,7 +149,7 @@ fn one_line_tells_of_each_change() {
     std::fs::write(
         folder.path().join("t.yaml"),
         format!(
-            "listen: [{{address: '127.0.0.1:0'}}]\nadmin: {{address: '127.0.0.1:0'}}\nworkers: 1\n\
+            "listen: [{{address: '127.0.0.1:0'}}]\nadmin: {{address: '127.0.0.1:0', hosts: [gateway.test]}}\nworkers: 1\n\
              client: {{token: [header:authorization]}}\n\
              throttle: {{max_active: 5, capacity: 1000}}\n\
              upstreams: {{a: {{targets: ['{}']}}}}\n\

@@ -1,0 +1,166 @@
+//! The operator's port: names that are not its own, web pages, and connections that never ask.
+
+use std::{net::TcpStream, time::Duration};
+
+use tidegate::clock::instant;
+
+use crate::{
+    client::{Client, Reply, get},
+    gateway::Gateway,
+    wait::pause,
+};
+
+const RULES: &str = "upstreams: {hello: {respond: {body: hi}}}
+limits: {calls: {quota: 100, window: 1h, key: [token]}}
+routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [calls]}]
+";
+
+fn ask(gateway: &Gateway, line: &str, headers: &str) -> Reply {
+    Client::connect(gateway.admin()).send(format!("{line}\r\n{headers}\r\n")).reply()
+}
+
+fn start(admin: &str) -> Gateway {
+    Gateway::start(&format!("admin: {{{admin}}}\n{RULES}"))
+}
+
+#[test]
+fn a_name_that_is_not_its_own_is_refused() {
+    let loopback = start("address: '127.0.0.1:0'");
+    let every = start("address: '0.0.0.0:0'");
+    let named = start("address: '127.0.0.1:0', hosts: [Admin.example.com, tidegate]");
+    let port = loopback.admin().port();
+    for (host, wanted) in [
+        (format!("127.0.0.1:{port}"), [200, 200, 200]),
+        ("127.0.0.1".to_owned(), [200, 200, 200]),
+        ("localhost".to_owned(), [200, 200, 200]),
+        ("LOCALHOST.:8000".to_owned(), [200, 200, 200]),
+        ("[::1]:9900".to_owned(), [200, 200, 200]),
+        ("127.9.9.9".to_owned(), [200, 200, 200]),
+        ("10.1.2.3:9900".to_owned(), [421, 200, 421]),
+        ("[2001:db8::1]".to_owned(), [421, 200, 421]),
+        ("admin.example.com:443".to_owned(), [421, 421, 200]),
+        ("TIDEGATE".to_owned(), [421, 421, 200]),
+        ("evil.example".to_owned(), [421, 421, 421]),
+        (format!("evil.example:{port}"), [421, 421, 421]),
+        ("127.0.0.1.evil.example".to_owned(), [421, 421, 421]),
+        ("localhost.evil.example".to_owned(), [421, 421, 421]),
+        ("127.0.0.1@evil.example".to_owned(), [421, 421, 421]),
+        ("127.1".to_owned(), [421, 421, 421]),
+        ("0x7f.0.0.1".to_owned(), [421, 421, 421]),
+        (String::new(), [421, 421, 421]),
+    ] {
+        for (gateway, wanted) in [&loopback, &every, &named].into_iter().zip(wanted) {
+            for target in ["/healthz", "/metrics", "/api/limits", "/api/limits/calls?key=a"] {
+                let line = format!("GET {target} HTTP/1.1");
+                let reply = ask(gateway, &line, &format!("Host: {host}\r\n"));
+                assert_eq!(reply.status, wanted, "{host} {target}: {}", reply.text());
+                if wanted == 421 {
+                    assert_eq!(reply.header("content-type"), Some("application/problem+json"));
+                    assert!(reply.text().contains("admin.hosts"), "{}", reply.text());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_way_to_name_a_host_is_looked_at() {
+    let gateway = start("address: '127.0.0.1:0'");
+    for (line, headers, wanted) in [
+        ("GET /healthz HTTP/1.0", "", 200),
+        ("GET /healthz HTTP/1.0", "Host: evil.example\r\n", 421),
+        ("GET /healthz HTTP/1.1", "", 421),
+        ("GET /healthz HTTP/1.1", "Host: localhost\r\nHost: evil.example\r\n", 421),
+        ("GET http://evil.example/healthz HTTP/1.1", "Host: localhost\r\n", 421),
+        ("GET http://localhost/healthz HTTP/1.1", "Host: evil.example\r\n", 421),
+        ("GET http://localhost/healthz HTTP/1.1", "Host: localhost\r\n", 200),
+        ("GET /nowhere HTTP/1.1", "Host: evil.example\r\n", 421),
+        ("PUT /healthz HTTP/1.1", "Host: evil.example\r\n", 421),
+    ] {
+        let reply = ask(&gateway, line, headers);
+        assert_eq!(reply.status, wanted, "{line} {headers}: {}", reply.text());
+    }
+}
+
+#[test]
+fn a_web_page_of_another_origin_changes_nothing() {
+    let gateway = start("address: '127.0.0.1:0'");
+    let used = || {
+        let line = "GET /api/limits/calls?key=a HTTP/1.1";
+        let state = ask(&gateway, line, "Host: localhost\r\n");
+        state.json()["used"].as_u64()
+    };
+    get(gateway.address(), "/", "Authorization: a\r\n");
+    for headers in [
+        "Origin: http://evil.example\r\n",
+        "Origin: null\r\n",
+        "Origin: http://localhost:3000\r\n",
+        "Origin: http://localhost\r\n",
+        "Origin: http://localhost:9900\r\nOrigin: http://evil.example\r\n",
+        "Origin: http://localhost:9900.evil.example\r\n",
+        "Sec-Fetch-Site: cross-site\r\n",
+        "Sec-Fetch-Site: same-site\r\n",
+        "Origin: http://localhost:9900\r\nSec-Fetch-Site: cross-site\r\n",
+    ] {
+        for line in [
+            "DELETE /api/limits/calls?key=a HTTP/1.1",
+            "POST /api/reload HTTP/1.1",
+            "PUT /api/throttle HTTP/1.1",
+        ] {
+            let reply = ask(&gateway, line, &format!("Host: localhost:9900\r\n{headers}"));
+            assert_eq!(reply.status, 403, "{line} {headers}: {}", reply.text());
+            assert!(reply.text().contains("web page"), "{}", reply.text());
+        }
+        let read = ask(&gateway, "GET /healthz HTTP/1.1", "Host: localhost:9900\r\n");
+        assert_eq!(read.status, 200);
+    }
+    assert_eq!(used(), Some(1));
+    let own =
+        "Host: localhost:9900\r\nOrigin: http://LOCALHOST:9900\r\nSec-Fetch-Site: same-origin\r\n";
+    assert_eq!(ask(&gateway, "DELETE /api/limits/calls?key=a HTTP/1.1", own).status, 204);
+    assert_eq!(used(), Some(0));
+}
+
+#[test]
+fn half_open_connections_do_not_shut_the_operator_out() {
+    let gateway = start("address: '127.0.0.1:0'");
+    let mut held = Vec::new();
+    for index in 0..300 {
+        let mut client = Client::connect(gateway.admin());
+        match index % 4 {
+            0 => {}
+            1 => drop(client.send("GET /healthz HT")),
+            2 => drop(client.send("GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-A: ")),
+            _ => drop(client.send(
+                "PUT /api/throttle HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{",
+            )),
+        }
+        held.push(client);
+    }
+    for _ in 0..10 {
+        let began = instant();
+        let reply = ask(&gateway, "GET /healthz HTTP/1.1", "Host: localhost\r\n");
+        assert_eq!(reply.status, 200);
+        assert!(instant() - began < Duration::from_secs(1), "{:?}", instant() - began);
+        assert_eq!(get(gateway.address(), "/", "").status, 200, "clients are served");
+    }
+    // Who was there first has made room.
+    pause(Duration::from_millis(50));
+    let mut ended = 0;
+    for client in &mut held {
+        client.socket.set_nonblocking(true).expect("a socket");
+        ended += usize::from(client.is_ended());
+    }
+    assert!(ended >= 300 - 64, "{ended} of 300 ended");
+}
+
+#[test]
+fn a_body_is_bounded() {
+    let gateway = start("address: '127.0.0.1:0'");
+    let length = 1024 * 1024 + 1;
+    let head = format!(
+        "PUT /api/throttle HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
+    );
+    let mut client = Client::adopt(TcpStream::connect(gateway.admin()).expect("a connection"));
+    assert_eq!(client.send(head).reply().status, 413);
+}
