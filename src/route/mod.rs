@@ -3,6 +3,7 @@
 pub mod normalize;
 pub mod pattern;
 pub mod table;
+mod tree;
 
 pub use pattern::{HostPattern, PathPattern, PatternError};
 pub use table::{Found, Lookup, Params, Rule, Table, TableError};

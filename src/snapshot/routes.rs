@@ -172,9 +172,9 @@ fn rule(check: &mut Check<'_>, path: &str, matches: &config::Match) -> Option<Ru
 
 fn pattern(check: &mut Check<'_>, path: &str, error: PatternError) {
     match error {
-        PatternError::Host(host) => {
+        PatternError::Host { host, why } => {
             let expected = "a host such as api.example.com or *.example.com";
-            check.fault(path, format!("`{host}`"), expected);
+            check.fault(path, format!("`{host}` ({why})"), expected);
         }
         PatternError::Path { path: written, why } => {
             let what = format!("`{written}` ({why})");

@@ -200,7 +200,7 @@ fn faulty_routes_and_upstreams_are_refused() {
         ),
         (
             replaced("path: /a", "path: /a, host: 'a b'"),
-            "8:39: `a b`, expected a host such as api.example.com or *.example.com",
+            "8:39: `a b` (no host has ` `), expected a host such as api.example.com or *.example.com",
         ),
         (
             replaced("path: /a", "path: a"),
