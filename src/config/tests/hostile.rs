@@ -91,7 +91,7 @@ fn a_file_must_be_there_small_and_text() {
     let fault = load(&file).unwrap_err().faults.iter().next().unwrap().clone();
     assert_eq!((fault.location.line, fault.location.column), (2, 4));
     std::fs::write(&file, vec![b'#'; MAX_FILE + 1]).unwrap();
-    assert!(load(&file).unwrap_err().to_string().contains("at most 1 MiB"));
+    assert!(load(&file).unwrap_err().to_string().contains("at most 16 MiB"));
 }
 
 #[test]
