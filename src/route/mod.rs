@@ -2,6 +2,7 @@
 
 pub mod normalize;
 pub mod pattern;
+mod search;
 pub mod table;
 mod tree;
 

@@ -14,7 +14,8 @@ use http::Method;
 use smallvec::SmallVec;
 
 use super::pattern::{HostPattern, PathPattern};
-use super::tree::{Leaf, Tree, Values};
+use super::search::{Search, Values};
+use super::tree::Tree;
 
 /// What a route answers for.
 #[derive(Clone, Debug)]
@@ -126,11 +127,10 @@ impl Table {
 
     /// Searches for a request: `host` in lower case without port, `path` in normal form.
     pub fn find<'a>(&'a self, host: &str, path: &'a str, method: &Method) -> Lookup<'a> {
-        let found = if self.exact.trees.is_empty() && self.below.trees.is_empty() {
-            self.find_in(&self.any, path, method)
-        } else {
-            self.trees(host).find_map(|tree| self.find_in(tree, path, method))
-        };
+        let exact = self.exact.get(host).and_then(|tree| self.find_in(tree, path, method));
+        let found = exact
+            .or_else(|| self.below(host).find_map(|tree| self.find_in(tree, path, method)))
+            .or_else(|| self.find_in(&self.any, path, method));
         match found {
             Some(found) => Lookup::Found(found),
             None => self.other_methods(host, path),
@@ -139,30 +139,35 @@ impl Table {
 
     #[inline]
     fn find_in<'a>(&'a self, tree: &Tree, path: &'a str, method: &Method) -> Option<Found<'a>> {
-        let mut matches = tree.matches(path);
-        let route = matches.find_map(|leaf| leaf.route(method))?;
+        let mut search = Search::new(tree, path);
+        let route = search.run(|leaf| leaf.route(method))?;
         Some(Found {
             route,
-            params: Params { names: &self.params[route], values: matches.into_values() },
+            params: Params { names: &self.params[route], values: search.into_values() },
         })
     }
 
-    /// The trees of the patterns that `host` matches, the most specific first.
-    fn trees<'t>(&'t self, host: &str) -> impl Iterator<Item = &'t Tree> {
+    /// The trees of the wildcards that `host` matches, the longest first.
+    fn below<'t>(&'t self, host: &str) -> impl Iterator<Item = &'t Tree> {
         let mut below = SmallVec::<[&Tree; 4]>::new();
-        below.extend(
-            suffixes(host, self.most_labels, self.below.longest)
-                .filter_map(|suffix| self.below.get(suffix)),
-        );
-        self.exact.get(host).into_iter().chain(below.into_iter().rev()).chain([&self.any])
+        if self.most_labels > 0 {
+            let suffixes = suffixes(host, self.most_labels, self.below.longest);
+            below.extend(suffixes.filter_map(|suffix| self.below.get(suffix)));
+        }
+        below.into_iter().rev()
     }
 
     #[cold]
     fn other_methods<'a>(&self, host: &str, path: &str) -> Lookup<'a> {
         let mut methods: Vec<Method> = Vec::new();
         let mut told = hashbrown::HashSet::<_, RandomState>::default();
-        for tree in self.trees(host) {
-            let mut named: Vec<_> = tree.matches(path).flat_map(Leaf::methods).collect();
+        let exact = self.exact.get(host).into_iter();
+        for tree in exact.chain(self.below(host)).chain([&self.any]) {
+            let mut named = Vec::new();
+            Search::new(tree, path).run(|leaf| {
+                named.extend(leaf.methods());
+                None::<()>
+            });
             named.sort_by_key(|(named, _)| *named);
             let new = named.into_iter().filter(|(_, method)| told.insert(*method));
             methods.extend(new.map(|(_, method)| method.clone()));

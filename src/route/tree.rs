@@ -1,53 +1,51 @@
-//! The paths of one host: a trie with a level for each segment, and the search in it.
-//!
-//! A node has one parent, so a search visits it at most once, and none deeper than the path has
-//! segments: no path costs more than the patterns that begin as it does. The search keeps its own
-//! stack and finds the end of each segment once.
+//! The paths of one host: a trie with a level for each segment.
 
 use std::hash::Hash;
 
 use ahash::RandomState;
 use hashbrown::{Equivalent, HashMap};
 use http::Method;
-use smallvec::SmallVec;
 
 use super::pattern::{PathPattern, Segment};
 
-/// Up to so many fixed segments of a node are compared one by one.
+/// Up to so many keys are compared one by one.
 const FEW: usize = 8;
 
 /// The paths of one host.
 #[derive(Clone, Debug)]
 pub(super) struct Tree {
     /// The first is the root: what follows the path's first slash.
-    nodes: Vec<Node>,
-    leaves: Vec<Leaf>,
+    pub(super) nodes: Vec<Node>,
+    pub(super) leaves: Vec<Leaf>,
 }
 
 /// What may follow a slash.
 #[derive(Clone, Debug, Default)]
-struct Node {
-    fixed: Fixed,
+pub(super) struct Node {
+    /// The nodes after fixed segments.
+    fixed: Map<Box<str>, usize>,
+    /// The bytes of the longest of them.
+    longest: usize,
     /// Parameters with fixed text around them; the least specific first.
-    partial: Vec<Partial>,
+    pub(super) partial: Vec<Partial>,
     /// The node after `{name}`.
-    param: Option<usize>,
+    pub(super) param: Option<usize>,
     /// The leaf of `{*name}`.
-    rest: Option<usize>,
+    pub(super) rest: Option<usize>,
     /// The leaf of the pattern that ends before this segment.
-    end: Option<usize>,
+    pub(super) end: Option<usize>,
 }
 
-/// The nodes after fixed segments.
+/// A map that is quick for few keys, too.
 #[derive(Clone, Debug)]
-enum Fixed {
-    Few(Vec<(Box<str>, usize)>),
-    Many { nodes: HashMap<Box<str>, usize, RandomState>, longest: usize },
+pub(super) enum Map<K, V> {
+    Few(Vec<(K, V)>),
+    Many(HashMap<K, V, RandomState>),
 }
 
 /// Segments that are a parameter between fixed texts of certain lengths.
 #[derive(Clone, Debug)]
-struct Partial {
+pub(super) struct Partial {
     shape: Shape,
     targets: HashMap<Texts, usize, RandomState>,
 }
@@ -61,6 +59,15 @@ struct Shape {
     is_param: bool,
     /// The bytes of fixed text before the parameter.
     prefix: usize,
+}
+
+/// Where a partly fixed segment leads.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Target {
+    /// To what follows the parameter.
+    Node(usize),
+    /// To the end of the pattern.
+    Leaf(usize),
 }
 
 /// The fixed texts before and after a parameter.
@@ -79,7 +86,7 @@ impl Equivalent<Texts> for TextsIn<'_> {
 /// The routes of one path pattern.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Leaf {
-    named: HashMap<Method, Named, RandomState>,
+    named: Map<Method, Named>,
     any: Option<usize>,
 }
 
@@ -133,7 +140,12 @@ impl Tree {
 
     fn fixed(&mut self, node: usize, text: &str) -> usize {
         let next = self.nodes.len();
-        let next = self.nodes[node].fixed.get_or_insert(text, next);
+        let node = &mut self.nodes[node];
+        if let Some(known) = node.fixed(text) {
+            return known;
+        }
+        node.longest = text.len().max(node.longest);
+        node.fixed.insert(text.into(), next);
         self.grown_to(next)
     }
 
@@ -152,26 +164,15 @@ impl Tree {
         }
         &mut self.leaves[leaf]
     }
-
-    /// The leaves whose patterns match `path`, the most specific first.
-    pub(super) fn matches<'t, 'p>(&'t self, path: &'p str) -> Matches<'t, 'p> {
-        let mut stack = SmallVec::new();
-        if path.starts_with('/') {
-            stack.push(Step { target: Target::Node { node: 0, depth: 0 }, values: 0, value: None });
-        }
-        Matches {
-            tree: self,
-            path,
-            stack,
-            ends: SmallVec::new(),
-            values: SmallVec::new(),
-            #[cfg(test)]
-            visited: 0,
-        }
-    }
 }
 
 impl Node {
+    /// The node after the fixed segment `text`. A longer text than there is is not worth its hash.
+    #[inline]
+    pub(super) fn fixed(&self, text: &str) -> Option<usize> {
+        if text.len() > self.longest { None } else { self.fixed.get(text).copied() }
+    }
+
     /// What follows a partly fixed segment; `new` where there was none.
     fn partial(&mut self, is_param: bool, prefix: &str, suffix: &str, new: usize) -> usize {
         let shape = Shape { fixed: prefix.len() + suffix.len(), is_param, prefix: prefix.len() };
@@ -184,49 +185,43 @@ impl Node {
     }
 }
 
-impl Default for Fixed {
+impl<K, V> Default for Map<K, V> {
     fn default() -> Self {
         Self::Few(Vec::new())
     }
 }
 
-impl Fixed {
+impl<K: Eq + Hash, V> Map<K, V> {
     #[inline]
-    fn get(&self, text: &str) -> Option<usize> {
+    fn get<Q: Equivalent<K> + Hash + ?Sized>(&self, key: &Q) -> Option<&V> {
         match self {
-            Self::Few(nodes) => {
-                nodes.iter().find_map(|(name, node)| (**name == *text).then_some(*node))
-            }
-            // A longer text is not worth its hash.
-            Self::Many { longest, .. } if text.len() > *longest => None,
-            Self::Many { nodes, .. } => nodes.get(text).copied(),
+            Self::Few(few) => few.iter().find_map(|(k, v)| key.equivalent(k).then_some(v)),
+            Self::Many(many) => many.get(key),
         }
     }
 
-    fn get_or_insert(&mut self, text: &str, new: usize) -> usize {
-        if let Some(node) = self.get(text) {
-            return node;
-        }
-        if let Self::Few(few) = self
-            && few.len() == FEW
-        {
-            let longest = few.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-            *self = Self::Many { nodes: few.drain(..).collect(), longest };
-        }
+    /// Adds a key that is not there yet.
+    fn insert(&mut self, key: K, value: V) {
         match self {
-            Self::Few(few) => few.push((text.into(), new)),
-            Self::Many { nodes, longest } => {
-                *longest = text.len().max(*longest);
-                nodes.insert(text.into(), new);
-            }
+            Self::Few(few) if few.len() < FEW => few.push((key, value)),
+            Self::Few(few) => *self = Self::Many(few.drain(..).chain([(key, value)]).collect()),
+            Self::Many(many) => drop(many.insert(key, value)),
         }
-        new
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        let (few, many) = match self {
+            Self::Few(few) => (Some(few.iter().map(|(k, v)| (k, v))), None),
+            Self::Many(many) => (None, Some(many.iter())),
+        };
+        few.into_iter().flatten().chain(many.into_iter().flatten())
     }
 }
 
 impl Partial {
-    /// The way on over this segment of `path`, if it has the texts of one of the patterns.
-    fn step<'p>(&self, segment: &'p str, left: &'p str, depth: usize) -> Option<Found<'p>> {
+    /// Where `segment` leads if it has the texts of one of the patterns, and the parameter's value.
+    /// `left` is the path from this segment on.
+    pub(super) fn step<'p>(&self, segment: &'p str, left: &'p str) -> Option<(Target, &'p str)> {
         let Shape { fixed, is_param, prefix } = self.shape;
         if is_param {
             let before = segment.get(..prefix)?;
@@ -234,7 +229,7 @@ impl Partial {
             let end = segment.len().checked_sub(fixed - prefix).filter(|end| *end > prefix)?;
             let (value, after) = segment.get(prefix..)?.split_at_checked(end - prefix)?;
             let node = *self.targets.get(&TextsIn(before, after))?;
-            Some((Target::Node { node, depth: depth + 1 }, value))
+            Some((Target::Node(node), value))
         } else {
             let (before, value) = left.split_at_checked(prefix)?;
             let leaf = *self.targets.get(&TextsIn(before, ""))?;
@@ -255,9 +250,10 @@ impl Leaf {
         }
         for (place, method) in methods.iter().enumerate() {
             let named = Named { route, place };
-            let first = *self.named.entry(method.clone()).or_insert(named);
-            if first.route != route {
-                clash(first.route);
+            match self.named.get(method) {
+                Some(first) if first.route == route => {}
+                Some(first) => clash(first.route),
+                None => self.named.insert(method.clone(), named),
             }
         }
     }
@@ -273,123 +269,3 @@ impl Leaf {
         self.named.iter().map(|(method, named)| (*named, method))
     }
 }
-
-/// The values of a path's parameters, in the pattern's order. An empty rest is left out.
-pub(super) type Values<'p> = SmallVec<[&'p str; 4]>;
-
-/// A search; see [`Tree::matches`].
-pub(super) struct Matches<'t, 'p> {
-    tree: &'t Tree,
-    path: &'p str,
-    /// What is still to be tried; the most specific last.
-    stack: SmallVec<[Step<'p>; 8]>,
-    /// Where each segment ends, as far as the search has come.
-    ends: SmallVec<[usize; 16]>,
-    values: Values<'p>,
-    /// The nodes that were visited; the bound of the search is tested by it.
-    #[cfg(test)]
-    visited: usize,
-}
-
-/// A way on, and the parameter's value on it.
-type Found<'p> = (Target, &'p str);
-
-#[derive(Clone, Copy, Debug)]
-enum Target {
-    /// The node, for the segment of this number.
-    Node {
-        node: usize,
-        depth: usize,
-    },
-    Leaf(usize),
-}
-
-/// Something still to be tried.
-struct Step<'p> {
-    target: Target,
-    /// How many values stand before.
-    values: usize,
-    value: Option<&'p str>,
-}
-
-impl<'t, 'p> Matches<'t, 'p> {
-    /// The values of the match that came last.
-    pub(super) fn into_values(self) -> Values<'p> {
-        self.values
-    }
-
-    /// How many nodes were visited.
-    #[cfg(test)]
-    pub(super) fn visited(&self) -> usize {
-        self.visited
-    }
-
-    /// Notes where `node` leads; returns its leaf where the path ends before it.
-    fn visit(&mut self, node: usize, depth: usize) -> Option<&'t Leaf> {
-        let tree = self.tree;
-        #[cfg(test)]
-        {
-            self.visited += 1;
-        }
-        let node = &tree.nodes[node];
-        let Some((start, end)) = self.segment(depth) else {
-            return node.end.map(|leaf| &tree.leaves[leaf]);
-        };
-        let (left, segment) = (&self.path[start..], &self.path[start..end]);
-        let values = self.values.len();
-        if let Some(leaf) = node.rest {
-            let value = Some(left).filter(|left| !left.is_empty());
-            self.stack.push(Step { target: Target::Leaf(leaf), values, value });
-        }
-        if let Some(node) = node.param.filter(|_| !segment.is_empty()) {
-            let target = Target::Node { node, depth: depth + 1 };
-            self.stack.push(Step { target, values, value: Some(segment) });
-        }
-        for partial in &node.partial {
-            if let Some((target, value)) = partial.step(segment, left, depth) {
-                let value = Some(value).filter(|value| !value.is_empty());
-                self.stack.push(Step { target, values, value });
-            }
-        }
-        if let Some(node) = node.fixed.get(segment) {
-            let target = Target::Node { node, depth: depth + 1 };
-            self.stack.push(Step { target, values, value: None });
-        }
-        None
-    }
-
-    /// Where the segment of this number is; `None` past the last. Those before it are known.
-    #[inline]
-    fn segment(&mut self, depth: usize) -> Option<(usize, usize)> {
-        let start = depth.checked_sub(1).map_or(1, |before| self.ends[before] + 1);
-        if depth == self.ends.len() {
-            let left = self.path.as_bytes().get(start..)?;
-            let length = memchr::memchr(b'/', left).unwrap_or(left.len());
-            self.ends.push(start + length);
-        }
-        Some((start, self.ends[depth]))
-    }
-}
-
-impl<'t> Iterator for Matches<'t, '_> {
-    type Item = &'t Leaf;
-
-    fn next(&mut self) -> Option<&'t Leaf> {
-        while let Some(Step { target, values, value }) = self.stack.pop() {
-            self.values.truncate(values);
-            self.values.extend(value);
-            let found = match target {
-                Target::Node { node, depth } => self.visit(node, depth),
-                Target::Leaf(leaf) => Some(&self.tree.leaves[leaf]),
-            };
-            if found.is_some() {
-                return found;
-            }
-        }
-        None
-    }
-}
-
-#[cfg(test)]
-#[path = "tree/tests.rs"]
-mod tests;

@@ -1,6 +1,8 @@
+use http::Method;
 use proptest::prelude::*;
 
 use super::*;
+use crate::route::pattern::PathPattern;
 
 fn tree(patterns: &[impl AsRef<str>]) -> Tree {
     let mut tree = Tree::default();
@@ -13,9 +15,12 @@ fn tree(patterns: &[impl AsRef<str>]) -> Tree {
 
 /// Every route that matches, the most specific first, and how many nodes were visited.
 fn matching(tree: &Tree, path: &str) -> (Vec<usize>, usize) {
-    let mut matches = tree.matches(path);
-    let routes = matches.by_ref().map(|leaf| leaf.any.unwrap()).collect();
-    (routes, matches.visited())
+    let (mut search, mut routes) = (Search::new(tree, path), Vec::new());
+    search.run(|leaf| {
+        routes.extend(leaf.route(&Method::GET));
+        None::<()>
+    });
+    (routes, search.visited())
 }
 
 #[test]
@@ -66,10 +71,10 @@ fn a_parameter_has_at_least_one_byte_and_a_rest_may_have_none() {
         ("", None, None),
         ("*", None, None),
     ] {
-        let mut matches = tree.matches(path);
-        assert_eq!(matches.next().map(|leaf| leaf.any.unwrap()), found, "{path}");
+        let mut search = Search::new(&tree, path);
+        assert_eq!(search.run(|leaf| leaf.route(&Method::GET)), found, "{path}");
         if found.is_some() {
-            assert_eq!(matches.into_values().first().copied(), value, "{path}");
+            assert_eq!(search.into_values().first().copied(), value, "{path}");
         }
     }
 }
