@@ -47,6 +47,10 @@ fn refuse(error: &StartError) -> Exit {
             eprintln!("{faults}");
             Exit::BadInput
         }
+        StartError::Panic(fault) => {
+            eprintln!("{fault}");
+            Exit::Internal
+        }
         StartError::Thread(_) => {
             eprintln!("tidegate: {error}");
             Exit::Internal

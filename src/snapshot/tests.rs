@@ -1,4 +1,5 @@
 mod actions;
+mod hostile;
 mod reserve;
 
 use proptest::prelude::*;
@@ -331,7 +332,7 @@ routes:
   - {name: d, match: {path: /d}, upstream: broken}
 ";
     std::fs::write(&file, text).unwrap();
-    let faults = Snapshot::load(&file).unwrap_err();
+    let faults = Snapshot::load(&file).unwrap_err().into_faults();
     let told: Vec<(usize, &str)> =
         faults.iter().map(|fault| (fault.location.line, fault.what.as_str())).collect();
     // What could not be read is told once; what refers to it, and what lies beside it, is judged.
