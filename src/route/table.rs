@@ -9,7 +9,7 @@
 //! looked at. Only where none serves it are the methods told that the path has.
 
 use ahash::RandomState;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use http::Method;
 use smallvec::SmallVec;
 
@@ -160,7 +160,8 @@ impl Table {
     #[cold]
     fn other_methods<'a>(&self, host: &str, path: &str) -> Lookup<'a> {
         let mut methods: Vec<Method> = Vec::new();
-        let mut told = hashbrown::HashSet::<_, RandomState>::default();
+        // Most paths without a route have no methods either.
+        let mut told = None::<HashSet<&Method, RandomState>>;
         let exact = self.exact.get(host).into_iter();
         for tree in exact.chain(self.below(host)).chain([&self.any]) {
             let mut named = Vec::new();
@@ -169,7 +170,9 @@ impl Table {
                 None::<()>
             });
             named.sort_by_key(|(named, _)| *named);
-            let new = named.into_iter().filter(|(_, method)| told.insert(*method));
+            let new = named
+                .into_iter()
+                .filter(|(_, method)| told.get_or_insert_with(HashSet::default).insert(*method));
             methods.extend(new.map(|(_, method)| method.clone()));
         }
         if methods.is_empty() { Lookup::Nothing } else { Lookup::OtherMethods(methods) }
