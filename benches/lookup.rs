@@ -3,16 +3,17 @@
 use std::{hint::black_box, net::IpAddr};
 
 use divan::Bencher;
-use http::{HeaderMap, HeaderName, Method, header};
+use http::{HeaderName, Method, header};
 use tidegate::{
+    framing::Fields,
     identity::{ClientAddress, KeyPlan, Part, Secret, Subject, TokenSource},
     route::{HostPattern, Lookup, PathPattern, Rule, Table},
 };
 
 const SECRET: Secret = Secret(0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210);
 
-/// Routes of each kind, fixed and with a parameter, in the large table.
-const ROUTES: usize = 500;
+/// How many routes a table has.
+const ROUTES: [usize; 3] = [10, 1_000, 10_000];
 
 fn main() {
     divan::main();
@@ -20,7 +21,7 @@ fn main() {
 
 /// Hashes the key of one ordinary request, over and over.
 fn key(bencher: Bencher<'_, '_>, client: &str, parts: &[Part]) {
-    let mut headers = HeaderMap::new();
+    let mut headers = Fields::default();
     for (name, value) in [
         ("host", "api.example.com"),
         ("user-agent", "curl/8.5.0"),
@@ -29,7 +30,7 @@ fn key(bencher: Bencher<'_, '_>, client: &str, parts: &[Part]) {
         ("authorization", "Bearer 3f9c1d27a4b84e0f9d6c2a7be1508f43"),
         ("x-team", "payments"),
     ] {
-        headers.insert(HeaderName::from_static(name), value.parse().expect("a value"));
+        headers.push(name, value);
     }
     let sources = [TokenSource::Header(header::AUTHORIZATION)];
     let client: IpAddr = client.parse().expect("an address");
@@ -114,14 +115,14 @@ fn small() -> Table {
     ])
 }
 
-/// 500 resources, each with a list and an item.
-fn large() -> Table {
-    table((0..ROUTES).flat_map(|n| {
+/// The rules of resources, each with a list and an item: so many routes in all.
+fn resources(routes: usize) -> impl Iterator<Item = (&'static str, String, Vec<Method>)> {
+    (0..routes / 2).flat_map(|n| {
         [
             ("*", format!("/api/v1/resource-{n}"), vec![]),
-            ("*", format!("/api/v1/resource-{n}/{{id}}"), vec![]),
+            ("*", format!("/api/v1/resource-{n}/{{id}}"), vec![Method::GET, Method::PUT]),
         ]
-    }))
+    })
 }
 
 /// The same few routes under an exact host, under wildcards and for any host.
@@ -170,16 +171,36 @@ fn route_nothing(bencher: Bencher<'_, '_>) {
     });
 }
 
-/// One of 1,000 routes.
-#[divan::bench]
-fn route_thousand_static(bencher: Bencher<'_, '_>) {
-    find(bencher, &large(), "api.example.com", "/api/v1/resource-377");
+/// One of many routes.
+#[divan::bench(args = ROUTES)]
+fn route_among_static(bencher: Bencher<'_, '_>, routes: usize) {
+    find(bencher, &table(resources(routes)), "api.example.com", "/api/v1/resource-3");
 }
 
 /// The same for a path with a parameter.
+#[divan::bench(args = ROUTES)]
+fn route_among_param(bencher: Bencher<'_, '_>, routes: usize) {
+    find(bencher, &table(resources(routes)), "api.example.com", "/api/v1/resource-3/4711");
+}
+
+/// One of many hosts with the same route.
+#[divan::bench(args = ROUTES)]
+fn route_among_hosts(bencher: Bencher<'_, '_>, routes: usize) {
+    let hosts: Vec<String> = (0..routes).map(|n| format!("shop-{n}.example.com")).collect();
+    let rules = hosts.iter().map(|host| (host.as_str(), "/items/{id}".into(), vec![]));
+    find(bencher, &table(rules), "shop-3.example.com", "/items/4711");
+}
+
+/// All routes put into a table, their patterns read.
+#[divan::bench(args = ROUTES)]
+fn build(bencher: Bencher<'_, '_>, routes: usize) {
+    bencher.bench_local(|| table(resources(black_box(routes))));
+}
+
+/// What a host of very many labels costs where there are wildcards.
 #[divan::bench]
-fn route_thousand_param(bencher: Bencher<'_, '_>) {
-    find(bencher, &large(), "api.example.com", "/api/v1/resource-377/4711");
+fn route_host_of_many_labels(bencher: Bencher<'_, '_>) {
+    find(bencher, &hosts(), &"a.".repeat(12_000), "/items/4711");
 }
 
 #[divan::bench]

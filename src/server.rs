@@ -16,12 +16,12 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     admin::{self, OwnHosts},
     clock::Clock,
-    config::{self, Config, Faults, SecretError, Variables},
+    config::{self, Config, Fault, Faults, SecretError, Variables},
     gateway::{Lines, Shared, Via},
     live::Live,
     metrics::Metrics,
     reload::Reloader,
-    snapshot::Snapshot,
+    snapshot::{LoadError, Snapshot},
     store::{Credentials, RedisOptions, SetupError, Shard, Stores, Topology},
     telemetry::{AccessLog, AccessLogGuard, Destination},
     throttle::{Settings, Throttle, redis::RedisLink},
@@ -37,6 +37,9 @@ pub enum StartError {
     /// The configuration has faults.
     #[error("{0}")]
     Faults(#[from] Faults),
+    /// The configuration brought out a bug.
+    #[error("{0}")]
+    Panic(Fault),
     /// An address cannot be listened on.
     #[error("cannot listen on {address}: {error}")]
     Listen {
@@ -73,6 +76,15 @@ pub enum StartError {
     /// A thread or a runtime cannot be made.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
+}
+
+impl From<LoadError> for StartError {
+    fn from(error: LoadError) -> Self {
+        match error {
+            LoadError::Faults(faults) => Self::Faults(faults),
+            LoadError::Panic(fault) => Self::Panic(fault),
+        }
+    }
 }
 
 /// A gateway that runs.
@@ -369,3 +381,7 @@ fn shared_store(
         response_timeout: redis.response_timeout.0,
     })
 }
+
+#[cfg(test)]
+#[path = "server/tests.rs"]
+mod tests;

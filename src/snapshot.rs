@@ -7,6 +7,7 @@ mod check;
 mod compile;
 mod limits;
 mod listen;
+mod load;
 mod policy;
 mod reserve;
 mod routes;
@@ -17,14 +18,16 @@ mod throttle;
 mod tiers;
 mod upstreams;
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 
+pub use self::load::LoadError;
+pub(crate) use self::load::contained;
 pub use self::policy::{Ask, Cost, Policy, Tier, Uncountable, Whose};
 
 use crate::{
-    config::{self, Fault, Faults, Loaded, Unread},
+    config::{Fault, Faults, Loaded},
     framing::{Deadlines, HeadBounds},
     identity::{TokenSource, TrustedProxies},
     route::Table,
@@ -78,21 +81,6 @@ impl Snapshot {
     pub fn log_notes(&self) {
         for note in &self.notes {
             tracing::warn!(%note, "the configuration works, but may not be meant so");
-        }
-    }
-
-    /// Reads and compiles the file at `path`. The error holds all that is wrong with it at once:
-    /// faults of form, and of what could be read all the same, faults of sense.
-    pub fn load(path: &Path) -> Result<(Loaded, Self), Faults> {
-        match config::load(path) {
-            Ok(loaded) => {
-                let snapshot = Self::compile(&loaded)?;
-                Ok((loaded, snapshot))
-            }
-            Err(Unread { faults, partial }) => {
-                let more = partial.and_then(|partial| Self::compile(&partial).err());
-                Err(more.into_iter().fold(faults, Faults::with))
-            }
         }
     }
 

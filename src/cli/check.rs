@@ -2,7 +2,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::{Exit, written};
-use crate::config::{Config, Variables};
+use crate::config::{Config, Loaded, Variables};
 use crate::snapshot::Snapshot;
 use crate::throttle::Settings;
 
@@ -10,14 +10,13 @@ use crate::throttle::Settings;
 ///
 /// A secret that is not here is only noted: the gateway may run elsewhere, and have it there.
 pub(super) fn run(path: &Path, variables: Variables<'_>, out: &mut dyn Write) -> Exit {
-    let compiled = Snapshot::load(path).map(|(loaded, snapshot)| (loaded.config, snapshot));
-    match compiled {
-        Ok((config, snapshot)) => {
+    match Snapshot::load(path) {
+        Ok((Loaded { config, .. }, snapshot)) => {
             let told = summary(path, &config, &snapshot, out)
                 .and_then(|()| secrets(&config, variables, out));
             written(told, Exit::Ok)
         }
-        Err(faults) => written(writeln!(out, "{faults}"), Exit::BadInput),
+        Err(error) => written(writeln!(out, "{error}"), Exit::of(&error)),
     }
 }
 

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::{Config, Variables};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{LoadError, Snapshot};
 use crate::telemetry;
 
 /// How a command ended.
@@ -43,6 +43,14 @@ impl Exit {
             Self::BadInput => 1,
             Self::Usage => 2,
             Self::Internal => 70,
+        }
+    }
+
+    /// How a command ends whose configuration cannot be used.
+    fn of(error: &LoadError) -> Self {
+        match error {
+            LoadError::Faults(_) => Self::BadInput,
+            LoadError::Panic(_) => Self::Internal,
         }
     }
 }
@@ -148,7 +156,10 @@ pub fn run_with<A: Into<OsString> + Clone>(
 /// The rules of a configuration; tells its faults where it has any.
 fn rules(path: &Path) -> Result<(Config, Snapshot), Exit> {
     let loaded = Snapshot::load(path).map(|(loaded, snapshot)| (loaded.config, snapshot));
-    loaded.map_err(|faults| complain(&faults))
+    loaded.map_err(|error| {
+        complain(&error);
+        Exit::of(&error)
+    })
 }
 
 /// Tells a person what is wrong with what they gave, if they are still there.

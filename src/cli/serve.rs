@@ -51,6 +51,10 @@ fn refuse(error: &StartError) -> Exit {
             eprintln!("{faults}");
             Exit::BadInput
         }
+        StartError::Panic(fault) => {
+            eprintln!("{fault}");
+            Exit::Internal
+        }
         StartError::Thread(_) | StartError::ProcessLog(_) => {
             eprintln!("tidegate: {error}");
             Exit::Internal

@@ -1,4 +1,6 @@
 use super::{Arguments, Exit, run};
+use crate::config::Fault;
+use crate::snapshot::LoadError;
 
 fn output(arguments: &[&str]) -> (Exit, String) {
     let mut out = Vec::new();
@@ -74,6 +76,31 @@ fn check_tells_faults_of_form_and_of_sense() {
     let (exit, said) = output(&["check", "-c", "no/such.yaml"]);
     assert_eq!(exit, Exit::BadInput);
     assert!(said.starts_with("no/such.yaml:1:1: ") && said.lines().count() == 3, "{said}");
+}
+
+#[test]
+fn a_panic_is_no_fault_of_the_user() {
+    let fault = || Fault::of_file("t.yaml", "a bug", "none");
+    assert_eq!(Exit::of(&LoadError::Faults(fault().into())), Exit::BadInput);
+    assert_eq!(Exit::of(&LoadError::Panic(fault())).code(), 70);
+}
+
+#[test]
+fn check_tells_how_many_parameters_a_path_may_have() {
+    let params = |count: usize| (0..count).map(|n| format!("/{{p{n}}}")).collect::<Vec<_>>();
+    for (count, exit) in [(26, Exit::Ok), (64, Exit::Ok), (65, Exit::BadInput)] {
+        let path = params(count).concat();
+        let (_folder, file) = file(&format!(
+            "upstreams: {{u: {{respond: {{}}}}}}\nroutes:\n\
+             - name: r\n  match: {{path: '{path}'}}\n  upstream: u\n"
+        ));
+        let (ended, said) = output(&["check", "-c", &file]);
+        assert_eq!(ended, exit, "{said}");
+        if exit == Exit::BadInput {
+            assert!(said.starts_with(&format!("{file}:4:17: ")), "{said}");
+            assert!(said.contains("(65 parameters, at most 64), expected a path"), "{said}");
+        }
+    }
 }
 
 #[test]

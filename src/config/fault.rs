@@ -3,6 +3,8 @@ use std::fmt;
 
 /// The most characters of a line that a fault quotes.
 const MAX_QUOTE: usize = 160;
+/// The most characters that a fault says of what is there, and of what should be.
+const MAX_TEXT: usize = 1_500;
 
 /// A place in a file, as an editor counts: lines and columns from 1, columns in characters.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -38,10 +40,16 @@ impl Fault {
         Self {
             file: file.to_owned(),
             location,
-            what: without_passwords(&found.what).into_owned(),
-            expected: found.expected,
+            what: shortened(without_passwords(&found.what)),
+            expected: shortened(found.expected.into()),
             quote: presentable(line),
         }
+    }
+
+    /// A fault of the file named `file` as a whole.
+    pub fn of_file(file: &str, what: &str, expected: &str) -> Self {
+        let location = Location { line: 1, column: 1, width: 1 };
+        Self::new(file, "", location, Found::new(what, expected))
     }
 
     /// The part of the line that is shown, with the caret's place in it.
@@ -143,6 +151,14 @@ fn presentable(line: &str) -> String {
     let shown: String =
         line.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect();
     without_secrets(&without_passwords(&shown))
+}
+
+/// As much of the text as a fault repeats.
+fn shortened(text: Cow<'_, str>) -> String {
+    match text.char_indices().nth(MAX_TEXT) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.into_owned(),
+    }
 }
 
 /// The text with stars for what follows `password:`, unless that says where the password is.

@@ -56,9 +56,9 @@ pub use upstreams::{Balance, Health, HostPort, Protocol, Respond, Target, Upstre
 use fault::Found;
 
 /// The longest file that is read, in bytes.
-const MAX_FILE: usize = 1 << 20;
+const MAX_FILE: usize = 16 << 20;
 /// The most faults of a file that are told at once.
-const MAX_FAULTS: usize = 50;
+pub(crate) const MAX_FAULTS: usize = 50;
 
 /// The configuration of a Tidegate gateway.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -153,7 +153,7 @@ pub fn load(path: &Path) -> Result<Loaded, Unread> {
 pub fn parse(name: &str, text: &str) -> Result<Loaded, Unread> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if text.len() > MAX_FILE {
-        return Err(unreadable(name, "", "a file of more than 1 MiB", "at most 1 MiB").into());
+        return Err(unreadable(name, "", "a file of more than 16 MiB", "at most 16 MiB").into());
     }
     let place = |(location, found)| Fault::new(name, text, location, found);
     let (root, mut faults) = match tree::read(text) {

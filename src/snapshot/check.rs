@@ -1,6 +1,13 @@
-use crate::config::{Duration, Fault, Source, Timeout, nearest};
+use std::collections::BTreeMap;
 
-/// Collects the faults of a configuration while it is compiled.
+use crate::config::{Duration, Fault, MAX_FAULTS, Source, Timeout, nearest};
+
+/// The most names that a fault lists, and the most among which it looks for the one that was meant.
+const MAX_NAMES: usize = 20;
+const MAX_COMPARED: usize = 1_000;
+
+/// Collects the faults of a configuration while it is compiled: the first [`MAX_FAULTS`], and as many
+/// notes, because the place of each is looked for in the whole file.
 pub(super) struct Check<'a> {
     source: &'a Source,
     pub(super) faults: Vec<Fault>,
@@ -14,10 +21,15 @@ impl<'a> Check<'a> {
 
     /// Notes a fault of the value at `path`, unless it could not be read in the first place.
     pub(super) fn fault(&mut self, path: &str, what: impl Into<String>, expected: &str) {
-        if self.source.is_unread(path) {
+        if self.is_full() || self.source.is_unread(path) {
             return;
         }
         self.faults.push(self.source.fault(path, what, expected));
+    }
+
+    /// Whether no more faults are taken, so that what they would say need not be found out.
+    pub(super) fn is_full(&self) -> bool {
+        self.faults.len() >= MAX_FAULTS
     }
 
     /// Whether the value at `path` could not be read.
@@ -27,7 +39,9 @@ impl<'a> Check<'a> {
 
     /// Notes what works, and what the operator may not have meant.
     pub(super) fn note(&mut self, path: &str, what: impl Into<String>, expected: &str) {
-        self.notes.push(self.source.fault(path, what, expected));
+        if self.notes.len() < MAX_FAULTS {
+            self.notes.push(self.source.fault(path, what, expected));
+        }
     }
 
     /// Notes a fault of the value at `path` unless it `holds`.
@@ -61,7 +75,7 @@ impl<'a> Check<'a> {
     /// Notes a name, used as a key at `path`, that could not stand in a header, a metric or a
     /// Redis key.
     pub(super) fn key_name(&mut self, path: &str, name: &str) {
-        if !is_name(name) {
+        if !is_name(name) && !self.is_full() {
             self.faults.push(self.source.fault_at_key(path, format!("`{name}`"), NAME));
         }
     }
@@ -72,23 +86,32 @@ impl<'a> Check<'a> {
     }
 
     /// Notes a reference at `path` to a `kind` that is not among the `known`.
-    pub(super) fn reference<'n>(
+    pub(super) fn reference<T>(
         &mut self,
         path: &str,
         kind: &str,
         name: &str,
-        known: impl Iterator<Item = &'n String> + Clone,
+        known: &BTreeMap<String, T>,
     ) {
-        let section = format!("{kind}s");
-        let unread = self.source.names(&section).any(|unread| unread == name);
-        if unread || known.clone().any(|known| known == name) {
+        if known.contains_key(name) || self.is_full() {
             return;
         }
-        let names: Vec<&str> = known.map(String::as_str).collect();
-        let expected = match nearest(name, names.iter().copied()) {
+        let section = format!("{kind}s");
+        if self.source.names(&section).any(|unread| unread == name) {
+            return;
+        }
+        let names = || known.keys().map(String::as_str);
+        let expected = match nearest(name, names().take(MAX_COMPARED)) {
             Some(near) => format!("`{near}`"),
-            None if names.is_empty() => format!("the name of one (no {kind} is defined)"),
-            None => format!("one of {}", names.join(", ")),
+            None if known.is_empty() => format!("the name of one (no {kind} is defined)"),
+            None => {
+                let first: Vec<&str> = names().take(MAX_NAMES).collect();
+                let more = match known.len() - first.len() {
+                    0 => String::new(),
+                    more => format!(" and {more} more"),
+                };
+                format!("one of {}{more}", first.join(", "))
+            }
         };
         self.fault(path, format!("unknown {kind} `{name}`"), &expected);
     }

@@ -160,10 +160,10 @@ pub(super) fn algorithm(algorithm: config::Algorithm) -> &'static str {
 
 /// What it counts by. A part that no request could have is noted and left out.
 fn key(check: &mut Check<'_>, path: &str, parts: &[KeyPart], tokens: bool) -> KeyPlan {
+    let mut first = hashbrown::HashSet::<&KeyPart, ahash::RandomState>::default();
     let plan = parts.iter().enumerate().filter_map(|(index, written)| {
         let path = format!("{path}.key[{index}]");
-        let again = parts[..index].contains(written);
-        check.ensure(!again, &path, &format!("`{written}` again"), "each part once");
+        check.ensure(first.insert(written), &path, &format!("`{written}` again"), "each part once");
         if *written == KeyPart::Token && !tokens {
             check.fault(&path, "`token`, though `client.token` is empty", "a place to find it in");
         }

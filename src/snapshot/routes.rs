@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use ahash::RandomState;
+use hashbrown::{HashMap, HashSet};
 use http::Method;
 
 use super::check::Check;
 use super::compile::header;
 use super::{Action, Policy, Route, RouteLimit};
-use crate::config::{self, Config, KeyPart};
+use crate::config::{self, Config, KeyPart, MAX_FAULTS};
 use crate::identity::Part;
 use crate::route::normalize::normalize;
 use crate::route::{HostPattern, PathPattern, PatternError, Rule, Table};
@@ -21,13 +23,15 @@ pub(super) fn compile(
     limits: &[Arc<Policy>],
 ) -> (Table, Vec<Route>) {
     check.ensure(!config.routes.is_empty(), "routes", "no route", "at least one");
+    let known = Known::new(upstreams, limits);
+    let mut names = HashMap::<&str, usize, RandomState>::default();
     let mut routes = Vec::new();
     let mut rules = Vec::new();
     for (index, route) in config.routes.iter().enumerate() {
         let path = format!("routes[{index}]");
         check.value_name(&format!("{path}.name"), &route.name);
-        let before = config.routes[..index].iter().position(|other| other.name == route.name);
-        if let Some(before) = before {
+        let before = *names.entry(&route.name).or_insert(index);
+        if before != index && !check.is_full() {
             let what = format!("`{}` again", route.name);
             let line = check.line(&format!("routes[{before}].name"));
             let expected = format!("a name of its own (it is on line {line} already)");
@@ -37,12 +41,12 @@ pub(super) fn compile(
         times(check, &path, route);
         let rule = rule(check, &path, &route.matches);
         let mut named = |key: &str, names: &[String]| {
-            named_limits(check, &format!("{path}.{key}"), names, rule.as_ref(), config, limits)
+            named_limits(check, &format!("{path}.{key}"), names, rule.as_ref(), config, &known)
         };
         let (used, told) = (named("limits", &route.limits), named("status", status(route)));
-        waits(check, &path, route, limits);
+        waits(check, &path, route, &known);
         let strip_prefix = strip_prefix(check, &path, route);
-        let action = action(check, &path, route, upstreams, told);
+        let action = action(check, &path, route, &known, told);
         rules.extend(rule.map(|rule| (index, rule)));
         routes.extend(action.map(|action| Route {
             name: route.name.as_str().into(),
@@ -59,6 +63,21 @@ pub(super) fn compile(
     (table(check, config, rules), routes)
 }
 
+/// What routes may name, by its name.
+struct Known<'a> {
+    upstreams: HashMap<&'a str, &'a Arc<Upstream>, RandomState>,
+    limits: HashMap<&'a str, &'a Arc<Policy>, RandomState>,
+}
+
+impl<'a> Known<'a> {
+    fn new(upstreams: &'a [Arc<Upstream>], limits: &'a [Arc<Policy>]) -> Self {
+        Self {
+            upstreams: upstreams.iter().map(|upstream| (&*upstream.name, upstream)).collect(),
+            limits: limits.iter().map(|policy| (&*policy.limit.name, policy)).collect(),
+        }
+    }
+}
+
 /// The limits that a route tells its callers of.
 fn status(route: &config::Route) -> &[String] {
     route.status.as_deref().unwrap_or_default()
@@ -66,15 +85,15 @@ fn status(route: &config::Route) -> &[String] {
 
 fn references(check: &mut Check<'_>, path: &str, route: &config::Route, config: &Config) {
     if let Some(upstream) = &route.upstream {
-        let upstreams = config.upstreams.keys();
-        check.reference(&format!("{path}.upstream"), "upstream", upstream, upstreams);
+        let path = format!("{path}.upstream");
+        check.reference(&path, "upstream", upstream, &config.upstreams);
     }
     for (key, names) in [("limits", &*route.limits), ("status", status(route))] {
+        let mut first = HashSet::<&str, RandomState>::default();
         for (index, name) in names.iter().enumerate() {
             let path = format!("{path}.{key}[{index}]");
-            check.reference(&path, "limit", name, config.limits.keys());
-            let again = names[..index].contains(name);
-            check.ensure(!again, &path, &format!("`{name}` again"), "each limit once");
+            check.reference(&path, "limit", name, &config.limits);
+            check.ensure(first.insert(name), &path, &format!("`{name}` again"), "each limit once");
         }
     }
 }
@@ -96,12 +115,12 @@ fn action(
     check: &mut Check<'_>,
     path: &str,
     route: &config::Route,
-    upstreams: &[Arc<Upstream>],
+    known: &Known<'_>,
     told: Vec<Arc<Policy>>,
 ) -> Option<Action> {
     match (&route.upstream, &route.status) {
         (Some(name), None) => {
-            let upstream = upstreams.iter().find(|upstream| *upstream.name == **name);
+            let upstream = known.upstreams.get(name.as_str());
             upstream.map(|upstream| Action::Upstream(Arc::clone(upstream)))
         }
         (None, Some(names)) => {
@@ -128,11 +147,10 @@ fn times(check: &mut Check<'_>, path: &str, route: &config::Route) {
 }
 
 /// Notes a limit that may hold a request back for all of its time.
-fn waits(check: &mut Check<'_>, path: &str, route: &config::Route, limits: &[Arc<Policy>]) {
+fn waits(check: &mut Check<'_>, path: &str, route: &config::Route, known: &Known<'_>) {
     let Some(timeout) = route.request_timeout.millis() else { return };
     for (index, name) in route.limits.iter().enumerate() {
-        let found = limits.iter().find(|policy| *policy.limit.name == **name);
-        let Some(policy) = found else { continue };
+        let Some(policy) = known.limits.get(name.as_str()) else { continue };
         let tiers = policy.tiers.iter().map(|tier| &tier.limit);
         let waits = tiers.chain([&policy.limit]).map(|limit| u64::from(limit.quota.max_wait));
         let longest = waits.max().unwrap_or(0);
@@ -158,9 +176,10 @@ fn rule(check: &mut Check<'_>, path: &str, matches: &config::Match) -> Option<Ru
         .map_err(|error| pattern(check, &format!("{path}.match.path"), error))
         .ok();
     let mut methods = Vec::new();
+    let mut first = HashSet::<Method, RandomState>::default();
     for (index, method) in matches.methods.iter().enumerate() {
         match Method::from_bytes(method.0.as_bytes()) {
-            Ok(method) if methods.contains(&method) => {
+            Ok(method) if !first.insert(method.clone()) => {
                 let path = format!("{path}.match.methods[{index}]");
                 check.fault(&path, format!("`{method}` again"), "each method once");
             }
@@ -176,9 +195,9 @@ fn rule(check: &mut Check<'_>, path: &str, matches: &config::Match) -> Option<Ru
 
 fn pattern(check: &mut Check<'_>, path: &str, error: PatternError) {
     match error {
-        PatternError::Host(host) => {
+        PatternError::Host { host, why } => {
             let expected = "a host such as api.example.com or *.example.com";
-            check.fault(path, format!("`{host}`"), expected);
+            check.fault(path, format!("`{host}` ({why})"), expected);
         }
         PatternError::Path { path: written, why } => {
             let what = format!("`{written}` ({why})");
@@ -194,12 +213,12 @@ fn named_limits(
     names: &[String],
     rule: Option<&Rule>,
     config: &Config,
-    limits: &[Arc<Policy>],
+    known: &Known<'_>,
 ) -> Vec<Arc<Policy>> {
     let mut named = Vec::new();
     for (index, name) in names.iter().enumerate() {
-        let found = limits.iter().find(|policy| *policy.limit.name == **name);
-        let (Some(policy), Some(written)) = (found, config.limits.get(name)) else { continue };
+        let found = known.limits.get(name.as_str()).zip(config.limits.get(name));
+        let Some((policy, written)) = found else { continue };
         let path = format!("{path}[{index}]");
         for part in &written.key {
             let (KeyPart::PathParam(param), Some(rule)) = (part, rule) else { continue };
@@ -253,7 +272,7 @@ fn strip_prefix(check: &mut Check<'_>, path: &str, route: &config::Route) -> Opt
 fn table(check: &mut Check<'_>, config: &Config, rules: Vec<(usize, Rule)>) -> Table {
     let (places, rules): (Vec<usize>, Vec<Rule>) = rules.into_iter().unzip();
     Table::build(&rules).unwrap_or_else(|errors| {
-        for error in errors {
+        for error in errors.into_iter().take(MAX_FAULTS) {
             let (first, second) = (places[error.first], places[error.second]);
             let other = &config.routes[first];
             let what = format!(

@@ -1,4 +1,5 @@
 mod actions;
+mod hostile;
 mod reserve;
 
 use proptest::prelude::*;
@@ -199,7 +200,7 @@ fn faulty_routes_and_upstreams_are_refused() {
         ),
         (
             replaced("path: /a", "path: /a, host: 'a b'"),
-            "8:39: `a b`, expected a host such as api.example.com or *.example.com",
+            "8:39: `a b` (no host has ` `), expected a host such as api.example.com or *.example.com",
         ),
         (
             replaced("path: /a", "path: a"),
@@ -330,7 +331,7 @@ routes:
   - {name: d, match: {path: /d}, upstream: broken}
 ";
     std::fs::write(&file, text).unwrap();
-    let faults = Snapshot::load(&file).unwrap_err();
+    let faults = Snapshot::load(&file).unwrap_err().into_faults();
     let told: Vec<(usize, &str)> =
         faults.iter().map(|fault| (fault.location.line, fault.what.as_str())).collect();
     // What could not be read is told once; what refers to it, and what lies beside it, is judged.

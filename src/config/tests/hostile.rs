@@ -82,6 +82,17 @@ fn deep_nesting_is_refused() {
 }
 
 #[test]
+fn a_nul_is_no_text_and_a_large_value_is_read() {
+    assert!(parse("t.yaml", &GOOD.replace("hi", "h\0i")).is_err());
+    let body = "x".repeat(1 << 20);
+    let config = parse("t.yaml", &GOOD.replace("body: hi", &format!("body: {body}"))).unwrap();
+    let upstream = config.config.upstreams.values().next().unwrap();
+    assert_eq!(upstream.respond.as_ref().unwrap().body, body);
+    let comments = "# a comment\n".repeat((MAX_FILE - GOOD.len()) / 12);
+    assert_eq!(parse("t.yaml", &(comments + GOOD)).unwrap().config.routes.len(), 1);
+}
+
+#[test]
 fn a_file_must_be_there_small_and_text() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("c.yaml");
@@ -91,7 +102,7 @@ fn a_file_must_be_there_small_and_text() {
     let fault = load(&file).unwrap_err().faults.iter().next().unwrap().clone();
     assert_eq!((fault.location.line, fault.location.column), (2, 4));
     std::fs::write(&file, vec![b'#'; MAX_FILE + 1]).unwrap();
-    assert!(load(&file).unwrap_err().to_string().contains("at most 1 MiB"));
+    assert!(load(&file).unwrap_err().to_string().contains("at most 16 MiB"));
 }
 
 #[test]

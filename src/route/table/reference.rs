@@ -1,0 +1,180 @@
+//! The table against a matcher that tries every route and keeps the most specific.
+
+use std::cmp::Reverse;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// How specific a segment of a pattern is: its kind, its fixed bytes, whether it is a parameter and
+/// no rest, the fixed bytes before it.
+type Rank = (u8, usize, bool, usize);
+/// Parameters' names and values.
+type Given<'p> = Vec<(String, &'p str)>;
+
+#[derive(Clone, Debug)]
+struct Reference {
+    host: String,
+    path: String,
+    methods: Vec<Method>,
+}
+
+impl Reference {
+    fn rule(&self) -> Rule {
+        Rule {
+            host: HostPattern::parse(&self.host).unwrap(),
+            path: PathPattern::parse(&self.path).unwrap(),
+            methods: self.methods.clone(),
+        }
+    }
+
+    /// How specifically its host matches.
+    fn host(&self, host: &str) -> Option<usize> {
+        match self.host.strip_prefix('*') {
+            Some("") => Some(0),
+            Some(below) => host.ends_with(below).then_some(below.len()),
+            None => (self.host == host).then_some(usize::MAX),
+        }
+    }
+
+    /// How specifically its path matches, and the values of its parameters.
+    fn path<'p>(&self, path: &'p str) -> Option<(Vec<Rank>, Given<'p>)> {
+        let (mut ranks, mut values) = (Vec::new(), Vec::new());
+        let mut left = Some(path.strip_prefix('/')?);
+        for pattern in self.path[1..].split('/') {
+            let all = left?;
+            let (segment, after) =
+                all.split_once('/').map_or((all, None), |(segment, after)| (segment, Some(after)));
+            left = after;
+            let Some((prefix, rest)) = pattern.split_once('{') else {
+                if pattern != segment {
+                    return None;
+                }
+                ranks.push((3, 0, true, 0));
+                continue;
+            };
+            let (name, suffix) = rest.split_once('}').unwrap();
+            let fixed = prefix.len() + suffix.len();
+            let kind = if fixed > 0 { 2 } else { 1 };
+            if let Some(name) = name.strip_prefix('*') {
+                let value = all.strip_prefix(prefix)?;
+                let kind = if fixed > 0 { kind } else { 0 };
+                ranks.push((kind, fixed, false, prefix.len()));
+                values.extend((!value.is_empty()).then(|| (name.to_owned(), value)));
+                return Some((ranks, values));
+            }
+            let value = segment.strip_prefix(prefix)?.strip_suffix(suffix)?;
+            if value.is_empty() {
+                return None;
+            }
+            ranks.push((kind, fixed, true, prefix.len()));
+            values.push((name.to_owned(), value));
+        }
+        left.is_none().then_some((ranks, values))
+    }
+}
+
+/// What the table must say: the route and its values, or the methods that the path has.
+fn expected<'p>(
+    rules: &[Reference],
+    host: &str,
+    path: &'p str,
+    method: &Method,
+) -> Result<(usize, Given<'p>), Vec<String>> {
+    let matching = rules.iter().enumerate().filter_map(|(index, rule)| {
+        let (ranks, values) = rule.path(path)?;
+        Some((index, rule, rule.host(host)?, ranks, values))
+    });
+    let matching: Vec<_> = matching.collect();
+    let serving = matching
+        .iter()
+        .filter(|(_, rule, ..)| rule.methods.is_empty() || rule.methods.contains(method));
+    let best = serving.max_by_key(|(index, rule, host, ranks, _)| {
+        (host, ranks, !rule.methods.is_empty(), Reverse(index))
+    });
+    if let Some((index, .., values)) = best {
+        return Ok((*index, values.clone()));
+    }
+    let methods = matching.iter().flat_map(|(_, rule, ..)| &rule.methods);
+    let mut methods: Vec<String> = methods.map(ToString::to_string).collect();
+    methods.sort();
+    methods.dedup();
+    Err(methods)
+}
+
+fn hosts() -> impl Strategy<Value = String> {
+    const NAMES: [&str; 7] = ["*", "*.b", "*.a.b", "a.b", "a.a.b", "*.a.a.b", "b"];
+    prop::sample::select(&NAMES[..]).prop_map(str::to_owned)
+}
+
+fn methods() -> impl Strategy<Value = Vec<Method>> {
+    let odd = Method::from_bytes(b"PURGE").unwrap();
+    prop::sample::subsequence(vec![Method::GET, Method::PUT, odd], 0..=2)
+}
+
+/// Patterns that often overlap; parameters are named by their places.
+fn patterns() -> impl Strategy<Value = String> {
+    let segments =
+        prop::collection::vec("a|b|aab|\\{\\}|\\{\\}|a\\{\\}|aa\\{\\}|\\{\\}b|a\\{\\}b", 0..4);
+    (segments, "|/|/\\{\\*\\}|/a\\{\\*\\}").prop_map(|(segments, end)| {
+        let mut path = String::new();
+        for (at, segment) in segments.iter().enumerate() {
+            path += &format!("/{segment}").replace("{}", &format!("{{p{at}}}"));
+        }
+        path += &end.replace("{*}", "{*rest}");
+        if path.is_empty() { "/".to_owned() } else { path }
+    })
+}
+
+fn rules() -> impl Strategy<Value = Vec<Reference>> {
+    let rule = (hosts(), patterns(), methods());
+    let rule = rule.prop_map(|(host, path, methods)| Reference { host, path, methods });
+    prop::collection::vec(rule, 1..30)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn the_table_finds_what_trying_every_route_finds(
+        mut rules in rules(),
+        asked in prop::collection::vec(
+            ("(a|b|c|\\.){1,4}|a\\.b|a\\.a\\.b|c\\.a\\.b", "(/(a|b|aab|ab|aaab|c|)){0,5}", 0usize..3),
+            1..20,
+        ),
+    ) {
+        let table = loop {
+            let written: Vec<Rule> = rules.iter().map(Reference::rule).collect();
+            match Table::build(&written) {
+                Ok(table) => break table,
+                // The second adds nothing; without it the others must do.
+                Err(errors) => drop(rules.remove(errors[0].second)),
+            }
+        };
+        let methods = [Method::GET, Method::PUT, Method::DELETE];
+        for (host, path, method) in &asked {
+            let method = &methods[*method];
+            let expected = expected(&rules, host, path, method);
+            let found = match table.find(host, path, method) {
+                Lookup::Found(Found { route, params }) => {
+                    Ok((route, params.iter().map(|(name, value)| (name.to_owned(), value)).collect()))
+                }
+                Lookup::OtherMethods(methods) => {
+                    let mut methods: Vec<_> = methods.iter().map(ToString::to_string).collect();
+                    methods.sort();
+                    Err(methods)
+                }
+                Lookup::Nothing => Err(Vec::new()),
+            };
+            prop_assert_eq!(found, expected, "{} {} {}", method, host, path);
+        }
+    }
+
+    #[test]
+    fn no_input_panics(rules in rules(), host in "\\PC{0,20}", path in "\\PC{0,20}|/[ab/\u{e9}]{0,20}") {
+        let rules: Vec<Rule> = rules.iter().map(Reference::rule).collect();
+        if let Ok(table) = Table::build(&rules) {
+            let _ = table.find(&host, &path, &Method::GET);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+use super::*;
+
+fn rule(host: &str, path: &str, methods: &[Method]) -> Rule {
+    Rule {
+        host: HostPattern::parse(host).unwrap(),
+        path: PathPattern::parse(path).unwrap(),
+        methods: methods.to_vec(),
+    }
+}
+
+fn route(table: &Table, host: &str, path: &str, method: &Method) -> Option<usize> {
+    match table.find(host, path, method) {
+        Lookup::Found(found) => Some(found.route),
+        _ => None,
+    }
+}
+
+#[test]
+fn the_most_specific_route_wins() {
+    let table = Table::build(&[
+        rule("*", "/{*rest}", &[]),
+        rule("*", "/items/{id}", &[]),
+        rule("*", "/items/new", &[]),
+        rule("*", "/items/{id}", &[Method::DELETE]),
+        rule("*.example.com", "/items/{id}", &[]),
+        rule("*.eu.example.com", "/items/{id}", &[]),
+        rule("api.example.com", "/items/{id}", &[]),
+    ])
+    .unwrap();
+    for (host, path, method, wanted) in [
+        ("x", "/", Method::GET, 0),
+        ("x", "/a/b", Method::GET, 0),
+        ("x", "/items/5", Method::GET, 1),
+        ("x", "/items/5/6", Method::GET, 0),
+        ("x", "/items/new", Method::GET, 2),
+        ("x", "/items/5", Method::DELETE, 3),
+        ("x", "/items/new", Method::DELETE, 2),
+        ("x", "/other", Method::DELETE, 0),
+        ("a.example.com", "/items/5", Method::GET, 4),
+        ("a.eu.example.com", "/items/5", Method::GET, 5),
+        ("api.example.com", "/items/5", Method::GET, 6),
+        ("api.example.com", "/other", Method::GET, 0),
+        ("example.com", "/items/5", Method::GET, 1),
+    ] {
+        assert_eq!(route(&table, host, path, &method), Some(wanted), "{method} {host}{path}");
+    }
+}
+
+#[test]
+fn an_exact_path_wins_over_an_empty_rest_in_either_order() {
+    for order in [["/files/", "/files/{*rest}"], ["/files/{*rest}", "/files/"]] {
+        let table = Table::build(&order.map(|path| rule("*", path, &[]))).unwrap();
+        let exact = order.iter().position(|path| *path == "/files/");
+        assert_eq!(route(&table, "x", "/files/", &Method::GET), exact);
+        assert_ne!(route(&table, "x", "/files/a", &Method::GET), exact);
+    }
+}
+
+#[test]
+fn a_path_with_other_methods_names_them() {
+    let rules = [rule("*", "/a", &[Method::GET, Method::HEAD]), rule("h", "/a", &[Method::PUT])];
+    let table = Table::build(&rules).unwrap();
+    let Lookup::OtherMethods(methods) = table.find("h", "/a", &Method::POST) else {
+        panic!("expected the methods of the path")
+    };
+    assert_eq!(methods, [Method::PUT, Method::GET, Method::HEAD]);
+    assert!(matches!(table.find("h", "/b", &Method::POST), Lookup::Nothing));
+}
+
+#[test]
+fn two_routes_that_match_the_same_are_named() {
+    let errors = Table::build(&[
+        rule("*", "/items/{id}", &[]),
+        rule("*", "/items/{name}", &[]),
+        rule("a.b", "/x", &[Method::GET, Method::PUT]),
+        rule("A.B", "/x", &[Method::PUT]),
+        rule("*", "/x", &[Method::PUT]),
+    ])
+    .unwrap_err();
+    assert_eq!(errors, [TableError { first: 0, second: 1 }, TableError { first: 2, second: 3 }]);
+}
+
+#[test]
+fn a_path_has_more_parameters_than_a_word_has_letters() {
+    let path = (0..64).map(|n| format!("/{{p{n}}}")).collect::<Vec<_>>().concat();
+    let table = Table::build(&[rule("*", &path, &[])]).unwrap();
+    let path = (0..64).map(|n| format!("/{n}")).collect::<Vec<_>>().concat();
+    let Lookup::Found(found) = table.find("x", &path, &Method::GET) else { panic!("no route") };
+    assert_eq!((found.params.get("p0"), found.params.get("p63")), (Some("0"), Some("63")));
+    assert_eq!((found.params.get("p64"), found.params.iter().count()), (None, 64));
+}
+
+#[test]
+fn a_parameter_and_a_rest_may_stand_at_one_place() {
+    let patterns = ["/{*rest}", "/{id}", "/a", "/{id}/x", "/a/{*rest}", "/{id}.json"];
+    for reversed in [false, true] {
+        let mut order = patterns;
+        if reversed {
+            order.reverse();
+        }
+        let table = Table::build(&order.map(|path| rule("*", path, &[]))).unwrap();
+        for (path, wanted) in [
+            ("/", "/{*rest}"),
+            ("/a", "/a"),
+            ("/b", "/{id}"),
+            ("/b.json", "/{id}.json"),
+            ("/.json", "/{id}"),
+            ("/b/x", "/{id}/x"),
+            ("/a/x", "/a/{*rest}"),
+            ("/b/y", "/{*rest}"),
+        ] {
+            let found = route(&table, "x", path, &Method::GET).map(|route| order[route]);
+            assert_eq!(found, Some(wanted), "{path}");
+        }
+    }
+}
+
+#[test]
+fn a_route_that_does_not_serve_the_method_gives_way_to_the_next() {
+    let table = Table::build(&[
+        rule("a.b", "/items/new", &[Method::GET]),
+        rule("a.b", "/items/{id}", &[Method::PUT]),
+        rule("*.b", "/items/{id}", &[Method::DELETE]),
+        rule("*", "/{*rest}", &[Method::PATCH, Method::GET]),
+    ])
+    .unwrap();
+    for (method, wanted) in
+        [(Method::GET, 0), (Method::PUT, 1), (Method::DELETE, 2), (Method::PATCH, 3)]
+    {
+        assert_eq!(route(&table, "a.b", "/items/new", &method), Some(wanted), "{method}");
+    }
+    let Lookup::OtherMethods(methods) = table.find("a.b", "/items/new", &Method::POST) else {
+        panic!("expected the methods of the path")
+    };
+    assert_eq!(methods, [Method::GET, Method::PUT, Method::DELETE, Method::PATCH]);
+}
+
+#[test]
+fn parameters_have_the_names_that_their_own_route_gives_them() {
+    let table = Table::build(&[
+        rule("*", "/items/{id}", &[Method::GET]),
+        rule("*", "/items/{name}", &[]),
+        rule("*", "/files/{*path}", &[]),
+    ])
+    .unwrap();
+    let params = |path: &'static str, method| -> Vec<String> {
+        match table.find("x", path, &method) {
+            Lookup::Found(found) => found.params.iter().map(|(n, v)| format!("{n}={v}")).collect(),
+            other => panic!("{path}: {other:?}"),
+        }
+    };
+    let none: [String; 0] = [];
+    assert_eq!(params("/items/5", Method::GET), ["id=5"]);
+    assert_eq!(params("/items/5", Method::PUT), ["name=5"]);
+    assert_eq!(params("/files/a/b", Method::PUT), ["path=a/b"]);
+    assert_eq!(params("/files/", Method::PUT), none);
+}
+
+#[test]
+fn a_host_is_asked_for_no_more_suffixes_than_the_patterns_have_labels() {
+    let rules =
+        [rule("*.example.com", "/", &[]), rule("*.eu.example.com", "/", &[]), rule("*", "/", &[])];
+    let table = Table::build(&rules).unwrap();
+    for host in ["a.".repeat(12_000), "a.".repeat(12_000) + "eu.example.com", ".".repeat(50_000)] {
+        let asked = suffixes(&host, table.most_labels, table.below.longest).count();
+        assert!(asked <= 3, "{asked} look-ups");
+        let wanted = if host.ends_with("com") { 1 } else { 2 };
+        assert_eq!(route(&table, &host, "/", &Method::GET), Some(wanted));
+    }
+}
+
+#[test]
+fn every_second_route_of_a_kind_is_reported() {
+    let rules: Vec<_> = (0..5_000)
+        .flat_map(|n| [format!("/{n}/{{a}}"), format!("/{n}/{{b}}")])
+        .map(|path| rule("*", &path, &[]))
+        .collect();
+    let errors = Table::build(&rules).unwrap_err();
+    let pairs = (0..5_000).map(|n| TableError { first: 2 * n, second: 2 * n + 1 });
+    assert!(errors.into_iter().eq(pairs));
+}

@@ -1,0 +1,89 @@
+//! Configurations that are large, or want to do harm.
+
+use std::fmt::Write;
+
+use super::{GOOD, compile};
+use crate::config::MAX_FAULTS;
+
+/// `count` of everything that a configuration has many of; each route asks for `upstream` and `limit`.
+fn large(count: usize, upstream: &str, limit: &str) -> String {
+    let (mut upstreams, mut limits, mut routes) = (String::new(), String::new(), String::new());
+    for n in 0..count {
+        let (upstream, limit) = (upstream.replace('#', &n.to_string()), limit.replace('#', "0"));
+        writeln!(upstreams, "  u{n}: {{respond: {{body: hi}}}}").unwrap();
+        writeln!(limits, "  l{n}: {{quota: 5, window: 10s}}").unwrap();
+        writeln!(
+            routes,
+            "  - {{name: r{n}, match: {{host: h{n}.test, path: '/r/{n}/{{id}}', methods: [GET]}}, \
+             upstream: {upstream}, limits: [{limit}]}}"
+        )
+        .unwrap();
+    }
+    format!("upstreams:\n{upstreams}limits:\n{limits}routes:\n{routes}")
+}
+
+#[test]
+fn ten_thousand_routes_compile() {
+    let text = large(10_000, "u#", "l#");
+    assert!(text.len() > 1 << 20);
+    let snapshot = compile(&text).unwrap();
+    assert_eq!((snapshot.routes.len(), snapshot.limits.len()), (10_000, 10_000));
+}
+
+#[test]
+fn ten_thousand_faults_tell_the_first_and_not_every_name() {
+    for (upstream, limit, told) in [
+        ("nowhere", "l#", "unknown upstream `nowhere`, expected one of u0, u1, u10,"),
+        ("u#", "u1", "unknown limit `u1`, expected `l"),
+    ] {
+        let faults = compile(&large(2_000, upstream, limit)).unwrap_err();
+        assert_eq!(faults.len(), MAX_FAULTS);
+        assert!(faults[0].contains(told), "{}", faults[0]);
+        assert!(faults.iter().all(|fault| fault.len() < 400), "{}", faults[0]);
+    }
+    let mut routes = String::new();
+    for n in 0..2_000 {
+        writeln!(routes, "  - {{name: same, match: {{path: '/{{p{n}}}'}}, upstream: app}}")
+            .unwrap();
+    }
+    let faults = compile(&format!("upstreams: {{app: {{respond: {{}}}}}}\nroutes:\n{routes}"));
+    assert_eq!(faults.unwrap_err().len(), MAX_FAULTS);
+}
+
+#[test]
+fn a_long_value_is_shortened_where_it_is_refused() {
+    let long = "a".repeat(1 << 20);
+    for (from, to) in [
+        ("path: /a", format!("path: /{long}")),
+        ("path: /a", format!("path: /a, host: {long}")),
+        ("path: /a", format!("path: /a, host: {}", "a.".repeat(12_000))),
+        ("name: b", format!("name: {long}")),
+        ("upstream: app", format!("upstream: {long}")),
+        ("upstream: app", format!("upstream: app, strip_prefix: {long}")),
+        ("limits: [one]", format!("limits: [{long}]")),
+        ("{quota: 5,", format!("{{key: ['header:{long}'], quota: 5,")),
+        ("{quota: 5,", format!("{{key: ['path:{long}'], quota: 5,")),
+    ] {
+        let text = GOOD.replace(from, &to);
+        if let Err(faults) = compile(&text) {
+            assert!(faults.iter().all(|fault| fault.len() < 4_000), "{from}: {}", faults[0].len());
+        } else {
+            panic!("{from} passed");
+        }
+    }
+}
+
+#[test]
+fn a_pattern_that_no_request_could_match_is_a_fault_at_its_place() {
+    for (value, told) in [
+        ("\"/a\\0\"", "8:29: `/a\0` (`\\0` is %00 in a request's path)"),
+        ("'/a b'", "8:29: `/a b` (` ` is %20 in a request's path)"),
+        ("'/{*rest}/b'", "8:29: `/{*rest}/b` (`{*name}` must be its end)"),
+        ("'/{id}/{id}'", "8:29: `/{id}/{id}` (two parameters `id`)"),
+        ("'/{}'", "8:29: `/{}` (a parameter without a name)"),
+    ] {
+        let faults = compile(&GOOD.replace("path: /a", &format!("path: {value}"))).unwrap_err();
+        let expected = format!("{told}, expected a path such as /items/{{id}} or /files/{{*rest}}");
+        assert_eq!(faults, [expected]);
+    }
+}
