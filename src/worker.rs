@@ -36,7 +36,7 @@ const SWEEP: Duration = Duration::from_millis(100);
 /// How often idle upstream connections are looked at, in sweeps.
 const POOL_SWEEP: u32 = 10;
 /// After a failed accept, such as without a free file descriptor, so long until the next; and how often
-/// it is looked whether a place is free that nobody told of.
+/// the bound is read again, which a reload may have raised.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// After the stop, requests that were on their way are still taken for so long.
 const GRACE: Duration = Duration::from_millis(100);
@@ -46,7 +46,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 const WARNING_GAP: u64 = 1000;
 const BACKLOG: i32 = 4096;
 
-/// Fails where somebody listens on `address` already: another gateway's listeners would otherwise
+/// Fails where another process listens on `address` already: another gateway's listeners would otherwise
 /// share it as willingly as the workers' do, and each would get a part of the connections.
 pub fn claim(address: SocketAddr) -> io::Result<()> {
     bind(address, false).map(drop)

@@ -6,7 +6,7 @@ use super::Connection;
 use crate::framing::{
     BodyDecoder, BodyEncoder, BodyFault, Buffer, ClientStream, ConnectionState, Fault, Fields,
     HeadBounds, HeadParser, Length, ReadBuffer, RequestHead, Socket, StateCell, Timeout, Version,
-    buffer::poll_read, head::RequestLine, state::Ending,
+    buffer::poll_read, head::read_on, start_line::RequestLine, state::Ending,
 };
 
 /// Interim answers that a client does not take are dropped beyond so many bytes.
@@ -15,7 +15,7 @@ const MAX_INTERIM: usize = 64 * 1024;
 /// What came of waiting for a request.
 pub(super) enum Received {
     /// A request.
-    Request(RequestHead),
+    Request(Box<RequestHead>),
     /// What is none.
     Refused(Fault),
     /// No more.
@@ -136,7 +136,7 @@ impl Input {
     }
 
     /// Looks for a whole head among what was read before.
-    fn parse(&mut self, bounds: HeadBounds) -> Result<Option<RequestHead>, Fault> {
+    fn parse(&mut self, bounds: HeadBounds) -> Result<Option<Box<RequestHead>>, Fault> {
         if self.buffer.is_empty() {
             return Ok(None);
         }
@@ -155,7 +155,7 @@ impl Input {
         socket: &Socket,
         cx: &mut Context<'_>,
         bounds: HeadBounds,
-    ) -> Poll<Result<Option<RequestHead>, ReadEnd>> {
+    ) -> Poll<Result<Option<Box<RequestHead>>, ReadEnd>> {
         let Self { buffer, head, .. } = self;
         let read = ready!(poll_read(socket, cx, |bytes| {
             if bytes.is_empty() {
@@ -261,29 +261,18 @@ fn blank_lines(bytes: &[u8]) -> usize {
     2 * lines.count()
 }
 
-/// Reads a head at the start of `bytes`, going on where `parser` stopped. Returns it once it is whole,
-/// and how many bytes it had; until then none are used.
+/// Reads a head at the start of `bytes`, going on where `parser` stopped.
 fn read_head(
     parser: &mut Option<Box<HeadParser<RequestLine>>>,
     bytes: &[u8],
     bounds: HeadBounds,
-) -> Result<(Option<RequestHead>, usize), Fault> {
+) -> Result<(Option<Box<RequestHead>>, usize), Fault> {
     if bytes.is_empty() {
         return Ok((None, 0));
     }
-    if let Some(kept) = parser {
-        let Some(length) = kept.parse(bytes)? else { return Ok((None, 0)) };
-        let whole = parser.take().map(|whole| whole.finish(&bytes[..length])).transpose()?;
-        return Ok((whole, length));
-    }
-    let mut fresh = HeadParser::request(bounds);
-    match fresh.parse(bytes)? {
-        Some(length) => Ok((Some(fresh.finish(&bytes[..length])?), length)),
-        None => {
-            *parser = Some(Box::new(fresh));
-            Ok((None, 0))
-        }
-    }
+    let (head, used) =
+        read_on(parser, bytes, || HeadParser::request(bounds), HeadParser::<RequestLine>::finish)?;
+    Ok((head.map(Box::new), used))
 }
 
 impl ClientStream for Connection {

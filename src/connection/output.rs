@@ -110,10 +110,9 @@ impl Outgoing<'_> {
                 Some(Timeout::Answer) => return Poll::Ready(Err(Cut::AnswerTimeout)),
                 _ => {}
             }
-            if self.stream.is_some() && self.out.len() - self.written < READ_SIZE {
-                if self.fill(cx) {
-                    continue;
-                }
+            let unsent = self.out.len() - self.written;
+            if self.stream.is_some() && unsent < READ_SIZE && self.fill(cx) {
+                continue;
             }
             if self.written < self.out.len() {
                 match self.connection.socket.poll_write(cx, &self.out[self.written..]) {

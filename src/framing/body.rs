@@ -145,9 +145,8 @@ impl BodyEncoder {
         if self == Self::Plain {
             return fill(out);
         }
-        const SIZE: &[u8] = b"00000000\r\n";
         let start = out.len();
-        out.extend_from_slice(SIZE);
+        out.extend_from_slice(b"00000000\r\n");
         let data = out.len();
         let result = fill(out);
         let length = out.len() - data;

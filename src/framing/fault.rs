@@ -71,7 +71,7 @@ pub enum Fault {
     /// More interim answers than any honest upstream sends.
     #[error("too many interim answers")]
     Interim,
-    /// An upstream switched protocols though nobody asked.
+    /// An upstream switched protocols without being asked to.
     #[error("a protocol switch that nobody asked for")]
     UnaskedSwitch,
 }

@@ -8,9 +8,10 @@ use http::Method;
 
 use super::{
     buffer::Buffer,
-    characters::{has_control, is_token, token_length},
+    characters::{has_control, token_length},
     fault::Fault,
     fields::{Fields, Place, Places},
+    start_line::{RequestLine, StartLine, StatusLine},
     target::{Form, Target},
 };
 
@@ -90,27 +91,6 @@ pub struct AnswerHead {
     pub length: Option<Length>,
     /// What `Connection` says.
     pub connection: Connection,
-}
-
-/// The first line of a head.
-pub trait StartLine: Sized {
-    /// Reads the line, without its end. `at` is its place in the head.
-    fn parse(line: &[u8]) -> Result<Self, Fault>;
-}
-
-/// `GET /items HTTP/1.1`.
-#[derive(Debug)]
-pub struct RequestLine {
-    method: Method,
-    target: Target,
-    version: Version,
-}
-
-/// `HTTP/1.1 200 OK`.
-#[derive(Debug)]
-pub struct StatusLine {
-    status: u16,
-    version: Version,
 }
 
 /// A head that is being read.
@@ -194,6 +174,27 @@ impl<S: StartLine> HeadParser<S> {
         });
         self.seen.field(name, value)
     }
+}
+
+/// Reads a head at the start of `bytes`, going on where `kept` stopped, or with `begin`. Returns what
+/// `finish` makes of it once it is whole, and how many bytes it had; until then none are used.
+pub fn read_on<S: StartLine, T>(
+    kept: &mut Option<Box<HeadParser<S>>>,
+    bytes: &[u8],
+    begin: impl FnOnce() -> HeadParser<S>,
+    finish: impl FnOnce(HeadParser<S>, &[u8]) -> Result<T, Fault>,
+) -> Result<(Option<T>, usize), Fault> {
+    if let Some(parser) = kept {
+        let Some(length) = parser.parse(bytes)? else { return Ok((None, 0)) };
+        let whole = kept.take().map(|parser| finish(*parser, &bytes[..length]));
+        return Ok((whole.transpose()?, length));
+    }
+    let mut parser = begin();
+    if let Some(length) = parser.parse(bytes)? {
+        return Ok((Some(finish(parser, &bytes[..length])?), length));
+    }
+    *kept = Some(Box::new(parser));
+    Ok((None, 0))
 }
 
 impl HeadParser<RequestLine> {
@@ -321,44 +322,6 @@ impl Connection {
                 self.names = true;
             }
         }
-    }
-}
-
-impl StartLine for RequestLine {
-    fn parse(line: &[u8]) -> Result<Self, Fault> {
-        let method = memchr::memchr(b' ', line).ok_or(Fault::RequestLine)?;
-        let rest = &line[method + 1..];
-        let space = memchr::memchr(b' ', rest).ok_or(Fault::RequestLine)?;
-        if !is_token(&line[..method]) {
-            return Err(Fault::RequestLine);
-        }
-        let version = match &rest[space + 1..] {
-            b"HTTP/1.1" => Version::Http11,
-            b"HTTP/1.0" => Version::Http10,
-            other if other.starts_with(b"HTTP/") && !other.contains(&b' ') => {
-                return Err(Fault::Version);
-            }
-            _ => return Err(Fault::RequestLine),
-        };
-        let method_name = &line[..method];
-        let method = Method::from_bytes(method_name).map_err(|_| Fault::RequestLine)?;
-        let target = Target::parse(&rest[..space], method_name.len() + 1, &method)?;
-        Ok(Self { method, target, version })
-    }
-}
-
-impl StartLine for StatusLine {
-    fn parse(line: &[u8]) -> Result<Self, Fault> {
-        let version = match line.get(..9) {
-            Some(b"HTTP/1.1 ") => Version::Http11,
-            Some(b"HTTP/1.0 ") => Version::Http10,
-            _ => return Err(Fault::StatusLine),
-        };
-        let ended = matches!(line.get(12), None | Some(b' '));
-        let status = line.get(9..12).filter(|code| ended && code.iter().all(u8::is_ascii_digit));
-        let status = status.ok_or(Fault::StatusLine)?;
-        let status = status.iter().fold(0, |value, digit| value * 10 + u16::from(digit - b'0'));
-        if status < 100 { Err(Fault::StatusLine) } else { Ok(Self { status, version }) }
     }
 }
 

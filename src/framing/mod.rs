@@ -16,6 +16,7 @@ pub mod fields;
 pub mod head;
 pub mod host;
 pub mod socket;
+pub mod start_line;
 pub mod state;
 mod target;
 

@@ -1,5 +1,5 @@
 //! One connection's socket. Both directions are used through `&self`, so that the connection alone
-//! owns it and nobody needs a second handle.
+//! owns it, and one handle is enough.
 
 use std::{
     cell::RefCell,

@@ -29,6 +29,7 @@ pub struct Answer {
 }
 
 /// What an answer's body is made of.
+#[expect(clippy::large_enum_variant, reason = "there is one a request, and a box is an allocation")]
 pub enum Content {
     /// All of it, made here.
     Whole(Bytes),
@@ -46,6 +47,7 @@ pub struct AnswerBounds {
 }
 
 /// An answer before the gateway has added what every answer has.
+#[expect(clippy::large_enum_variant, reason = "there is one a request, and a box is an allocation")]
 pub(super) enum Draft {
     /// Made here.
     Reply(Reply),

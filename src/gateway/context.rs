@@ -45,7 +45,7 @@ pub(super) struct LineWriter {
 pub struct RequestContext {
     pub(super) rules: Rc<Rules>,
     /// None where the request could not be read.
-    pub(super) head: Option<RequestHead>,
+    pub(super) head: Option<Box<RequestHead>>,
     pub(super) client: Rc<dyn ClientStream>,
     pub(super) route: Option<usize>,
     /// The client's address, behind trusted proxies.
@@ -86,13 +86,13 @@ impl RequestContext {
     pub(super) fn new(
         rules: Rc<Rules>,
         peer: &Peer,
-        head: Option<RequestHead>,
+        head: Option<Box<RequestHead>>,
         client: Rc<dyn ClientStream>,
         counters: Arc<CachePadded<RouteCounters>>,
         ids: &RequestIds,
     ) -> Self {
         let trusted = rules.snapshot.identity.trusted_proxies.contains(peer.address);
-        let given = head.as_ref().filter(|_| trusted).and_then(RequestId::given);
+        let given = head.as_ref().filter(|_| trusted).and_then(|head| RequestId::given(head));
         Self {
             rules,
             client,
@@ -124,12 +124,12 @@ impl RequestContext {
 
     /// The request's head; none where it could not be read.
     pub fn head(&self) -> Option<&RequestHead> {
-        self.head.as_ref()
+        self.head.as_deref()
     }
 
     /// Whether the client may send another request behind this one.
     pub fn is_persistent(&self) -> bool {
-        self.head.as_ref().is_some_and(RequestHead::is_persistent)
+        self.head().is_some_and(RequestHead::is_persistent)
     }
 
     /// The path in normal form.

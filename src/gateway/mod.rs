@@ -8,6 +8,8 @@ mod admission;
 mod answer;
 mod charging;
 mod context;
+mod date;
+mod forward;
 mod hold;
 mod line;
 mod places;
@@ -16,6 +18,7 @@ mod request_id;
 mod rules;
 mod slots;
 mod status;
+mod via;
 
 use std::{
     cell::Cell,
@@ -30,6 +33,7 @@ use self::{
     answer::Draft,
     charging::Payer,
     context::LineWriter,
+    date::DateCache,
     request_id::RequestIds,
     rules::{Rules, RulesCache},
     slots::Slots,
@@ -39,22 +43,23 @@ pub use self::{
     context::RequestContext,
     line::Lines,
     places::{Place, Places},
+    via::Via,
 };
 use crate::{
-    clock::{self, Clock},
+    clock::Clock,
     error::GatewayError,
-    framing::{BodyFault, ClientStream, Fault, Fields, Length, RequestHead},
+    framing::{ClientStream, Fault, Fields, Length, RequestHead},
     identity::Secret,
     limit::Verdict,
     live::Live,
     metrics::{Metrics, RouteCounters, Shard},
-    plan::{forwarded_path, screen},
+    plan::screen,
     respond,
     snapshot::{Action, Route},
     store::{Store, Stores},
     telemetry::{AccessLog, AccessWriter},
     throttle::{Gate, Throttle},
-    upstream::{ForwardError, Forwarding, Hop, Kind, Outgoing, Servers, Upstream, UpstreamError},
+    upstream::Forwarding,
 };
 
 /// What all workers of a process share.
@@ -87,29 +92,6 @@ impl Shared {
         if let Some(log) = &self.access_log {
             log.reopen();
         }
-    }
-}
-
-/// This process in `Via`: a name that no other gateway has, so that a request that comes back is known.
-#[derive(Debug)]
-pub struct Via {
-    /// `1.1 tidegate-0123456789abcdef`.
-    value: Box<str>,
-}
-
-impl Default for Via {
-    fn default() -> Self {
-        let id = ahash::RandomState::new().hash_one(0);
-        Self { value: format!("1.1 tidegate-{id:016x}").into() }
-    }
-}
-
-impl Via {
-    /// Whether a request with these fields has passed here before.
-    fn is_in(&self, fields: &Fields) -> bool {
-        fields.get_all("via").any(|line| {
-            line.split(|byte| *byte == b',').any(|hop| hop.trim_ascii() == self.value.as_bytes())
-        })
     }
 }
 
@@ -193,7 +175,7 @@ impl Gateway {
     pub async fn handle(
         &self,
         peer: &Peer,
-        head: RequestHead,
+        head: Box<RequestHead>,
         client: Rc<dyn ClientStream>,
     ) -> Answer {
         let mut context = self.context(peer, Some(head), client);
@@ -211,7 +193,7 @@ impl Gateway {
     fn context(
         &self,
         peer: &Peer,
-        head: Option<RequestHead>,
+        head: Option<Box<RequestHead>>,
         client: Rc<dyn ClientStream>,
     ) -> RequestContext {
         let rules = self.cache.get(&self.shared.live, &self.shard);
@@ -267,99 +249,6 @@ impl Gateway {
             }
             Action::Status(limits) => self.tell(limits, &plan.looks, context).await,
         }
-    }
-
-    /// Asks the upstream.
-    async fn forward(
-        &self,
-        rules: &Rules,
-        route: usize,
-        upstream: &Upstream,
-        peer: &Peer,
-        context: &mut RequestContext,
-    ) -> Result<Draft, GatewayError> {
-        let servers = match &upstream.kind {
-            Kind::Respond(fixed) => return Ok(Draft::Reply(respond::fixed(fixed))),
-            Kind::Servers(servers) => servers,
-        };
-        let Some(outgoing) = self.outgoing(rules, route, servers, peer, context) else {
-            return Err(GatewayError::Target);
-        };
-        let RequestContext { head: Some(head), client, attempts, .. } = context else {
-            return Err(GatewayError::Target);
-        };
-        let started = clock::instant();
-        let balance = &rules.balances[upstream.index];
-        let answered = balance.forward(servers, outgoing, &head.method, &**client, attempts).await;
-        context.upstream_time = Some(clock::instant().saturating_duration_since(started));
-        if let Some(counters) = &rules.routes[route].upstream {
-            let again = context.attempts.count.saturating_sub(1);
-            if again > 0 {
-                counters.retries.add(u64::from(again));
-            }
-        }
-        match answered {
-            Ok((head, stream)) => Ok(Draft::Upstream(head, stream)),
-            Err(ForwardError::Upstream(error)) => {
-                Err(self.blame(rules, route, upstream, context, error))
-            }
-            Err(ForwardError::Body(fault)) => {
-                context.client.give_up_body();
-                Err(match fault {
-                    BodyFault::TooLong => GatewayError::BodyTooLong,
-                    BodyFault::TimedOut => GatewayError::BodyTimeout,
-                    BodyFault::Malformed(fault) => GatewayError::Framing(fault),
-                    BodyFault::Gone => GatewayError::BodyMalformed,
-                })
-            }
-        }
-    }
-
-    /// The request as the upstream gets it. Its body goes with it.
-    fn outgoing(
-        &self,
-        rules: &Rules,
-        route: usize,
-        servers: &Servers,
-        peer: &Peer,
-        context: &RequestContext,
-    ) -> Option<Outgoing> {
-        let view = &rules.routes[route];
-        let route = &rules.snapshot.routes[route];
-        let path = forwarded_path(context.path(), route.strip_prefix.as_deref());
-        let hop = Hop {
-            from: &peer.forwarding,
-            trusted: context.trusted,
-            request_id: context.request_id.as_str().as_bytes(),
-            server: &servers.targets[0],
-            via: &self.shared.via.value,
-        };
-        let head = context.head.as_ref()?;
-        let client = &context.client;
-        Some(Outgoing::new(head, path, &hop, &view.protected, client, route.max_body))
-    }
-
-    /// Counts and tells an upstream's failure.
-    #[cold]
-    fn blame(
-        &self,
-        rules: &Rules,
-        route: usize,
-        upstream: &Upstream,
-        context: &RequestContext,
-        error: UpstreamError,
-    ) -> GatewayError {
-        if let Some(counters) = &rules.routes[route].upstream {
-            counters.of(error.kind()).add(1);
-        }
-        let now = self.clock.get();
-        if now.saturating_sub(self.warned_at.get()) >= 1000 {
-            self.warned_at.set(now);
-            let server = context.attempts.server.as_ref().map_or("", |server| server.authority());
-            let (upstream, attempts) = (&upstream.name, context.attempts.count);
-            tracing::warn!(%upstream, server, attempts, %error, "the upstream failed");
-        }
-        GatewayError::Upstream(error)
     }
 
     /// Turns an outcome into the answer, with its header fields.
@@ -434,24 +323,4 @@ fn refuse(rules: &Rules, context: &mut RequestContext, error: GatewayError) -> r
         _ => {}
     }
     reply
-}
-
-/// The value of `Date`, made once a second.
-#[derive(Default)]
-struct DateCache {
-    second: Cell<u64>,
-    text: std::cell::RefCell<String>,
-}
-
-impl DateCache {
-    /// Gives `take` the date at `now`, in ms since the epoch: RFC 9110, 6.6.1.
-    fn with(&self, now: u64, take: impl FnOnce(&str)) {
-        let second = now / 1000;
-        let mut text = self.text.borrow_mut();
-        if text.is_empty() || self.second.replace(second) != second {
-            let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(second);
-            *text = httpdate::fmt_http_date(time);
-        }
-        take(&text);
-    }
 }

@@ -97,6 +97,13 @@ impl Balance {
         untried.find(|at| !self.pools[*at].is_ejected()).or(first)
     }
 
+    /// Notes that a server gave no answer. One without siblings is asked all the same.
+    fn fail(&self, at: usize, failure: Failure) {
+        if self.pools.len() > 1 {
+            self.pools[at].fail(failure);
+        }
+    }
+
     fn earn(&self) {
         self.budget.set((self.budget.get() + 1).min(MAX_BUDGET));
     }
@@ -110,7 +117,7 @@ impl Balance {
     /// Sends `outgoing` to one server and waits for the answer's head. A connection found closed before
     /// anything was sent is replaced; a request that may have been seen is sent again only if that does
     /// no harm, `retries` times at the most, to another server where there is one. What is done is told
-    /// to `attempts`, also when nobody waits for the answer any more.
+    /// to `attempts`, also where the request is dropped before its answer.
     pub async fn forward(
         &self,
         servers: &Servers,
@@ -137,7 +144,7 @@ impl Balance {
                 }
                 Err(ExchangeError::Expired) => {
                     if client.state().timeout() == Some(Timeout::Upstream) {
-                        pool.fail(Failure::Exchange);
+                        self.fail(at, Failure::Exchange);
                     }
                     return Err(ForwardError::Upstream(UpstreamError::Timeout));
                 }
@@ -146,7 +153,7 @@ impl Balance {
                     // A kept connection that was closed meanwhile says nothing of the server.
                     let stale = link.used && !link.heard;
                     if !stale {
-                        pool.fail(Failure::Exchange);
+                        self.fail(at, Failure::Exchange);
                     }
                     let harmless = outgoing.is_harmless() && !link.heard && retries > 0;
                     let unsent = outgoing.is_unsent() && fresh <= MAX_FRESH;
@@ -189,7 +196,7 @@ impl Balance {
             match connect(pool, servers.connect_timeout, state).await? {
                 Ok(link) => return Ok((at, link)),
                 Err(error) => {
-                    pool.fail(Failure::Connect);
+                    self.fail(at, Failure::Connect);
                     tried.push(at);
                     failed = Some(error);
                 }

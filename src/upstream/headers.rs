@@ -160,7 +160,7 @@ impl Fate {
         };
         match dropped {
             true => Self::Dropped,
-            // CGI and its kin read `X_Forwarded_For` as `X-Forwarded-For`: nobody may say it so.
+            // CGI and its kin read `X_Forwarded_For` as `X-Forwarded-For`: it may not be said so.
             false if memchr::memchr(b'_', name).is_some() => match Self::of(&dashed(name)) {
                 Self::Carried => Self::Carried,
                 _ => Self::Dropped,

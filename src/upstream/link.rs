@@ -11,7 +11,7 @@ use std::{
 use super::request::{Outgoing, SendError};
 use crate::framing::{
     AnswerHead, BodyFault, ClientStream, Fault, HeadParser, ReadBuffer, Socket, Timeout, Version,
-    buffer::poll_read, head::StatusLine, state::Wait,
+    buffer::poll_read, head::read_on, start_line::StatusLine, state::Wait,
 };
 
 /// The most interim answers before the final one.
@@ -53,7 +53,7 @@ impl Link {
     }
 
     /// Whether another exchange may begin on it: the upstream has neither closed it nor sent what
-    /// nobody asked for. Costs no system call while nothing has come.
+    /// was not asked for. Costs no system call while nothing has come.
     pub(super) fn is_reusable(&self) -> bool {
         self.buffer.is_empty() && self.socket.is_quiet()
     }
@@ -154,23 +154,13 @@ impl Link {
     }
 }
 
-/// Reads a head at the start of `bytes`, going on where `parser` stopped. Returns it once it is whole,
-/// and how many bytes it had; until then none are used.
+/// Reads a head at the start of `bytes`, going on where `parser` stopped.
 fn read_head(
     parser: &mut Option<Box<HeadParser<StatusLine>>>,
     bytes: &[u8],
 ) -> Result<(Option<AnswerHead>, usize), Fault> {
-    if let Some(kept) = parser {
-        let Some(length) = kept.parse(bytes)? else { return Ok((None, 0)) };
-        let whole = parser.take().map(|whole| whole.finish(&bytes[..length])).transpose()?;
-        return Ok((whole, length));
+    if bytes.is_empty() {
+        return Ok((None, 0));
     }
-    let mut fresh = HeadParser::answer();
-    match fresh.parse(bytes)? {
-        Some(length) => Ok((Some(fresh.finish(&bytes[..length])?), length)),
-        None => {
-            *parser = Some(Box::new(fresh));
-            Ok((None, 0))
-        }
-    }
+    read_on(parser, bytes, HeadParser::answer, HeadParser::<StatusLine>::finish)
 }

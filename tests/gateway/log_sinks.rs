@@ -35,7 +35,7 @@ fn free_address() -> SocketAddr {
 
 fn write_config(folder: &TempDir, listen: SocketAddr, admin: SocketAddr, more: &str) {
     let text = format!(
-        "listen: [{{address: \"{listen}\"}}]\nadmin: {{address: \"{admin}\"}}\nworkers: 2\n\
+        "listen: [{{address: \"{listen}\"}}]\nadmin: {{address: \"{admin}\", hosts: [gateway.test]}}\nworkers: 2\n\
          drain_timeout: 1s\n{more}{HELLO}"
     );
     fs::create_dir_all(folder.path().join("config")).expect("a folder");
@@ -93,7 +93,7 @@ fn a_stderr_that_is_not_read_stops_no_request_and_no_exit() {
     // Reloads write to the process log, on the control thread.
     for _ in 0..50 {
         let mut client = Client::connect(admin);
-        client.send("POST /api/reload HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+        client.send("POST /api/reload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
         assert_eq!(client.reply().status, 200);
     }
     kill_process(Pid::from_child(&child.0), Signal::TERM).expect("a signal to our own child");
@@ -203,7 +203,7 @@ fn lines_that_the_process_log_lost_are_counted_and_told() {
     };
     eventually("some are lost", || {
         let mut client = Client::connect(admin);
-        client.send("POST /api/reload HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+        client.send("POST /api/reload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
         client.reply();
         lost() > 0
     });
