@@ -176,21 +176,29 @@ impl Worker {
         // itself: the runtime may not have heard of the last ones yet.
         let Ok(listener) = listener.into_std() else { return };
         loop {
-            let accepted = match listener.accept() {
-                Ok((socket, address)) => adopt(socket).map(|socket| (socket, address)),
+            let (socket, address) = match listener.accept() {
+                Ok(accepted) => accepted,
                 Err(error) if is_of_one_connection(&error) => continue,
                 Err(_) => return,
             };
-            self.admit(accepted).await;
+            // None waits for a place: the connections that have one end only after this.
+            let bound = self.shared.live.snapshot().http.max_connections;
+            if let (Ok(socket), Some(place)) = (adopt(socket), self.shared.places.take(bound)) {
+                self.spawn(socket, address, place);
+            }
         }
+    }
+
+    fn spawn(self: &Rc<Self>, socket: TcpStream, address: SocketAddr, place: Place) {
+        let serve = self.clone().serve(socket, address, place);
+        tokio::task::spawn_local(self.serving.track_future(serve));
     }
 
     async fn admit(self: &Rc<Self>, accepted: io::Result<(TcpStream, SocketAddr)>) {
         match accepted {
             Ok((socket, address)) => {
                 let place = self.place().await;
-                let serve = self.clone().serve(socket, address, place);
-                tokio::task::spawn_local(self.serving.track_future(serve));
+                self.spawn(socket, address, place);
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {

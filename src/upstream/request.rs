@@ -34,6 +34,8 @@ pub struct Outgoing {
     body: Option<Body>,
     /// Whether anything of the body was taken from the client.
     begun: bool,
+    /// Whether any byte has left.
+    sent: bool,
     idempotent: bool,
 }
 
@@ -92,7 +94,7 @@ impl Outgoing {
             protected: protected.clone(),
         });
         let idempotent = head.method.is_idempotent();
-        Self { bytes, written: 0, body, begun: false, idempotent }
+        Self { bytes, written: 0, body, begun: false, sent: false, idempotent }
     }
 
     /// Whether the upstream may be sent it although it may have seen it.
@@ -100,9 +102,9 @@ impl Outgoing {
         self.idempotent && self.body.is_none() && !self.begun
     }
 
-    /// Whether no byte of it has left.
+    /// Whether no byte of it has left: what was taken of the body is still here.
     pub(super) fn is_unsent(&self) -> bool {
-        self.written == 0 && !self.begun
+        !self.sent
     }
 
     /// Whether all of it was sent.
@@ -138,6 +140,7 @@ impl Outgoing {
                     0 => return Poll::Ready(Err(SendError::Io(io::ErrorKind::WriteZero.into()))),
                     count => self.written += count,
                 }
+                self.sent = true;
                 if let Some(body) = &self.body {
                     // The body moves: what is waited for is counted from here.
                     body.client.state().wait_for(Wait::Gateway);
