@@ -2,7 +2,7 @@ use std::{
     io::{Read, Write},
     net::Shutdown,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
         mpsc,
     },
@@ -280,4 +280,35 @@ fn a_long_body_streams_through_whole_both_ways() {
     let reply = client.reply();
     assert!(reply.body == body, "an echo of {} bytes came back", reply.body.len());
     writing.join().expect("no panic").expect("all was taken");
+}
+
+/// What follows a head that was sent is no request of its own, whatever becomes of the connection.
+#[test]
+fn a_body_is_never_sent_without_its_head() {
+    let begun = Arc::new(Mutex::new(Vec::new()));
+    let upstream = Upstream::raw_with({
+        let begun = begun.clone();
+        move |socket| {
+            // The head alone, then a close without an answer.
+            let mut bytes = [0; 4096];
+            let count = socket.read(&mut bytes).unwrap_or(0);
+            begun.lock().expect("no panic").push(bytes[..count].to_vec());
+        }
+    });
+    let gateway = start(&upstream, ", retries: 3");
+    let body = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
+    for framing in [
+        format!("Content-Length: {}\r\n\r\n", body.len()),
+        format!("Transfer-Encoding: chunked\r\n\r\n{:x}\r\n", body.len()),
+    ] {
+        let before = upstream.connections();
+        let mut client = Client::connect(gateway.address());
+        client.send(format!("PUT / HTTP/1.1\r\nHost: a\r\n{framing}"));
+        eventually("the upstream is asked", || upstream.connections() > before);
+        let _ = client.socket.write_all(body.as_bytes());
+        assert_eq!(client.reply().status, 502, "it cannot be sent again");
+        assert_eq!(upstream.connections(), before + 1);
+    }
+    let begun = begun.lock().expect("no panic");
+    assert!(begun.iter().all(|bytes| bytes.starts_with(b"PUT / ")), "{begun:?}");
 }
