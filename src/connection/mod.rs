@@ -201,3 +201,20 @@ impl Connection {
         .await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size_of_future<F>(_: impl FnOnce(Rc<Connection>, &'static Gateway) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Ten thousand connections that wait cost what these two numbers say, and their sockets.
+    #[test]
+    fn a_connection_that_waits_is_small() {
+        let (task, connection) = (size_of_future(serve), size_of::<Connection>());
+        assert!(task <= 256, "the task has {task} bytes");
+        assert!(connection <= 512, "the connection has {connection} bytes");
+    }
+}

@@ -47,6 +47,9 @@ pub enum Fault {
     /// `Host` with characters that no host has.
     #[error("Host is malformed")]
     HostMalformed,
+    /// `Connection` names more than any honest message does: each name is held against each field.
+    #[error("Connection has too many options; expected at most 64")]
+    ConnectionOptions,
     /// The request line alone is longer than a head may be.
     #[error("the request target is too long")]
     TargetTooLong,

@@ -19,6 +19,8 @@ use super::{
 const MAX_ANSWER_FIELDS: usize = 1024;
 /// The longest head of an answer, in bytes.
 const MAX_ANSWER_HEAD: usize = 64 * 1024;
+/// `Connection` names so many options at the most.
+const MAX_OPTIONS: u32 = 64;
 /// The longest name of a field, in bytes.
 const MAX_NAME: usize = 65_535;
 
@@ -115,6 +117,8 @@ struct Seen {
     length: Option<u64>,
     chunked: bool,
     connection: Connection,
+    /// How many options `Connection` has.
+    options: u32,
     expects: bool,
 }
 
@@ -283,7 +287,15 @@ impl Seen {
                 self.host_fault = self.host_fault.or(super::host::check(value).err());
             }
             6 if name.eq_ignore_ascii_case(b"expect") => self.expects = true,
-            10 if name.eq_ignore_ascii_case(b"connection") => self.connection.read(value),
+            10 if name.eq_ignore_ascii_case(b"connection") => {
+                for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+                    self.options += 1;
+                    if self.options > MAX_OPTIONS {
+                        return Err(Fault::ConnectionOptions);
+                    }
+                    self.connection.read(option);
+                }
+            }
             14 if name.eq_ignore_ascii_case(b"content-length") => {
                 let earlier = self.length.replace(decimal(value)?);
                 if earlier.is_some() {
@@ -312,15 +324,13 @@ impl Seen {
 }
 
 impl Connection {
-    fn read(&mut self, value: &[u8]) {
-        for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
-            if option.eq_ignore_ascii_case(b"close") {
-                self.close = true;
-            } else if option.eq_ignore_ascii_case(b"keep-alive") {
-                self.keep_alive = true;
-            } else if !option.is_empty() {
-                self.names = true;
-            }
+    fn read(&mut self, option: &[u8]) {
+        if option.eq_ignore_ascii_case(b"close") {
+            self.close = true;
+        } else if option.eq_ignore_ascii_case(b"keep-alive") {
+            self.keep_alive = true;
+        } else if !option.is_empty() {
+            self.names = true;
         }
     }
 }

@@ -64,6 +64,8 @@ fn what_has_two_readings_is_refused() {
         (with("A: b\rc"), Fault::Control),
         (with("A: b\nC: d"), Fault::BareLf),
         (with("host: b"), Fault::HostRepeated),
+        (with(&format!("Connection: {}", "a,".repeat(64))), Fault::ConnectionOptions),
+        (with("Connection: a\r\n".repeat(65).trim_end()), Fault::ConnectionOptions),
         ("GET / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n".into(), Fault::Coding),
         ("GET / HTTP/1.1\r\n\r\n".into(), Fault::HostMissing),
         ("GET / HTTP/1.1\r\nHost: \r\n\r\n".into(), Fault::HostMissing),
