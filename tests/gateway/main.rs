@@ -21,6 +21,8 @@ mod wait;
 mod forwarding;
 // What is refused before it is believed, and that nothing of it reaches an upstream.
 mod framing;
+// The same messages in pieces: every cut gives the same answer.
+mod framing_cuts;
 // What upstreams may answer, and what becomes of answers that are wrong.
 mod answers;
 // Answers that come before the request's body was read, and the connection after them.
@@ -49,6 +51,8 @@ mod binary;
 mod exactness;
 // Memory is given back when callers go silent.
 mod memory;
+// No connection makes the process grow, whatever its client sends or leaves unread.
+mod connection_memory;
 // What a client reads is true: the contract's promises.
 mod promises;
 // Redis left alone: refusals that are known, tokens taken ahead.
