@@ -131,6 +131,8 @@ pub(crate) fn heads_with_two_readings() -> Vec<Vec<u8>> {
         with("X y"),
         with("X(): y"),
         b"GET / HTTP/1.1\r\n X: y\r\nHost: a\r\n\r\n".to_vec(),
+        b"get / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
+        b"Post / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
         b"GET  / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
         b"GET / HTTP/1.1 \r\nHost: a\r\n\r\n".to_vec(),
         b" GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
