@@ -23,6 +23,8 @@ mod forwarding;
 mod framing;
 // The same messages in pieces: every cut gives the same answer.
 mod framing_cuts;
+// Random requests, cuts and answers against a written model.
+mod model;
 // What upstreams may answer, and what becomes of answers that are wrong.
 mod answers;
 // Answers that come before the request's body was read, and the connection after them.
@@ -37,6 +39,8 @@ mod identity;
 mod spellings;
 // The operator's port: who may ask, how long, and how many at once.
 mod admin_port;
+// The life of a connection, bound by bound.
+mod connection;
 // How long anything may take.
 mod deadlines;
 // Connections to upstreams: reused, replaced, never mixed up; and back-pressure.
