@@ -178,11 +178,17 @@ impl Metrics {
         shard
     }
 
-    /// Connections open and ever accepted, and requests refused before they had a route.
-    pub fn connections(&self) -> [u64; 3] {
+    /// Connections open, ever accepted, and refused as one client's too many; and requests refused before
+    /// they had a route.
+    pub fn connections(&self) -> [u64; 4] {
         let shards = self.shards.lock();
         let sum = |pick: fn(&Shard) -> &Counter| shards.iter().map(|s| pick(s).get()).sum();
-        [sum(|s| &s.connections), sum(|s| &s.accepted), sum(|s| &s.malformed)]
+        [
+            sum(|s| &s.connections),
+            sum(|s| &s.accepted),
+            sum(|s| &s.connections_refused),
+            sum(|s| &s.malformed),
+        ]
     }
 
     /// What the throttle decided: known, unknown, missing, rejected; and tokens remembered.
@@ -244,6 +250,11 @@ impl Metrics {
             |shard| &shard.upstreams,
             |upstream| [upstream.connect.get(), upstream.timeout.get(), upstream.broken.get()],
         )
+    }
+
+    /// Attempts beyond a request's first, by upstream.
+    pub fn upstream_retries(&self) -> Sums<Box<str>, 1> {
+        self.sum(|shard| &shard.upstreams, |upstream| [upstream.retries.get()])
     }
 
     fn sum<K: Ord + Clone, T, const N: usize>(

@@ -1,21 +1,65 @@
-//! A chunked body ends at the same byte however it is cut.
+//! A body ends at the same byte with the same data however it is cut, and what is written of it is read
+//! back.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tidegate::framing::chunked::Chunked;
+use tidegate::framing::{BodyDecoder, BodyEncoder, Fault, Length};
 
-fuzz_target!(|input: (u16, &[u8])| {
-    let (cut, bytes) = (usize::from(input.0).min(input.1.len()), input.1);
-    let mut whole = Chunked::default();
-    let length = whole.feed(bytes);
-    let mut parts = Chunked::default();
-    let cut_length = parts.feed(&bytes[..cut]).and_then(|first| {
-        let second = if first == cut { parts.feed(&bytes[cut..])? } else { 0 };
-        Ok(first + second)
-    });
-    assert_eq!(length, cut_length);
-    if let Ok(length) = length {
-        assert_eq!(whole.is_done(), parts.is_done());
-        assert!(whole.is_done() || length == bytes.len());
+/// What was read: the data, the trailers, how many bytes belonged to the body, and whether it is whole.
+type Reading = (Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>, usize, bool);
+
+fuzz_target!(|input: (Option<u16>, Vec<u8>, &[u8])| {
+    let (length, cuts, bytes) = input;
+    let length = length.map_or(Length::Chunked, |length| Length::Known(u64::from(length % 64)));
+    let whole = read(length, &[], bytes);
+    let pieces = read(length, &cuts, bytes);
+    assert_eq!(whole, pieces);
+    let Ok((data, trailers, used, done)) = whole else { return };
+    assert!(done || used == bytes.len(), "all bytes are the body's until it has ended");
+    // What goes further is in frames of our own, whatever the frames were that it came in.
+    let mut decoder = BodyDecoder::new(Some(length));
+    let mut written = Vec::new();
+    for piece in pieces_of(&cuts, bytes) {
+        let (_, added) = decoder.transfer(piece, BodyEncoder::Chunked, &mut written).expect("as before");
+        assert!(added <= piece.len());
     }
+    if !done {
+        return;
+    }
+    let fields = decoder.take_trailers();
+    BodyEncoder::Chunked.finish(&mut written, |out| {
+        fields.iter().for_each(|fields| fields.write_to(out, |_, _| true));
+    });
+    let end = written.len();
+    written.extend_from_slice(b"GET / HTTP/1.1\r\n");
+    assert_eq!(read(Length::Chunked, &cuts, &written), Ok((data, trailers, end, true)));
 });
+
+fn read(length: Length, cuts: &[u8], bytes: &[u8]) -> Result<Reading, Fault> {
+    let (mut decoder, mut data, mut used) = (BodyDecoder::new(Some(length)), Vec::new(), 0);
+    for piece in pieces_of(cuts, bytes) {
+        let count = decoder.decode(piece, &mut data)?;
+        used += count;
+        if count < piece.len() {
+            assert!(decoder.is_done());
+            break;
+        }
+    }
+    let done = decoder.is_done();
+    assert_eq!(decoder.end_of_stream().is_ok(), done);
+    let fields = decoder.take_trailers();
+    let trailers = fields.iter().flat_map(|fields| fields.iter());
+    let trailers = trailers.map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
+    Ok((data, trailers, used, done))
+}
+
+fn pieces_of<'a>(cuts: &[u8], mut bytes: &'a [u8]) -> Vec<&'a [u8]> {
+    let mut pieces = Vec::new();
+    for cut in cuts {
+        let (piece, rest) = bytes.split_at(usize::from(*cut).min(bytes.len()));
+        pieces.push(piece);
+        bytes = rest;
+    }
+    pieces.push(bytes);
+    pieces
+}

@@ -94,6 +94,11 @@ impl Reading {
                 add(&mut family, &[("upstream", &upstream), ("kind", kind)], count)?;
             }
         }
+        let help = "Attempts at upstream servers beyond a request's first";
+        let mut family = counter(encoder, "upstream_retries", help)?;
+        for (upstream, [count]) in metrics.upstream_retries() {
+            add(&mut family, &[("upstream", &upstream)], count)?;
+        }
         Ok(())
     }
 
@@ -177,10 +182,13 @@ impl Reading {
 
     fn process(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let metrics = &self.0.metrics;
-        let [open, accepted, malformed] = metrics.connections();
+        let [open, accepted, refused, malformed] = metrics.connections();
         gauge(encoder, "connections", "Client connections that are open", open)?;
         let help = "Client connections that were accepted";
         add(&mut counter(encoder, "accepted_connections", help)?, &[], accepted)?;
+        let help =
+            "Client connections closed at once: their client has max_connections_per_client open";
+        add(&mut counter(encoder, "connections_refused", help)?, &[], refused)?;
         let help = "Requests refused before they had a route: malformed or late";
         add(&mut counter(encoder, "malformed_requests", help)?, &[], malformed)?;
         let help = "Reloads of the configuration, by outcome";

@@ -132,7 +132,7 @@ enum ReadEnd {
 impl Input {
     /// Whether a part of a head has come.
     fn has_begun(&self) -> bool {
-        self.head.is_some() || !self.buffer.is_empty()
+        self.head.is_some() || !matches!(self.buffer.bytes(), b"" | b"\r")
     }
 
     /// Looks for a whole head among what was read before.
@@ -267,7 +267,8 @@ fn read_head(
     bytes: &[u8],
     bounds: HeadBounds,
 ) -> Result<(Option<Box<RequestHead>>, usize), Fault> {
-    if bytes.is_empty() {
+    // A lone CR may be the first half of an empty line, which belongs to no head.
+    if parser.is_none() && matches!(bytes, b"" | b"\r") {
         return Ok((None, 0));
     }
     let (head, used) =

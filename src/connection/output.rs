@@ -19,9 +19,7 @@ use crate::{
 /// An answer that is being written.
 struct Outgoing<'a> {
     connection: &'a Connection,
-    /// What is to be written next.
-    out: Buffer,
-    written: usize,
+    unsent: Unsent,
     /// What is still to come of the body.
     stream: Option<AnswerStream>,
     encoder: BodyEncoder,
@@ -66,8 +64,14 @@ impl Connection {
         }
         self.state.begin_answer(bounds.gap, bounds.whole);
         let encoder = plan.encoder;
-        let mut outgoing =
-            Outgoing { connection: self, out, written: 0, stream, encoder, context, broken: false };
+        let mut outgoing = Outgoing {
+            connection: self,
+            unsent: Unsent::new(out),
+            stream,
+            encoder,
+            context,
+            broken: false,
+        };
         let ended = std::future::poll_fn(|cx| outgoing.poll(cx)).await;
         match ended {
             Ok(()) => {
@@ -100,6 +104,34 @@ impl Connection {
     }
 }
 
+/// What is to be written next. Holds no more than what is unsent, however little the client takes at once.
+struct Unsent {
+    bytes: Buffer,
+    written: usize,
+}
+
+impl Unsent {
+    fn new(bytes: Buffer) -> Self {
+        Self { bytes, written: 0 }
+    }
+
+    /// The bytes, oldest first.
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[self.written..]
+    }
+
+    /// Notes that the first `count` bytes were written.
+    fn advance(&mut self, count: usize) {
+        self.written += count;
+    }
+
+    /// Where more is added behind them.
+    fn tail(&mut self) -> &mut Vec<u8> {
+        self.bytes.drain(..std::mem::take(&mut self.written));
+        &mut self.bytes
+    }
+}
+
 impl Outgoing<'_> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Cut>> {
         let state = &self.connection.state;
@@ -110,14 +142,13 @@ impl Outgoing<'_> {
                 Some(Timeout::Answer) => return Poll::Ready(Err(Cut::AnswerTimeout)),
                 _ => {}
             }
-            let unsent = self.out.len() - self.written;
-            if self.stream.is_some() && unsent < READ_SIZE && self.fill(cx) {
+            if self.stream.is_some() && self.unsent.bytes().len() < READ_SIZE && self.fill(cx) {
                 continue;
             }
-            if self.written < self.out.len() {
-                match self.connection.socket.poll_write(cx, &self.out[self.written..]) {
+            if !self.unsent.bytes().is_empty() {
+                match self.connection.socket.poll_write(cx, self.unsent.bytes()) {
                     Poll::Ready(Ok(count)) if count > 0 => {
-                        self.written += count;
+                        self.unsent.advance(count);
                         state.wait_for(Wait::Gateway);
                         continue;
                     }
@@ -141,12 +172,8 @@ impl Outgoing<'_> {
 
     /// Takes what is there of the body; says whether more may be there.
     fn fill(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.written == self.out.len() {
-            self.out.clear();
-            self.written = 0;
-        }
         let Some(stream) = &mut self.stream else { return false };
-        match stream.poll_body(cx, self.encoder, &mut self.out) {
+        match stream.poll_body(cx, self.encoder, self.unsent.tail()) {
             Poll::Pending => false,
             Poll::Ready(Ok(count)) => {
                 self.context.sent(count);
@@ -223,4 +250,22 @@ pub(super) fn write_status(out: &mut Vec<u8>, status: StatusCode) {
     out.extend_from_slice(b" ");
     out.extend_from_slice(status.canonical_reason().unwrap_or_default().as_bytes());
     out.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_not_kept_while_the_client_takes_little_at_once() {
+        let mut unsent = Unsent::new(Buffer::copy_of(b"head"));
+        for _ in 0..1000 {
+            while unsent.bytes().len() < READ_SIZE {
+                unsent.tail().extend_from_slice(&[b'x'; 8 * 1024]);
+            }
+            // A slow link: the kernel never takes all of it.
+            unsent.advance(16 * 1024);
+        }
+        assert!(unsent.bytes.capacity() <= 4 * READ_SIZE, "{}", unsent.bytes.capacity());
+    }
 }

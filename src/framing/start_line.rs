@@ -30,7 +30,9 @@ impl StartLine for RequestLine {
         let method = memchr::memchr(b' ', line).ok_or(Fault::RequestLine)?;
         let rest = &line[method + 1..];
         let space = memchr::memchr(b' ', rest).ok_or(Fault::RequestLine)?;
-        if !is_token(&line[..method]) {
+        // Methods are told apart by case, but not by every upstream: `post` must not escape what counts
+        // `POST`.
+        if !is_token(&line[..method]) || line[..method].iter().any(u8::is_ascii_lowercase) {
             return Err(Fault::RequestLine);
         }
         let version = match &rest[space + 1..] {

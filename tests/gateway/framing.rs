@@ -55,14 +55,14 @@ fn assert_screened(refused: &[(&[u8], u16)], neighbours: &[&[u8]]) {
     assert_eq!(failures, 0, "a client's fault is not the upstream's");
 }
 
-fn post(lines: &str, body: &str) -> Vec<u8> {
+pub(crate) fn post(lines: &str, body: &str) -> Vec<u8> {
     format!("POST /a HTTP/1.1\r\nHost: a\r\n{lines}\r\n\r\n{body}").into_bytes()
 }
 
-#[test]
-fn a_body_with_two_ends_is_refused() {
+/// Requests whose bodies have two ends.
+pub(crate) fn bodies_with_two_ends() -> Vec<Vec<u8>> {
     let smuggled = "0\r\n\r\nGET /admin HTTP/1.1\r\nHost: a\r\n\r\n";
-    let refused: Vec<Vec<u8>> = [
+    [
         "Content-Length: 5\r\nTransfer-Encoding: chunked",
         "Transfer-Encoding: chunked\r\nContent-Length: 5",
         "Content-Length: 5\r\nContent-Length: 5",
@@ -92,7 +92,12 @@ fn a_body_with_two_ends_is_refused() {
     .iter()
     .map(|lines| post(lines, smuggled))
     .chain([b"POST /a HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n".to_vec()])
-    .collect();
+    .collect()
+}
+
+#[test]
+fn a_body_with_two_ends_is_refused() {
+    let refused = bodies_with_two_ends();
     let refused: Vec<(&[u8], u16)> = refused.iter().map(|bytes| (&bytes[..], 400)).collect();
     assert_screened(
         &refused,
@@ -106,10 +111,10 @@ fn a_body_with_two_ends_is_refused() {
     );
 }
 
-#[test]
-fn a_head_with_two_readings_is_refused() {
+/// Heads that two recipients could read differently.
+pub(crate) fn heads_with_two_readings() -> Vec<Vec<u8>> {
     let with = |line: &str| format!("GET / HTTP/1.1\r\nHost: a\r\n{line}\r\n\r\n").into_bytes();
-    let refused = [
+    vec![
         with("X: y\nHost: b"),
         b"GET / HTTP/1.1\nHost: a\n\n".to_vec(),
         b"GET / HTTP/1.1\r\nHost: a\r\n\n".to_vec(),
@@ -126,6 +131,8 @@ fn a_head_with_two_readings_is_refused() {
         with("X y"),
         with("X(): y"),
         b"GET / HTTP/1.1\r\n X: y\r\nHost: a\r\n\r\n".to_vec(),
+        b"get / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
+        b"Post / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
         b"GET  / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
         b"GET / HTTP/1.1 \r\nHost: a\r\n\r\n".to_vec(),
         b" GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
@@ -141,7 +148,13 @@ fn a_head_with_two_readings_is_refused() {
         b"GET / http/1.1\r\nHost: a\r\n\r\n".to_vec(),
         b"GET / HTTP\r\nHost: a\r\n\r\n".to_vec(),
         b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03\r\n".to_vec(),
-    ];
+    ]
+}
+
+#[test]
+fn a_head_with_two_readings_is_refused() {
+    let with = |line: &str| format!("GET / HTTP/1.1\r\nHost: a\r\n{line}\r\n\r\n").into_bytes();
+    let refused = heads_with_two_readings();
     let mut refused: Vec<(&[u8], u16)> = refused.iter().map(|bytes| (&bytes[..], 400)).collect();
     refused.extend([
         (&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], 505),
@@ -160,10 +173,10 @@ fn a_head_with_two_readings_is_refused() {
     );
 }
 
-#[test]
-fn a_request_without_one_host_is_refused() {
+/// Requests without one well-formed host.
+pub(crate) fn without_one_host() -> Vec<Vec<u8>> {
     let with = |hosts: &str| format!("GET / HTTP/1.1\r\n{hosts}X: y\r\n\r\n").into_bytes();
-    let refused = [
+    vec![
         with(""),
         with("Host:\r\n"),
         with("Host: a\r\nHost: b\r\n"),
@@ -183,7 +196,13 @@ fn a_request_without_one_host_is_refused() {
         b"GET http://user@a/ HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
         b"GET http:///x HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
         b"GET a:80 HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
-    ];
+    ]
+}
+
+#[test]
+fn a_request_without_one_host_is_refused() {
+    let with = |hosts: &str| format!("GET / HTTP/1.1\r\n{hosts}X: y\r\n\r\n").into_bytes();
+    let refused = without_one_host();
     let upstream = Upstream::hello();
     let gateway = start(&upstream);
     for bytes in &refused {
@@ -223,9 +242,9 @@ fn a_head_that_is_too_large_is_refused() {
     );
 }
 
-#[test]
-fn a_malformed_chunk_is_the_clients_fault() {
-    let refused: Vec<Vec<u8>> = [
+/// Requests whose chunks or trailers are malformed.
+pub(crate) fn malformed_chunks() -> Vec<Vec<u8>> {
+    [
         "5\r\nhelloX",
         "5\r\nhello\n0\r\n\r\n",
         "5\nhello\r\n0\r\n\r\n",
@@ -242,7 +261,12 @@ fn a_malformed_chunk_is_the_clients_fault() {
     ]
     .iter()
     .map(|body| post("Transfer-Encoding: chunked", body))
-    .collect();
+    .collect()
+}
+
+#[test]
+fn a_malformed_chunk_is_the_clients_fault() {
+    let refused = malformed_chunks();
     let upstream = Upstream::hello();
     let gateway = start(&upstream);
     for bytes in &refused {

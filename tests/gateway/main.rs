@@ -21,6 +21,10 @@ mod wait;
 mod forwarding;
 // What is refused before it is believed, and that nothing of it reaches an upstream.
 mod framing;
+// The same messages in pieces: every cut gives the same answer.
+mod framing_cuts;
+// Random requests, cuts and answers against a written model.
+mod model;
 // What upstreams may answer, and what becomes of answers that are wrong.
 mod answers;
 // Answers that come before the request's body was read, and the connection after them.
@@ -35,6 +39,8 @@ mod identity;
 mod spellings;
 // The operator's port: who may ask, how long, and how many at once.
 mod admin_port;
+// The life of a connection, bound by bound.
+mod connection;
 // How long anything may take.
 mod deadlines;
 // Connections to upstreams: reused, replaced, never mixed up; and back-pressure.
@@ -49,6 +55,8 @@ mod binary;
 mod exactness;
 // Memory is given back when callers go silent.
 mod memory;
+// No connection makes the process grow, whatever its client sends or leaves unread.
+mod connection_memory;
 // What a client reads is true: the contract's promises.
 mod promises;
 // Redis left alone: refusals that are known, tokens taken ahead.

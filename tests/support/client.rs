@@ -109,10 +109,7 @@ impl Client {
         }
         if let Some(length) = reply(Vec::new()).header("content-length") {
             let length = length.parse().expect("a length");
-            while self.held.len() < length {
-                self.more()?;
-            }
-            return Some(reply(self.held.drain(..length).collect()));
+            return Some(reply(self.take(length)?));
         }
         while self.more().is_some() {}
         Some(reply(std::mem::take(&mut self.held)))
@@ -153,6 +150,14 @@ impl Client {
             }
             trailers.push_str(&line);
         }
+    }
+
+    /// Reads so many bytes.
+    pub(crate) fn take(&mut self, length: usize) -> Option<Vec<u8>> {
+        while self.held.len() < length {
+            self.more()?;
+        }
+        Some(self.held.drain(..length).collect())
     }
 
     /// Reads one line, with its end.

@@ -80,6 +80,14 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).expect("a signal to our own child");
     }
 
+    /// How much memory it has resident, in bytes.
+    pub(crate) fn resident(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))
+            .expect("our own child");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");
+        1024 * line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number of KiB")
+    }
+
     /// Waits until it has ended, and everything it said is here.
     pub(crate) fn ended(&mut self) -> ExitStatus {
         let mut status = None;

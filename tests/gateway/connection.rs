@@ -1,0 +1,422 @@
+//! The life of a connection, bound by bound: `connection.md` says what each is for.
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    sync::{Arc, Mutex, mpsc},
+    thread,
+    time::Duration,
+};
+
+use crate::{
+    client::{Client, get},
+    gateway::Gateway,
+    upstream::{Upstream, read_until_closed},
+    wait::{eventually, pause, timed},
+};
+
+const HELLO: &str = "upstreams: {hello: {respond: {body: hello}}}
+routes: [{name: a, match: {path: /a}, upstream: hello}]";
+
+fn start(more: &str, upstream: &Upstream, route: &str) -> Gateway {
+    Gateway::start(&format!(
+        "{more}
+upstreams: {{origin: {{targets: [{}]}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin{route}}}]",
+        upstream.target()
+    ))
+}
+
+#[test]
+fn a_requests_trailers_frame_route_forward_and_count_nothing() {
+    let upstream = Upstream::hello();
+    let gateway = Gateway::start(&format!(
+        "upstreams: {{origin: {{targets: [{}]}}}}
+limits: {{few: {{quota: 9, window: 1m, key: ['header:X-Caller'], cost: 'header:X-Cost', max_cost: 3}}}}
+routes: [{{name: all, match: {{path: /a}}, upstream: origin, limits: [few]}}]",
+        upstream.target()
+    ));
+    let forbidden = [
+        "X-Caller",
+        "x_caller",
+        "X-Cost",
+        "Content-Length",
+        "Transfer-Encoding",
+        "Host",
+        "Authorization",
+        "Cookie",
+        "X-Forwarded-For",
+        "x_forwarded_for",
+        "X-Request-Id",
+        "Via",
+        "Forwarded",
+        "Connection",
+        "X-RateLimit-Limit",
+        "TE",
+        "Expect",
+    ];
+    let trailers: String = forbidden.iter().map(|name| format!("{name}: 1\r\n")).collect();
+    let mut client = Client::connect(gateway.address());
+    client.send(format!(
+        "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n\
+         5;secret=extension\r\nhello\r\n0;more\r\n{trailers}X-Sum: 1\r\n\r\n"
+    ));
+    assert_eq!(client.reply().status, 200);
+    let text = &upstream.texts()[0];
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+    assert_eq!(body, "5\r\nhello\r\n0\r\nX-Sum: 1\r\n\r\n", "{head}");
+}
+
+#[test]
+fn options_about_the_server_is_answered_by_the_gateway() {
+    let upstream = Upstream::hello();
+    let gateway = start("", &upstream, "");
+    let mut client = Client::connect(gateway.address());
+    for target in ["*", "http://b.test", "http://b.test:80"] {
+        let asked = format!("OPTIONS {target} HTTP/1.1\r\nHost: a\r\nMax-Forwards: 0\r\n\r\n");
+        let reply = client.send(asked).reply();
+        assert!((200..300).contains(&reply.status), "{target}: {}", reply.head);
+        assert!(reply.header("allow").is_some(), "{}", reply.head);
+    }
+    assert_eq!(client.get("/a", "").status, 200);
+    assert_eq!(upstream.count(), 1, "only what was asked of it");
+}
+
+#[test]
+fn a_host_has_255_bytes_and_one_dot_at_its_end_at_the_most() {
+    let gateway = Gateway::start(
+        "upstreams: {named: {respond: {body: named}}, other: {respond: {body: other}}}
+routes:
+  - {name: named, match: {host: api.test, path: /a}, upstream: named}
+  - {name: v6, match: {host: '[2001:db8::1]', path: /a}, upstream: named}
+  - {name: other, match: {path: /a}, upstream: other}",
+    );
+    let ask = |host: &str| {
+        let mut client = Client::connect(gateway.address());
+        client.send(format!("GET /a HTTP/1.1\r\nHost: {host}\r\n\r\n")).reply()
+    };
+    for host in ["api.test", "API.test.", "api.test:80", "api.test.:80", "[2001:db8::1]:80"] {
+        assert_eq!(ask(host).text(), "named", "{host}");
+    }
+    let long = format!("{}b", "a.".repeat(127));
+    assert_eq!((long.len(), ask(&long).text().as_str()), (255, "other"));
+    for host in [&format!("{long}c"), "api.test..", ".", "[2001:db8::1", "2001:db8::1"] {
+        assert_eq!(ask(host).status, 400, "{host}");
+    }
+}
+
+#[test]
+fn head_answered_204_with_a_length_is_a_204_without_one() {
+    let upstream = Upstream::answering("HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n");
+    let gateway = start("", &upstream, "");
+    let mut client = Client::connect(gateway.address());
+    for _ in 0..3 {
+        client.send("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
+        let (status, head) = client.head().expect("an answer");
+        assert_eq!(status, 204);
+        assert!(!head.to_ascii_lowercase().contains("content-length"), "{head}");
+    }
+}
+
+#[test]
+fn a_route_to_the_gateway_itself_is_a_508_at_the_first_return() {
+    let upstream = Upstream::hello();
+    let yaml = |target: &str| {
+        format!(
+            "upstreams: {{origin: {{targets: ['{target}']}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]"
+        )
+    };
+    let gateway = Gateway::start(&yaml(&upstream.target()));
+    assert_eq!(get(gateway.address(), "/", "Via: 1.0 other\r\n").status, 200);
+    let text = upstream.texts()[0].clone();
+    assert!(text.contains("Via: 1.0 other\r\n") && text.contains("\r\nvia: 1.1 tidegate-"));
+    gateway.reload(&yaml(&format!("http://{}", gateway.address()))).expect("sound rules");
+    let before = gateway.metric("tidegate_requests_total");
+    assert_eq!(get(gateway.address(), "/", "").status, 508);
+    gateway.wait_for("tidegate_requests_total", before + 2);
+}
+
+#[test]
+fn connections_are_bounded_exactly_over_all_workers() {
+    for workers in [2, 4] {
+        let gateway =
+            Gateway::start(&format!("workers: {workers}\nhttp: {{max_connections: 5}}\n{HELLO}"));
+        let connect = |_| {
+            let mut client = Client::connect(gateway.address());
+            client.send("GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
+            client.socket.set_nonblocking(true).expect("a socket");
+            client
+        };
+        let mut waiting: Vec<_> = (0..13).map(connect).collect();
+        let mut served: Vec<Client> = Vec::new();
+        let has_answer = |client: &Client| client.socket.peek(&mut [0]).is_ok();
+        for left in [8, 7, 6, 5, 4, 3, 2, 1, 0] {
+            eventually("all places are taken", || {
+                waiting.iter().filter(|client| has_answer(client)).count() + served.len() >= 5
+            });
+            // That no more are served is seen by asking those that are: they have their places.
+            let (now, later): (Vec<_>, Vec<_>) = waiting.into_iter().partition(has_answer);
+            served.extend(now);
+            waiting = later;
+            assert_eq!((served.len(), waiting.len()), (5, left), "{workers} workers");
+            assert_eq!(gateway.metric("tidegate_connections "), 5);
+            drop(served.pop());
+        }
+    }
+}
+
+#[test]
+fn one_clients_connections_too_many_are_closed_and_counted() {
+    let yaml = |more: &str| format!("http: {{max_connections_per_client: 3}}\n{more}\n{HELLO}");
+    let gateway = Gateway::start(&yaml(""));
+    let refused = || gateway.metric("tidegate_connections_refused_total");
+    let mut all: Vec<_> = (0..3).map(|_| Client::connect(gateway.address())).collect();
+    assert!(all.iter_mut().all(|client| client.get("/a", "").status == 200));
+    for count in 1..=4 {
+        assert!(Client::connect(gateway.address()).is_ended());
+        assert_eq!(refused(), count);
+    }
+    assert!(all.iter_mut().all(|client| client.get("/a", "").status == 200));
+    drop(all.pop());
+    gateway.wait_for("tidegate_connections ", 2);
+    all.push(Client::connect(gateway.address()));
+    assert_eq!(all[2].get("/a", "").status, 200);
+    // A proxy brings many clients.
+    let gateway = Gateway::start(&yaml("client: {trusted_proxies: [127.0.0.0/8]}"));
+    let mut all: Vec<_> = (0..9).map(|_| Client::connect(gateway.address())).collect();
+    assert!(all.iter_mut().all(|client| client.get("/a", "").status == 200));
+}
+
+#[test]
+fn the_last_request_of_a_connection_is_told_so() {
+    let gateway = Gateway::start(&format!("http: {{max_requests_per_connection: 3}}\n{HELLO}"));
+    let mut client = Client::connect(gateway.address());
+    client.send("GET /a HTTP/1.1\r\nHost: a\r\n\r\n".repeat(5));
+    for closes in [None, None, Some("close")] {
+        assert_eq!(client.reply().header("connection"), closes);
+    }
+    assert!(client.is_ended());
+}
+
+#[test]
+fn timeouts_that_are_off_end_nothing() {
+    let upstream = Upstream::with(|_, socket| {
+        let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nh");
+        read_until_closed(socket) == 0
+    });
+    let start = |bound: &str, route: &str| {
+        let http =
+            ["head", "idle", "body"].map(|name| format!("{name}_timeout: {bound}")).join(", ");
+        start(&format!("http: {{{http}}}"), &upstream, route)
+    };
+    let bounded = start("300ms", ", answer_idle_timeout: 300ms");
+    let endless = start("off", ", answer_idle_timeout: off, request_timeout: off");
+    let open = |gateway: &Gateway| {
+        [
+            "",
+            "GET / HT",
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n1",
+            "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        ]
+        .map(|sent| {
+            let mut client = Client::connect(gateway.address());
+            client.send(sent);
+            client
+        })
+    };
+    let mut kept = open(&endless);
+    // By the time that all of these have ended the others have waited at least as long.
+    for mut client in open(&bounded) {
+        let _ = client.read_to_end();
+    }
+    for client in &mut kept {
+        client.socket.set_read_timeout(Some(Duration::from_millis(1))).expect("a timeout");
+        let mut buffer = [0; 4096];
+        let end = loop {
+            match client.socket.read(&mut buffer) {
+                Ok(0) => break None,
+                Ok(_) => {}
+                Err(error) => break Some(error.kind()),
+            }
+        };
+        let waits = [std::io::ErrorKind::WouldBlock, std::io::ErrorKind::TimedOut];
+        assert!(end.is_some_and(|kind| waits.contains(&kind)), "{end:?}");
+    }
+}
+
+#[test]
+fn events_may_last_longer_than_the_request_may_take() {
+    let upstream = Upstream::with(|_, socket| {
+        let _ = socket.write_all(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n",
+        );
+        for _ in 0..12 {
+            pause(Duration::from_millis(100));
+            if socket.write_all(b"9\r\ndata: x\n\n\r\n").is_err() {
+                return false;
+            }
+        }
+        socket.write_all(b"0\r\n\r\n").is_ok()
+    });
+    let gateway = start("", &upstream, ", request_timeout: 300ms, answer_idle_timeout: 900ms");
+    let (reply, took) = timed(|| get(gateway.address(), "/", ""));
+    assert_eq!((reply.status, reply.body.len()), (200, 12 * 9));
+    assert!(took > Duration::from_millis(1000), "{took:?}");
+}
+
+#[test]
+fn an_answer_that_stands_still_is_cut() {
+    let upstream = Upstream::with(|_, socket| {
+        let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello");
+        read_until_closed(socket) == 0
+    });
+    let gateway = start("", &upstream, ", answer_idle_timeout: 300ms");
+    let mut client = Client::connect(gateway.address());
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.head().expect("a head").0, 200);
+    let (rest, took) = timed(|| client.read_to_end());
+    assert!(rest.is_err() || rest.is_ok_and(|rest| rest == b"hello"));
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}
+
+/// A listener whose backlog is full: whoever connects waits for an answer that does not come.
+fn unreachable_target() -> (String, Vec<socket2::Socket>) {
+    use socket2::{Domain, Socket, Type};
+    let socket = || Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    let listener = socket();
+    listener.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a port");
+    listener.listen(0).expect("a listener");
+    let address = listener.local_addr().expect("an address");
+    let mut kept = vec![listener];
+    for _ in 0..4 {
+        let filling = socket();
+        filling.set_nonblocking(true).expect("a socket");
+        let _ = filling.connect(&address);
+        kept.push(filling);
+    }
+    let port = address.as_socket().expect("an address").port();
+    (format!("http://127.0.0.1:{port}"), kept)
+}
+
+#[test]
+fn connecting_and_retries_are_within_the_requests_time() {
+    let (unreachable, _kept) = unreachable_target();
+    // Each attempt takes a while and gives nothing, and may be made again.
+    let closing = Upstream::raw_with(|socket| {
+        let _ = socket.read(&mut [0; 4096]);
+        pause(Duration::from_millis(600));
+    });
+    for target in [
+        format!("targets: ['{unreachable}'], connect_timeout: 30s"),
+        format!("targets: [{}], retries: 10", closing.target()),
+    ] {
+        let gateway = Gateway::start(&format!(
+            "upstreams: {{origin: {{{target}}}}}
+routes: [{{name: a, match: {{path: /a}}, upstream: origin, request_timeout: 1s}}]"
+        ));
+        let (reply, took) = timed(|| get(gateway.address(), "/a", ""));
+        assert_eq!(reply.status, 504, "{target}");
+        assert!(took > Duration::from_millis(700) && took < Duration::from_secs(4), "{took:?}");
+    }
+}
+
+#[test]
+fn a_body_that_trickles_past_the_requests_time_is_the_clients_fault() {
+    let upstream = Upstream::hello();
+    let gateway = start("", &upstream, ", request_timeout: 1s");
+    let mut client = Client::connect(gateway.address());
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n");
+    let mut writer = client.socket.try_clone().expect("a socket");
+    let trickling = thread::spawn(move || {
+        while writer.write_all(b"x").is_ok() {
+            pause(Duration::from_millis(20));
+        }
+    });
+    assert_eq!(client.reply().status, 408);
+    drop(client.socket.shutdown(std::net::Shutdown::Both));
+    trickling.join().expect("it only writes");
+    assert_eq!(gateway.metric("tidegate_upstream_failures_total{upstream=\"origin\""), 0);
+}
+
+#[test]
+fn only_the_first_request_pays_for_a_server_that_is_not_there() {
+    let (unreachable, _kept) = unreachable_target();
+    for bad in [unreachable.as_str(), "http://127.0.0.1:1"] {
+        let good = Upstream::hello();
+        let gateway = Gateway::start(&format!(
+            "workers: 1
+upstreams: {{origin: {{targets: ['{bad}', {}], connect_timeout: 1s}}}}
+routes: [{{name: a, match: {{path: /a}}, upstream: origin}}]",
+            good.target()
+        ));
+        let mut slow = 0;
+        for _ in 0..20 {
+            let (reply, took) = timed(|| get(gateway.address(), "/a", ""));
+            assert_eq!(reply.status, 200);
+            slow += usize::from(took > Duration::from_millis(800));
+        }
+        assert!(slow <= 1, "{bad}: {slow} requests waited for it");
+        let retries = gateway.metric("tidegate_upstream_retries_total{upstream=\"origin\"");
+        assert_eq!(retries, 1, "{bad}: what it cost is counted");
+    }
+}
+
+#[test]
+fn a_head_that_was_begun_before_the_stop_is_answered() {
+    let gateway = Arc::new(Gateway::start(&format!("drain_timeout: 20s\n{HELLO}")));
+    let mut client = Client::connect(gateway.address());
+    client.send("GET /a HTTP/1.1\r\nHo");
+    gateway.wait_for("tidegate_connections ", 1);
+    let stopping = thread::spawn({
+        let gateway = gateway.clone();
+        move || gateway.server.stop()
+    });
+    eventually("nobody accepts any more", || TcpStream::connect(gateway.address()).is_err());
+    client.send("st: a\r\n\r\n");
+    let reply = client.reply();
+    assert_eq!((reply.status, reply.header("connection")), (200, Some("close")));
+    assert!(client.is_closed());
+    stopping.join().expect("it stops");
+}
+
+#[test]
+fn a_client_that_goes_on_sending_slowly_for_long_reads_its_refusal() {
+    let upstream = Upstream::hello();
+    let gateway = start("", &upstream, ", max_body: 1KiB");
+    let mut client = Client::connect(gateway.address());
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n");
+    let ((), took) = timed(|| {
+        for _ in 0..50 {
+            client.send([b'x'; 1000]);
+            pause(Duration::from_millis(100));
+        }
+    });
+    assert!(took >= Duration::from_secs(5));
+    assert_eq!(client.reply().status, 413);
+    assert!(client.is_closed(), "in order");
+}
+
+#[test]
+fn a_client_that_has_gone_is_noticed_behind_bytes_that_wait() {
+    let (told, gone) = mpsc::channel();
+    let told = Mutex::new(told);
+    let upstream = Upstream::raw_with(move |socket| {
+        read_until_closed(socket);
+        let _ = told.lock().expect("no test panics with it").send(());
+    });
+    let gateway = start("", &upstream, "");
+    for behind in ["", "GET /next HTTP/1.1\r\nHost: a\r\n\r\n", "GET /ne"] {
+        let connections = upstream.connections();
+        let mut client = Client::connect(gateway.address());
+        client.send(format!("GET / HTTP/1.1\r\nHost: a\r\n\r\n{behind}"));
+        eventually("it is at the upstream", || upstream.connections() > connections);
+        if !behind.is_empty() {
+            // Also what comes after the request is on its way.
+            client.send(behind);
+        }
+        drop(client);
+        gone.recv_timeout(Duration::from_secs(5)).expect("the upstream is told");
+    }
+    gateway.wait_for("tidegate_connections ", 0);
+}

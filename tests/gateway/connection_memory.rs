@@ -1,0 +1,149 @@
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    thread,
+    time::Duration,
+};
+
+use socket2::{Domain, Socket, Type};
+use tempfile::TempDir;
+
+use crate::{
+    client::{Client, get},
+    process::Process,
+    upstream::Upstream,
+    wait::pause,
+};
+
+const MIB: u64 = 1024 * 1024;
+/// What each of these clients sends or is sent. `TIDEGATE_PROOF_MIB` makes it more.
+const VOLUME: u64 = 64;
+/// What a process may gain that has no leak: buffers of its pools, and what the allocator keeps.
+const SLACK: u64 = 12 * MIB;
+
+fn volume() -> u64 {
+    let given = std::env::var("TIDEGATE_PROOF_MIB").ok();
+    given.and_then(|given| given.parse().ok()).unwrap_or(VOLUME) * MIB
+}
+
+/// A process that serves `/hello` itself, and all else from `upstream`; it has answered once.
+fn start(upstream: &Upstream) -> (TempDir, Process) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let yaml = format!(
+        "listen: [{{address: 127.0.0.1:0}}]
+admin: {{address: 127.0.0.1:0, hosts: [gateway.test]}}
+access_log: off
+workers: 1
+http: {{max_head: 32KiB}}
+upstreams:
+  hello: {{respond: {{body: hello}}}}
+  origin: {{targets: [{}]}}
+routes:
+  - {{name: hello, match: {{path: /hello}}, upstream: hello}}
+  - {{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}
+",
+        upstream.target()
+    );
+    fs::write(folder.path().join("t.yaml"), yaml).expect("a file");
+    let process = Process::start(folder.path(), &["serve", "--config", "t.yaml"]);
+    assert_eq!(get(process.address, "/hello", "").status, 200);
+    (folder, process)
+}
+
+/// Asserts that `process` has not grown since it had `before`.
+fn assert_flat(process: &Process, before: u64, what: &str) {
+    let now = process.resident();
+    let gained = now.saturating_sub(before) / 1024;
+    assert!(now <= before + SLACK, "{what}: {gained} KiB more than before");
+    #[expect(clippy::print_stdout, reason = "the figure is a part of the proof")]
+    {
+        println!("{what}: {gained} KiB more than {} KiB", before / 1024);
+    }
+}
+
+#[test]
+fn a_client_that_always_leaves_half_a_head_makes_nothing_grow() {
+    let (_folder, process) = start(&Upstream::silent());
+    let before = process.resident();
+    let mut client = Client::connect(process.address);
+    let mut reader = Client::adopt(client.socket.try_clone().expect("a socket"));
+    let head = format!("GET /hello HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "y".repeat(16_000));
+    let (half, rest) = head.split_at(head.len() / 2);
+    let step = [rest, half].concat();
+    let count = volume() / step.len() as u64;
+    let reading = thread::spawn(move || {
+        for _ in 0..count {
+            assert_eq!(reader.reply().status, 200);
+        }
+    });
+    client.send(half);
+    for _ in 0..count {
+        client.send(&step);
+    }
+    reading.join().expect("every whole request is answered");
+    assert_flat(&process, before, "half a head left, while it lasts");
+    drop(client);
+    assert_flat(&process, before, "half a head left, afterwards");
+}
+
+#[test]
+fn a_client_that_pipelines_and_reads_nothing_makes_nothing_grow() {
+    let upstream = Upstream::answering("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
+    for path in ["/hello", "/other"] {
+        let (_folder, process) = start(&upstream);
+        let before = process.resident();
+        let mut client = Client::connect(process.address);
+        client.socket.set_write_timeout(Some(Duration::from_secs(1))).expect("a timeout");
+        let many = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").repeat(2000);
+        let mut taken = 0;
+        // Until nothing has been taken for a second: the kernel's buffers are full, both ways.
+        while let Ok(count) = client.socket.write(many.as_bytes()) {
+            taken += count as u64;
+            assert!(taken < 64 * MIB, "whatever is sent is taken");
+        }
+        assert_flat(&process, before, "answers that are not read");
+        assert_eq!(get(process.address, "/hello", "").status, 200, "others are served meanwhile");
+    }
+}
+
+#[test]
+fn a_client_that_reads_slower_than_its_answer_comes_makes_nothing_grow() {
+    let length = volume();
+    let upstream = Upstream::with(move |_, socket| {
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
+        let _ = socket.write_all(head.as_bytes());
+        let chunk = vec![b'x'; 64 * 1024];
+        (0..length / chunk.len() as u64).all(|_| socket.write_all(&chunk).is_ok())
+    });
+    let (_folder, process) = start(&upstream);
+    let before = process.resident();
+    let mut client = Client::adopt(narrow(process.address));
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.head().expect("an answer").0, 200);
+    // The upstream is always ahead of the client: what was written is never all that there is.
+    read_slowly(&mut client.socket, length * 7 / 8);
+    assert_flat(&process, before, "an answer that is read slowly");
+}
+
+/// A connection as over a slow link: small segments and a small window, so the kernel takes little at once.
+fn narrow(address: SocketAddr) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    socket.set_recv_buffer_size(4096).expect("a small window");
+    socket.set_tcp_mss(536).expect("small segments");
+    socket.connect(&address.into()).expect("a connection");
+    socket.into()
+}
+
+/// Reads so many bytes, a few at a time.
+fn read_slowly(socket: &mut TcpStream, length: u64) {
+    let (mut buffer, mut sum) = ([0; 2048], 0);
+    while sum < length {
+        let count = socket.read(&mut buffer).expect("the answer goes on");
+        assert!(count > 0, "the answer ends early");
+        sum += count as u64;
+        if sum % (32 * 1024) < count as u64 {
+            pause(Duration::from_micros(500));
+        }
+    }
+}

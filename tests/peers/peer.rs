@@ -1,0 +1,180 @@
+//! The proxies, each before an upstream of its own.
+
+use std::{
+    fs,
+    io::Write,
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use tempfile::TempDir;
+
+use crate::{
+    client::Client,
+    gateway::Gateway,
+    recorder::Recorder,
+    streams::{Step, Stream},
+    wait::{eventually, pause},
+};
+
+/// A proxy that says nothing for so long waits for more.
+const QUIET: Duration = Duration::from_millis(700);
+
+/// A proxy that runs.
+pub(crate) struct Peer {
+    address: SocketAddr,
+    recorder: Recorder,
+    _running: Running,
+}
+
+/// Held for its drop.
+#[expect(dead_code, reason = "held for its drop")]
+enum Running {
+    Own(Box<Gateway>),
+    Other(Process),
+}
+
+struct Process {
+    child: Child,
+    _folder: TempDir,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Already gone is as good.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Peer {
+    pub(crate) fn tidegate() -> Self {
+        let recorder = Recorder::start();
+        let gateway = Gateway::start(&format!(
+            "upstreams: {{origin: {{targets: ['http://{}']}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin, max_body: 1KiB}}]",
+            recorder.address
+        ));
+        let address = gateway.address();
+        Self { address, recorder, _running: Running::Own(Box::new(gateway)) }
+    }
+
+    pub(crate) fn nginx() -> Self {
+        Self::start(&["nginx", "/usr/sbin/nginx"], |folder, port, upstream| {
+            let config = format!(
+                "daemon off; master_process off; worker_processes 1; pid {folder}/pid;
+error_log {folder}/error.log crit;
+events {{ worker_connections 512; }}
+http {{
+  access_log off;
+  client_body_temp_path {folder}/a; proxy_temp_path {folder}/b; fastcgi_temp_path {folder}/c;
+  uwsgi_temp_path {folder}/d; scgi_temp_path {folder}/e;
+  client_max_body_size 1k;
+  server {{
+    listen 127.0.0.1:{port};
+    location / {{
+      proxy_pass http://{upstream}; proxy_http_version 1.1; proxy_request_buffering off;
+      proxy_set_header Connection \"\"; proxy_set_header Host $http_host;
+    }}
+  }}
+}}
+"
+            );
+            (config, ["-p", folder, "-c"].map(str::to_owned).to_vec())
+        })
+    }
+
+    pub(crate) fn haproxy() -> Self {
+        Self::start(&["haproxy", "/usr/sbin/haproxy"], |_, port, upstream| {
+            let config = format!(
+                "global
+  nbthread 1
+defaults
+  mode http
+  timeout connect 5s
+  timeout client 20s
+  timeout server 20s
+  timeout http-request 20s
+frontend front
+  bind 127.0.0.1:{port}
+  default_backend back
+backend back
+  server origin {upstream}
+"
+            );
+            (config, ["-db", "-q", "-f"].map(str::to_owned).to_vec())
+        })
+    }
+
+    /// Starts the first of `commands` that there is, with a configuration for a folder, a port and an
+    /// upstream; its name comes behind the arguments.
+    fn start(
+        commands: &[&str],
+        configure: impl Fn(&str, u16, SocketAddr) -> (String, Vec<String>),
+    ) -> Self {
+        let recorder = Recorder::start();
+        let folder = tempfile::tempdir().expect("a folder");
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
+        let address = free.expect("a free port");
+        let root = folder.path().to_str().expect("a path in UTF-8").to_owned();
+        let (config, arguments) = configure(&root, address.port(), recorder.address);
+        let file = folder.path().join("config");
+        fs::write(&file, config).expect("a file");
+        let mut started = commands.iter().filter_map(|command| {
+            let mut command = Command::new(command);
+            let command = command.args(&arguments).arg(&file).stdin(Stdio::null());
+            command.stdout(Stdio::null()).spawn().ok()
+        });
+        let child = started.next();
+        let child = child.unwrap_or_else(|| panic!("please install {}", commands[0]));
+        let peer = Self {
+            address,
+            recorder,
+            _running: Running::Other(Process { child, _folder: folder }),
+        };
+        eventually("the proxy accepts", || TcpStream::connect(address).is_ok());
+        peer
+    }
+
+    /// What becomes of `stream`: the statuses that the client reads, how the connection ends, and the
+    /// whole requests that the upstream has received.
+    pub(crate) fn outcome(&self, stream: &Stream) -> String {
+        self.recorder.take();
+        let mut client = Client::connect(self.address);
+        client.socket.set_read_timeout(Some(QUIET)).expect("a timeout");
+        let mut told = Vec::new();
+        let mut heads = stream.heads.iter();
+        for step in &stream.steps {
+            match step {
+                Step::Send(bytes) => {
+                    // What was refused is not read to its end.
+                    let _ = client.socket.write_all(bytes);
+                }
+                Step::Pause => pause(Duration::from_millis(20)),
+                Step::Shut => {
+                    let _ = client.socket.shutdown(Shutdown::Write);
+                }
+            }
+        }
+        loop {
+            let to_head = heads.next().copied().unwrap_or_default();
+            let read = if to_head {
+                client.head().map(|(status, _)| status)
+            } else {
+                client.try_reply().map(|reply| reply.status)
+            };
+            let Some(status) = read else { break };
+            told.push(status.to_string());
+            if (100..200).contains(&status) && to_head {
+                heads = stream.heads.iter();
+            }
+        }
+        let waits = matches!(
+            client.socket.peek(&mut [0]),
+            Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
+        );
+        told.push(if waits { "waits" } else { "closed" }.to_owned());
+        format!("{} | {}", told.join(" "), self.recorder.take().join(" ; "))
+    }
+}
