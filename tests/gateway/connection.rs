@@ -55,7 +55,7 @@ routes: [{{name: all, match: {{path: /a}}, upstream: origin, limits: [few]}}]",
         "TE",
         "Expect",
     ];
-    let trailers: String = forbidden.iter().map(|name| format!("{name}: 1\r\n")).collect();
+    let trailers = forbidden.map(|name| format!("{name}: 1\r\n")).concat();
     let mut client = Client::connect(gateway.address());
     client.send(format!(
         "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n\
@@ -262,7 +262,7 @@ fn events_may_last_longer_than_the_request_may_take() {
     let gateway = start("", &upstream, ", request_timeout: 300ms, answer_idle_timeout: 900ms");
     let (reply, took) = timed(|| get(gateway.address(), "/", ""));
     assert_eq!((reply.status, reply.body.len()), (200, 12 * 9));
-    assert!(took > Duration::from_millis(1000), "{took:?}");
+    assert!(took > Duration::from_secs(1), "{took:?}");
 }
 
 #[test]

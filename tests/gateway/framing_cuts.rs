@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt::Write as _,
     io::{Read, Write},
     net::{SocketAddr, TcpStream},
     sync::atomic::{AtomicUsize, Ordering},
@@ -47,7 +48,8 @@ fn mirror() -> Upstream {
         let kept = head.lines().filter(|line| !own.iter().any(|name| line.starts_with(name)));
         let mut told = kept.collect::<Vec<_>>().join("\n");
         let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
-        told.push_str(&if chunked { dechunked(body) } else { format!("\n\n{body}") });
+        let body = if chunked { dechunked(body) } else { format!("\n\n{body}") };
+        told.push_str(&body);
         let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", told.len());
         let body = if text.starts_with("HEAD") { "" } else { &*told };
         socket.write_all((answer + body).as_bytes()).is_ok()
@@ -322,23 +324,23 @@ fn exchange(address: SocketAddr, version: &str, kind: usize, cut: usize) -> Stri
             continue;
         }
         let (status, fields, _) = comparable(&reply);
-        told.push_str(&format!("{status} {fields:?}"));
+        let _ = write!(told, "{status} {fields:?}");
         let length = fields.get("content-length").and_then(|value| value.parse::<usize>().ok());
         if method == "HEAD" || matches!(status, 204 | 304) {
         } else if fields.contains_key("transfer-encoding") {
-            told.push_str(&format!("{:?}", client.chunks().expect("a whole body")));
+            let _ = write!(told, "{:?}", client.chunks().expect("a whole body"));
         } else if let Some(length) = length.filter(|_| status == 200) {
             let body = client.take(length).expect("a whole body");
-            told.push_str(&format!("{:?}", String::from_utf8_lossy(&body)));
+            let _ = write!(told, "{:?}", String::from_utf8_lossy(&body));
         }
         if fields.contains_key("connection") {
             let rest = client.read_to_end().expect("an end in order");
             let rest =
                 if status == 502 { "a problem".into() } else { String::from_utf8_lossy(&rest) };
-            told.push_str(&format!("then {rest:?}, closed"));
+            let _ = write!(told, "then {rest:?}, closed");
         } else if status == 200 || status < 400 {
             client.send("GET /1/0 HTTP/1.1\r\nHost: a\r\n\r\n");
-            told.push_str(&format!("then {}", client.reply().status));
+            let _ = write!(told, "then {}", client.reply().status);
         }
         return told;
     }

@@ -138,7 +138,7 @@ proptest! {
         let mut answers = Vec::new();
         let mut heads = requests.iter();
         while answers.len() < model.answers.len() {
-            let is_head = heads.clone().next().is_some_and(|request| request.answers_head());
+            let is_head = heads.clone().next().is_some_and(Request::answers_head);
             let Some((status, body)) = read(&mut client, is_head) else { break };
             answers.push((status, body));
             if status >= 200 {

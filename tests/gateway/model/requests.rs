@@ -1,5 +1,7 @@
 //! Requests, valid and broken: as they are made at random, and as bytes.
 
+use std::fmt::Write;
+
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -104,7 +106,7 @@ impl Request {
         };
         let mut text = format!("{} {authority}{path} {version}\r\nHost: a\r\n", self.method);
         if let Some(connection) = self.connection {
-            text += &format!("Connection: {connection}\r\n");
+            let _ = write!(text, "Connection: {connection}\r\n");
         }
         if self.expects {
             text += "Expect: 100-continue\r\n";
@@ -117,12 +119,14 @@ impl Request {
         };
         match &self.body {
             Body::None => text += "\r\n",
-            Body::Length(data) => text += &format!("Content-Length: {}\r\n\r\n{data}", data.len()),
+            Body::Length(data) => {
+                let _ = write!(text, "Content-Length: {}\r\n\r\n{data}", data.len());
+            }
             Body::Chunked { chunks, extension, trailer } => {
                 text += "Transfer-Encoding: chunked\r\n\r\n";
                 let extension = if *extension { ";a=\"b;c\"" } else { "" };
                 for chunk in chunks {
-                    text += &format!("{:x}{extension}\r\n{chunk}\r\n", chunk.len());
+                    let _ = write!(text, "{:x}{extension}\r\n{chunk}\r\n", chunk.len());
                 }
                 if self.breakage == Some(Breakage::ChunkSize) {
                     text += "0x1\r\n";
@@ -202,7 +206,7 @@ pub(crate) fn request() -> impl Strategy<Value = Request> {
                     Some(ChunkSize) if all.http10 || !chunked => all.breakage = None,
                     // Of two faults either may be told, by what comes first.
                     Some(ChunkSize) if all.place == Place::Short => {
-                        all.place = Place::Open(Answer::Length)
+                        all.place = Place::Open(Answer::Length);
                     }
                     _ => {}
                 }
