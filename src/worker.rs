@@ -91,7 +91,7 @@ pub fn run(
 ) -> io::Result<()> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().build_local(LocalOptions::default())?;
-    runtime.block_on(async move {
+    let served = runtime.block_on(async move {
         let worker = Rc::new(Worker::new(shared, stop));
         let mut accepting = Vec::new();
         for listener in listeners {
@@ -118,7 +118,10 @@ pub fn run(
         worker.gateway.end();
         sweeping.abort();
         Ok(())
-    })
+    });
+    // A name that is still being looked up is not waited for.
+    runtime.shutdown_background();
+    served
 }
 
 struct Worker {

@@ -61,6 +61,7 @@ impl StartLine for StatusLine {
         let status = line.get(9..12).filter(|code| ended && code.iter().all(u8::is_ascii_digit));
         let status = status.ok_or(Fault::StatusLine)?;
         let status = status.iter().fold(0, |value, digit| value * 10 + u16::from(digit - b'0'));
-        if status < 100 { Err(Fault::StatusLine) } else { Ok(Self { status, version }) }
+        let known = (100..600).contains(&status);
+        if known { Ok(Self { status, version }) } else { Err(Fault::StatusLine) }
     }
 }

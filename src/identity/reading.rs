@@ -25,6 +25,18 @@ pub enum Ambiguous {
     },
 }
 
+/// So many cookies or parameters are looked through; more than common upstreams take.
+const MAX_PAIRS: usize = 4096;
+
+/// Counts one more cookie or parameter of a request.
+fn count(pairs: &mut usize, name: impl FnOnce() -> String) -> Result<(), Ambiguous> {
+    *pairs += 1;
+    if *pairs > MAX_PAIRS {
+        return Err(Ambiguous::Unclear { name: name(), expected: "at most 4096 of its kind" });
+    }
+    Ok(())
+}
+
 /// The only value of a header, as it is sent. Sent twice, the gateway and the upstream could believe
 /// different ones.
 pub(super) fn single_header<'r>(
@@ -44,9 +56,10 @@ pub(super) fn cookie<'r>(
     headers: &'r Fields,
     name: &str,
 ) -> Result<Option<Cow<'r, [u8]>>, Ambiguous> {
-    let mut found = None;
+    let (mut found, mut pairs) = (None, 0);
     for line in headers.get_all(header::COOKIE) {
         for pair in line.split(|byte| *byte == b';') {
+            count(&mut pairs, || format!("cookie {name}"))?;
             let Some(equals) = memchr::memchr(b'=', pair) else { continue };
             match compare_names(trim(&pair[..equals]), name.as_bytes()) {
                 Name::Same => {}
@@ -66,11 +79,12 @@ pub(super) fn cookie<'r>(
 /// The only value of a query's parameter, in its form.
 pub(super) fn query<'r>(query: &'r str, name: &str) -> Result<Option<Cow<'r, [u8]>>, Ambiguous> {
     let repeated = || Ambiguous::Repeated(format!("query parameter {name}"));
-    let mut found = None;
+    let (mut found, mut pairs) = (None, 0);
     for pair in query.split('&') {
         // Some upstreams end a parameter at a `;`, too.
         let divided = memchr::memchr(b';', pair.as_bytes()).is_some();
         for piece in pair.split(';') {
+            count(&mut pairs, || format!("query parameter {name}"))?;
             let (key, value) = piece.split_once('=').unwrap_or((piece, ""));
             match compare_names(&form_decoded(key), name.as_bytes()) {
                 Name::Same if divided => {
@@ -102,6 +116,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn no_request_has_more_pairs_than_are_looked_through() {
+        let (few, many) = ("q&".repeat(MAX_PAIRS - 1), "q&".repeat(MAX_PAIRS + 1));
+        assert_eq!(query(&(few + "k=1"), "k").unwrap().as_deref(), Some(&b"1"[..]));
+        assert!(query(&many, "k").is_err());
+        let cookies = [("cookie", "a=1;".repeat(MAX_PAIRS + 1))].into_iter().collect();
+        assert!(cookie(&cookies, "k").is_err());
+    }
 
     #[test]
     fn a_parameter_is_sent_once_for_every_upstream() {

@@ -63,14 +63,26 @@ impl Protected {
     }
 
     /// Whether some upstreams cannot tell `name` from one that is protected: CGI and its kin read
-    /// `X_Cost` as `X-Cost`, and a client must not count by the one and mean the other.
+    /// `X_Cost` and `X.Cost` as `X-Cost`, and a client must not count by the one and mean the other.
     fn has_twin(&self, name: &[u8]) -> bool {
-        memchr::memchr(b'_', name).is_some() && self.contains(&dashed(name))
+        !self.0.is_empty() && may_be_twin(name) && self.contains(&dashed(name))
     }
 }
 
+/// Whether CGI and its kin read `name` as another one: they make one sign of all that is neither a
+/// letter nor a digit.
+fn may_be_twin(name: &[u8]) -> bool {
+    !name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-')
+}
+
 fn dashed(name: &[u8]) -> SmallVec<[u8; 64]> {
-    name.iter().map(|byte| if *byte == b'_' { b'-' } else { *byte }).collect()
+    name.iter().map(|byte| if byte.is_ascii_alphanumeric() { *byte } else { b'-' }).collect()
+}
+
+/// Whether `name` is of those that say who a request comes from.
+fn is_forwarded(name: &[u8]) -> bool {
+    const PREFIX: &[u8] = b"x-forwarded";
+    name.get(..PREFIX.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(PREFIX))
 }
 
 /// Names that a `Connection` header takes out; more than any honest message has.
@@ -109,6 +121,7 @@ pub(super) fn write_forwarded(
         let kept = match Fate::of(name) {
             Fate::Carried => true,
             Fate::Dropped => false,
+            Fate::Claim => hop.trusted,
             Fate::Proto => std::mem::replace(&mut proto, hop.trusted) != hop.trusted,
             Fate::Host => std::mem::replace(&mut host, hop.trusted) != hop.trusted,
         };
@@ -136,6 +149,8 @@ enum Fate {
     Carried,
     /// It concerns the connection, or is written anew.
     Dropped,
+    /// Another `X-Forwarded-*`: from trusted proxies only.
+    Claim,
     /// `X-Forwarded-Proto` and `X-Forwarded-Host`: once, and from trusted proxies only.
     Proto,
     Host,
@@ -161,10 +176,11 @@ impl Fate {
         match dropped {
             true => Self::Dropped,
             // CGI and its kin read `X_Forwarded_For` as `X-Forwarded-For`: it may not be said so.
-            false if memchr::memchr(b'_', name).is_some() => match Self::of(&dashed(name)) {
+            false if may_be_twin(name) => match Self::of(&dashed(name)) {
                 Self::Carried => Self::Carried,
                 _ => Self::Dropped,
             },
+            false if is_forwarded(name) => Self::Claim,
             false => Self::Carried,
         }
     }
@@ -253,7 +269,7 @@ pub fn may_trail(name: &[u8], protected: &Protected) -> bool {
         name.get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix))
     };
     let forbidden = FORBIDDEN.iter().any(|other| name.eq_ignore_ascii_case(other.as_bytes()));
-    let family = starts(b"x-forwarded") || starts(b"x-ratelimit") || starts(b"ratelimit");
+    let family = is_forwarded(name) || starts(b"x-ratelimit") || starts(b"ratelimit");
     let framing = is_hop_by_hop(name) || is_end_to_end(name);
     !(framing || family || forbidden || starts(b"if-") || protected.contains(name))
 }

@@ -143,7 +143,7 @@ impl Link {
                 }
                 if answer.status != 100 && answer.version == Version::Http11 {
                     client.inform(answer.status, &mut |out| {
-                        super::answer::write_fields(&answer, out, |_| true);
+                        super::answer::write_fields(&answer, out, may_inform);
                     });
                 }
                 let (next, used) = read_head(&mut self.head, self.buffer.bytes())?;
@@ -163,4 +163,12 @@ fn read_head(
         return Ok((None, 0));
     }
     read_on(parser, bytes, HeadParser::answer, HeadParser::<StatusLine>::finish)
+}
+
+/// Whether an interim answer's field goes on: what the gateway itself says with the final one does not.
+fn may_inform(name: &[u8]) -> bool {
+    let starts = |prefix: &[u8]| {
+        name.get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix))
+    };
+    !(starts(b"x-ratelimit") || starts(b"ratelimit") || starts(b"x-request-id"))
 }

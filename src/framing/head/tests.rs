@@ -167,6 +167,7 @@ fn answers_are_checked_likewise() {
         ("HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n", Fault::Folded),
         ("HTTP/1.1 101 Switching\r\n\r\n", Fault::UnaskedSwitch),
         ("HTTP/1.1 20 OK\r\n\r\n", Fault::StatusLine),
+        ("HTTP/1.1 600 Odd\r\n\r\n", Fault::StatusLine),
         ("HTTP/1.1 2000\r\n\r\n", Fault::StatusLine),
         ("HTTP/2 200\r\n\r\n", Fault::StatusLine),
         ("hello\r\n\r\n", Fault::StatusLine),

@@ -74,6 +74,8 @@ fn an_underscore_does_not_make_another_header() {
         ("x_request_id", "claimed"),
         ("content_length", "5"),
         ("transfer_encoding", "chunked"),
+        ("X.Forwarded.For", "6.6.6.6"),
+        ("x_forwarded-port", "1"),
         ("x_api_version", "2"),
         ("some_other_thing", "1"),
     ];
@@ -93,11 +95,13 @@ fn an_underscore_does_not_make_another_header() {
     }
 }
 
-const CLAIMED: [(&str, &str); 7] = [
+const CLAIMED: [(&str, &str); 9] = [
     ("host", "api.example.com"),
     ("x-forwarded-for", "6.6.6.6"),
     ("x-forwarded-proto", "https"),
     ("x-forwarded-host", "outer"),
+    ("X-Forwarded-Port", "444"),
+    ("x-forwarded-client-cert", "evil"),
     ("forwarded", "for=6.6.6.6"),
     ("via", "1.1 outer"),
     ("x-request-id", "claimed"),
@@ -124,10 +128,12 @@ fn a_trusted_proxys_word_is_carried_on() {
     assert_eq!(
         written(&CLAIMED, "2001:db8::1", true),
         [
+            "X-Forwarded-Port: 444",
             "forwarded: for=6.6.6.6, for=\"[2001:db8::1]\";proto=http",
             "host: api.example.com",
             "via: 1.1 outer",
             "via: 1.1 tidegate",
+            "x-forwarded-client-cert: evil",
             "x-forwarded-for: 6.6.6.6, 2001:db8::1",
             "x-forwarded-host: outer",
             "x-forwarded-proto: https",
@@ -177,7 +183,8 @@ fn trailers_say_nothing_that_only_a_head_may_say() {
 
 #[test]
 fn what_counts_is_not_said_twice_in_another_spelling() {
-    let lines = written(&[("x_api-key", "other"), ("X-Api-Key", "k")], "192.0.2.9", false);
+    let sent = [("x_api-key", "other"), ("X.Api.Key", "other"), ("X-Api-Key", "k")];
+    let lines = written(&sent, "192.0.2.9", false);
     assert!(lines.contains(&"X-Api-Key: k".to_owned()), "{lines:?}");
     assert!(!lines.iter().any(|line| line.contains("other")), "{lines:?}");
 }
