@@ -16,6 +16,9 @@ use crate::{
     upstream::AnswerStream,
 };
 
+/// A task reads or writes so often before another one has its turn.
+const MAX_TURNS: usize = 16;
+
 /// An answer that is being written.
 struct Outgoing<'a> {
     connection: &'a Connection,
@@ -135,7 +138,7 @@ impl Unsent {
 impl Outgoing<'_> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Cut>> {
         let state = &self.connection.state;
-        loop {
+        for _ in 0..MAX_TURNS {
             match state.timeout() {
                 Some(Timeout::ClientRead) => return Poll::Ready(Err(Cut::ClientTimeout)),
                 Some(Timeout::AnswerIdle) => return Poll::Ready(Err(Cut::UpstreamIdle)),
@@ -168,6 +171,9 @@ impl Outgoing<'_> {
             state.wait_for_upstream(None);
             return Poll::Pending;
         }
+        // Others on this worker have their turn.
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 
     /// Takes what is there of the body; says whether more may be there.

@@ -17,6 +17,9 @@ use crate::framing::{
 /// So much of a body is gathered before it is written.
 const PIECE: usize = 16 * 1024;
 
+/// A task takes so many pieces of a body before another one has its turn.
+const MAX_TURNS: usize = 8;
+
 /// Why a request was not sent to its end.
 #[derive(Debug)]
 pub(super) enum SendError {
@@ -131,7 +134,7 @@ impl Outgoing {
         if self.is_sent() {
             return Poll::Ready(Ok(()));
         }
-        loop {
+        for _ in 0..MAX_TURNS {
             // A body that is there already goes out with its head.
             let taken = self.poll_take(cx)?;
             while self.written < self.bytes.len() {
@@ -151,6 +154,9 @@ impl Outgoing {
             }
             ready!(taken);
         }
+        // Others on this worker have their turn.
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 
     /// Takes the next part of the body, if it is its turn.
