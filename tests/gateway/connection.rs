@@ -155,7 +155,7 @@ fn connections_are_bounded_exactly_over_all_workers() {
             eventually("all places are taken", || {
                 waiting.iter().filter(|client| has_answer(client)).count() + served.len() >= 5
             });
-            // That no more are served is seen by asking those that are: they have their places.
+            // The gauge is the gateway's own count: five, and not one of those that wait.
             let (now, later): (Vec<_>, Vec<_>) = waiting.into_iter().partition(has_answer);
             served.extend(now);
             waiting = later;
