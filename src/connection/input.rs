@@ -225,6 +225,10 @@ impl Input {
             if body.is_done() {
                 return Poll::Ready(Ok(0));
             }
+            if let Some(fault) = body.fault() {
+                *broken = true;
+                return Poll::Ready(Err(BodyFault::Malformed(fault)));
+            }
             let added = if buffer.is_empty() {
                 let read = ready!(poll_read(socket, cx, |bytes| {
                     if bytes.is_empty() {

@@ -25,6 +25,8 @@ enum End {
     Chunked(Box<Chunked>),
     /// With the connection.
     Close,
+    /// Nowhere: what follows has no reading.
+    Broken(Fault),
 }
 
 impl BodyDecoder {
@@ -59,7 +61,15 @@ impl BodyDecoder {
         match self.end {
             End::Over => Some(0),
             End::After(left) => Some(left),
-            End::Chunked(_) | End::Close => None,
+            End::Chunked(_) | End::Close | End::Broken(_) => None,
+        }
+    }
+
+    /// What is wrong with it. Told when all that came before the fault has been read.
+    pub fn fault(&self) -> Option<Fault> {
+        match self.end {
+            End::Broken(fault) => Some(fault),
+            _ => None,
         }
     }
 
@@ -73,6 +83,7 @@ impl BodyDecoder {
     pub fn decode(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<usize, Fault> {
         match &mut self.end {
             End::Over => Ok(0),
+            End::Broken(fault) => Err(*fault),
             End::Close => {
                 out.extend_from_slice(bytes);
                 Ok(bytes.len())
@@ -87,18 +98,24 @@ impl BodyDecoder {
                 Ok(count)
             }
             End::Chunked(frame) => {
-                let trailers = &mut self.trailers;
-                let count = frame.feed_with(bytes, |piece| match piece {
+                let (before, trailers) = (out.len(), &mut self.trailers);
+                let fed = frame.feed_with(bytes, |piece| match piece {
                     Piece::Data(data) => out.extend_from_slice(data),
                     Piece::Trailer(name, value) => {
                         let name = std::str::from_utf8(name).unwrap_or_default();
                         trailers.get_or_insert_default().push(name, value);
                     }
-                })?;
-                if frame.is_done() {
-                    self.end = End::Over;
+                });
+                match fed {
+                    Ok(_) if frame.is_done() => self.end = End::Over,
+                    Ok(_) => {}
+                    Err(fault) => {
+                        self.end = End::Broken(fault);
+                        // What came before it counts, however the bytes were cut.
+                        return if out.len() > before { Ok(bytes.len()) } else { Err(fault) };
+                    }
                 }
-                Ok(count)
+                fed
             }
         }
     }
@@ -126,6 +143,7 @@ impl BodyDecoder {
                 Ok(())
             }
             End::After(_) | End::Chunked(_) => Err(Fault::Incomplete),
+            End::Broken(fault) => Err(fault),
         }
     }
 }
@@ -208,6 +226,21 @@ mod tests {
             assert_eq!(read(Some(Length::Chunked), chunks, step), Ok((b"abc".to_vec(), 18)));
             assert_eq!(read(Some(Length::Known(4)), b"abc", step), Err(Fault::Incomplete));
             assert_eq!(read(Some(Length::Chunked), b"1\r\na\r\n", step), Err(Fault::Incomplete));
+        }
+    }
+
+    #[test]
+    fn what_comes_before_a_fault_is_read_first_however_it_is_cut() {
+        let sent = b"3\r\nabc\r\n2\r\ndeX";
+        for step in 1..=sent.len() {
+            let (mut decoder, mut out, mut fault) =
+                (BodyDecoder::new(Some(Length::Chunked)), Vec::new(), None);
+            for piece in sent.chunks(step) {
+                fault = fault.or(decoder.decode(piece, &mut out).err());
+            }
+            assert_eq!((out.as_slice(), decoder.fault()), (&b"abcde"[..], Some(Fault::ChunkEnd)));
+            assert!(fault.is_none_or(|fault| fault == Fault::ChunkEnd), "step {step}");
+            assert_eq!(decoder.decode(b"", &mut out), Err(Fault::ChunkEnd));
         }
     }
 

@@ -102,6 +102,9 @@ impl AnswerStream {
             if decoder.is_done() {
                 return Poll::Ready(Ok(0));
             }
+            if let Some(fault) = decoder.fault() {
+                return Poll::Ready(Err(fault.into()));
+            }
             let added = if link.buffer.is_empty() {
                 let buffer = &mut link.buffer;
                 ready!(poll_read(&link.socket, cx, |bytes| {
