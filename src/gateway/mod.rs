@@ -213,10 +213,12 @@ impl Gateway {
         peer: &Peer,
         head: Option<RequestHead>,
         client: Rc<dyn ClientStream>,
-    ) -> RequestContext {
+    ) -> Box<RequestContext> {
         let rules = self.cache.get(&self.shared.live, &self.shard);
         let counters = self.unrouted.clone();
-        let mut context = RequestContext::new(rules, peer, head, client, counters, &self.ids);
+        let context = RequestContext::new(rules, peer, head, client, counters, &self.ids);
+        // Boxed: it goes with the answer through many hands.
+        let mut context = Box::new(context);
         if let Some(writer) = &self.access_log {
             let (k0, k1) = self.shared.stores.seed();
             context.time = self.shared.clock.now();
@@ -363,7 +365,11 @@ impl Gateway {
     }
 
     /// Turns an outcome into the answer, with its header fields.
-    fn answer(&self, mut context: RequestContext, outcome: Result<Draft, GatewayError>) -> Answer {
+    fn answer(
+        &self,
+        mut context: Box<RequestContext>,
+        outcome: Result<Draft, GatewayError>,
+    ) -> Answer {
         let rules = Rc::clone(&context.rules);
         let rules = &*rules;
         let draft = match outcome {
