@@ -332,7 +332,7 @@ impl Gateway {
         let hop = Hop {
             from: &peer.forwarding,
             trusted: context.trusted,
-            request_id: context.request_id.as_str().as_bytes(),
+            request_id: context.request_id.as_bytes(),
             server: &servers.targets[0],
             via: &self.shared.via.value,
         };
@@ -398,7 +398,7 @@ impl Gateway {
             bounds.gap = millis(route.answer_idle_timeout);
             bounds.whole = millis(route.answer_timeout);
         }
-        fields.push("x-request-id", context.request_id.as_str());
+        fields.push("x-request-id", context.request_id.as_bytes());
         if !upstream.as_ref().is_some_and(|head| head.fields.contains("date")) {
             self.dates.with(self.shared.clock.now(), |date| fields.push("date", date));
         }
