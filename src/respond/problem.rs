@@ -130,8 +130,9 @@ impl Json {
     }
 
     fn string(&mut self, text: &str) {
-        let plain = |byte: u8| byte >= 0x20 && !matches!(byte, b'"' | b'\\');
-        if text.bytes().all(plain) {
+        let is_special = |byte: u8| byte < 0x20 || matches!(byte, b'"' | b'\\');
+        // Without a way out in between: many bytes at a time.
+        if !text.bytes().fold(false, |found, byte| found | is_special(byte)) {
             self.raw("\"");
             self.raw(text);
             self.raw("\"");
