@@ -65,8 +65,13 @@ impl Protected {
     /// Whether some upstreams cannot tell `name` from one that is protected: CGI and its kin read
     /// `X_Cost` as `X-Cost`, and a client must not count by the one and mean the other.
     fn has_twin(&self, name: &[u8]) -> bool {
-        memchr::memchr(b'_', name).is_some() && self.contains(&dashed(name))
+        !self.0.is_empty() && has_underscore(name) && self.contains(&dashed(name))
     }
+}
+
+/// By hand: names are too short for a vectorized search to pay.
+fn has_underscore(name: &[u8]) -> bool {
+    name.iter().fold(false, |found, byte| found | (*byte == b'_'))
 }
 
 fn dashed(name: &[u8]) -> SmallVec<[u8; 64]> {
@@ -161,7 +166,7 @@ impl Fate {
         match dropped {
             true => Self::Dropped,
             // CGI and its kin read `X_Forwarded_For` as `X-Forwarded-For`: nobody may say it so.
-            false if memchr::memchr(b'_', name).is_some() => match Self::of(&dashed(name)) {
+            false if has_underscore(name) => match Self::of(&dashed(name)) {
                 Self::Carried => Self::Carried,
                 _ => Self::Dropped,
             },
