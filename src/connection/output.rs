@@ -26,7 +26,7 @@ struct Outgoing<'a> {
     /// What is still to come of the body.
     stream: Option<AnswerStream>,
     encoder: BodyEncoder,
-    context: RequestContext,
+    context: Box<RequestContext>,
     /// Why no more will come.
     broken: bool,
 }

@@ -14,9 +14,7 @@ use super::socket::Socket;
 
 /// One read takes so many bytes at the most.
 pub const READ_SIZE: usize = 32 * 1024;
-/// A larger buffer goes back to the allocator instead of the pool.
-const MAX_POOLED: usize = 4 * 1024;
-/// The pool keeps so many buffers a worker.
+/// A pool keeps so many vectors a worker.
 const MAX_FREE: usize = 512;
 
 thread_local! {
@@ -24,56 +22,80 @@ thread_local! {
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_SIZE].into_boxed_slice());
 }
 
-/// A byte vector from the worker's pool; goes back there when it is dropped.
-#[derive(Debug, Default)]
-pub struct Buffer(Vec<u8>);
+/// What vectors of the worker's pools are made of.
+pub trait Pooled: Copy + 'static {
+    /// A vector with space for more goes back to the allocator instead of the pool.
+    const MAX_POOLED: usize;
 
-impl Buffer {
-    /// An empty buffer with space for `capacity` bytes at least.
-    pub fn with_capacity(capacity: usize) -> Self {
-        let mut bytes = FREE.with_borrow_mut(Vec::pop).unwrap_or_default();
-        bytes.reserve(capacity);
-        Self(bytes)
-    }
+    /// Gives `work` the free vectors. `None`: the thread ends, and its pools are gone.
+    fn with_free<R>(work: impl FnOnce(&mut Vec<Vec<Self>>) -> R) -> Option<R>;
+}
 
-    /// A copy of `bytes`.
-    pub fn copy_of(bytes: &[u8]) -> Self {
-        let mut buffer = Self::with_capacity(bytes.len());
-        buffer.extend_from_slice(bytes);
-        buffer
+impl Pooled for u8 {
+    const MAX_POOLED: usize = 4 * 1024;
+
+    fn with_free<R>(work: impl FnOnce(&mut Vec<Vec<Self>>) -> R) -> Option<R> {
+        FREE.try_with(|free| work(&mut free.borrow_mut())).ok()
     }
 }
 
-impl Clone for Buffer {
+/// A vector from one of the worker's pools; goes back there when it is dropped.
+#[derive(Debug)]
+pub struct PooledVec<T: Pooled>(Vec<T>);
+
+/// A byte vector from the worker's pool.
+pub type Buffer = PooledVec<u8>;
+
+impl<T: Pooled> PooledVec<T> {
+    /// An empty vector with space for `capacity` elements at least.
+    pub fn with_capacity(capacity: usize) -> Self {
+        let mut elements = T::with_free(Vec::pop).flatten().unwrap_or_default();
+        elements.reserve(capacity);
+        Self(elements)
+    }
+
+    /// A copy of `elements`.
+    pub fn copy_of(elements: &[T]) -> Self {
+        let mut copy = Self::with_capacity(elements.len());
+        copy.extend_from_slice(elements);
+        copy
+    }
+}
+
+impl<T: Pooled> Default for PooledVec<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T: Pooled> Clone for PooledVec<T> {
     fn clone(&self) -> Self {
         Self::copy_of(&self.0)
     }
 }
 
-impl Deref for Buffer {
-    type Target = Vec<u8>;
+impl<T: Pooled> Deref for PooledVec<T> {
+    type Target = Vec<T>;
 
-    fn deref(&self) -> &Vec<u8> {
+    fn deref(&self) -> &Vec<T> {
         &self.0
     }
 }
 
-impl DerefMut for Buffer {
-    fn deref_mut(&mut self) -> &mut Vec<u8> {
+impl<T: Pooled> DerefMut for PooledVec<T> {
+    fn deref_mut(&mut self) -> &mut Vec<T> {
         &mut self.0
     }
 }
 
-impl Drop for Buffer {
+impl<T: Pooled> Drop for PooledVec<T> {
     fn drop(&mut self) {
-        if (1..=MAX_POOLED).contains(&self.0.capacity()) {
-            let mut bytes = std::mem::take(&mut self.0);
-            bytes.clear();
-            // The thread's pool is gone before the last buffers of a thread that ends.
-            let _ = FREE.try_with(|free| {
-                let mut free = free.borrow_mut();
+        if (1..=T::MAX_POOLED).contains(&self.0.capacity()) {
+            let mut elements = std::mem::take(&mut self.0);
+            elements.clear();
+            T::with_free(|free| {
                 if free.len() < MAX_FREE {
-                    free.push(bytes);
+                    free.push(elements);
                 }
             });
         }
@@ -173,7 +195,7 @@ mod tests {
         };
         let again = Buffer::with_capacity(2);
         assert_eq!((again.as_ptr(), again.len()), (place, 0));
-        drop(Buffer::with_capacity(MAX_POOLED + 1));
-        FREE.with_borrow(|free| assert!(free.iter().all(|free| free.capacity() <= MAX_POOLED)));
+        drop(Buffer::with_capacity(u8::MAX_POOLED + 1));
+        FREE.with_borrow(|free| assert!(free.iter().all(|free| free.capacity() <= u8::MAX_POOLED)));
     }
 }

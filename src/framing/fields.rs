@@ -1,10 +1,8 @@
 //! Header fields as they came: places in one buffer, looked up by name.
 
-use std::ops::Range;
+use std::{cell::RefCell, ops::Range};
 
-use smallvec::SmallVec;
-
-use super::buffer::Buffer;
+use super::buffer::{Buffer, Pooled, PooledVec};
 
 /// Where one field stands.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +16,22 @@ pub(super) struct Place {
 }
 
 /// Places of the fields of one message.
-pub(super) type Places = SmallVec<[Place; 16]>;
+pub(super) type Places = PooledVec<Place>;
+
+/// What most messages have fewer fields than.
+pub(super) const USUAL_FIELDS: usize = 16;
+
+thread_local! {
+    static FREE: RefCell<Vec<Vec<Place>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Pooled for Place {
+    const MAX_POOLED: usize = 128;
+
+    fn with_free<R>(work: impl FnOnce(&mut Vec<Vec<Self>>) -> R) -> Option<R> {
+        FREE.try_with(|free| work(&mut free.borrow_mut())).ok()
+    }
+}
 
 /// The header fields of one message, in their order. Names keep their case and are compared without it;
 /// values are without the white space around them.
@@ -31,7 +44,8 @@ pub struct Fields {
 impl Fields {
     /// No fields yet, and space for some short ones.
     pub fn new() -> Self {
-        Self { bytes: Buffer::with_capacity(256), places: SmallVec::new() }
+        let places = Places::with_capacity(USUAL_FIELDS);
+        Self { bytes: Buffer::with_capacity(256), places }
     }
 
     pub(super) fn of(bytes: Buffer, places: Places) -> Self {
@@ -120,7 +134,7 @@ impl Fields {
     /// in one piece are copied as one.
     pub fn write_to(&self, out: &mut Vec<u8>, mut keep: impl FnMut(&[u8], &[u8]) -> bool) {
         let mut run: Range<usize> = 0..0;
-        for place in &self.places {
+        for place in self.places.iter() {
             let (name, value) = (self.name(place), self.value(place));
             if !keep(name, value) {
                 continue;

@@ -10,7 +10,7 @@ use super::{
     buffer::Buffer,
     characters::{has_control, token_length},
     fault::Fault,
-    fields::{Fields, Place, Places},
+    fields::{Fields, Place, Places, USUAL_FIELDS},
     start_line::{RequestLine, StartLine, StatusLine},
     target::{Form, Target},
 };
@@ -124,7 +124,7 @@ struct Seen {
 
 impl<S: StartLine> HeadParser<S> {
     fn new(bounds: HeadBounds) -> Self {
-        let (places, seen) = (Places::new(), Seen::default());
+        let (places, seen) = (Places::with_capacity(USUAL_FIELDS), Seen::default());
         Self { bounds, start: None, places, seen, line: 0, searched: 0 }
     }
 

@@ -19,7 +19,7 @@ pub struct Answer {
     /// How long it may take.
     pub bounds: AnswerBounds,
     /// What is noted of the request; closed, and logged, when it is dropped.
-    pub context: RequestContext,
+    pub context: Box<RequestContext>,
     /// The upstream's head, where one answered.
     pub(super) upstream: Option<AnswerHead>,
     /// What the gateway says itself.

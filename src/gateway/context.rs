@@ -197,7 +197,7 @@ impl RequestContext {
             attempts: self.attempts.count,
             cut: if self.complete { None } else { Some(self.cut.unwrap_or(gone)) },
             complete: self.complete,
-            request_id: self.request_id.as_str().as_bytes(),
+            request_id: self.request_id.as_bytes(),
         });
     }
 }

@@ -72,7 +72,7 @@ impl Gateway {
         let hop = Hop {
             from: &peer.forwarding,
             trusted: context.trusted,
-            request_id: context.request_id.as_str().as_bytes(),
+            request_id: context.request_id.as_bytes(),
             server: &servers.targets[0],
             via: &self.shared.via.value,
         };

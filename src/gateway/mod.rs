@@ -195,10 +195,12 @@ impl Gateway {
         peer: &Peer,
         head: Option<Box<RequestHead>>,
         client: Rc<dyn ClientStream>,
-    ) -> RequestContext {
+    ) -> Box<RequestContext> {
         let rules = self.cache.get(&self.shared.live, &self.shard);
         let counters = self.unrouted.clone();
-        let mut context = RequestContext::new(rules, peer, head, client, counters, &self.ids);
+        let context = RequestContext::new(rules, peer, head, client, counters, &self.ids);
+        // Boxed: it goes with the answer through many hands.
+        let mut context = Box::new(context);
         if let Some(writer) = &self.access_log {
             let (k0, k1) = self.shared.stores.seed();
             context.time = self.shared.clock.now();
@@ -252,7 +254,11 @@ impl Gateway {
     }
 
     /// Turns an outcome into the answer, with its header fields.
-    fn answer(&self, mut context: RequestContext, outcome: Result<Draft, GatewayError>) -> Answer {
+    fn answer(
+        &self,
+        mut context: Box<RequestContext>,
+        outcome: Result<Draft, GatewayError>,
+    ) -> Answer {
         let rules = Rc::clone(&context.rules);
         let rules = &*rules;
         let draft = match outcome {
@@ -281,7 +287,7 @@ impl Gateway {
             bounds.gap = millis(route.answer_idle_timeout);
             bounds.whole = millis(route.answer_timeout);
         }
-        fields.push("x-request-id", context.request_id.as_str());
+        fields.push("x-request-id", context.request_id.as_bytes());
         if !upstream.as_ref().is_some_and(|head| head.fields.contains("date")) {
             self.dates.with(self.shared.clock.now(), |date| fields.push("date", date));
         }

@@ -21,6 +21,11 @@ impl RequestId {
         plain.then(|| Self(SmallVec::from_slice(given)))
     }
 
+    /// The id as it is written.
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// The id as text.
     pub(super) fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).unwrap_or_default()

@@ -130,14 +130,16 @@ impl Json {
     }
 
     fn string(&mut self, text: &str) {
-        let plain = |byte: u8| byte >= 0x20 && !matches!(byte, b'"' | b'\\');
-        if text.bytes().all(plain) {
+        let is_special = |byte: u8| byte < 0x20 || matches!(byte, b'"' | b'\\');
+        // Without a way out in between: many bytes at a time.
+        let special = text.bytes().fold(false, |found, byte| found | is_special(byte));
+        if special {
+            // A string always has a JSON form, and a vector takes it.
+            let _ = serde_json::to_writer(&mut self.0, text);
+        } else {
             self.raw("\"");
             self.raw(text);
             self.raw("\"");
-        } else {
-            // A string always has a JSON form, and a vector takes it.
-            let _ = serde_json::to_writer(&mut self.0, text);
         }
     }
 
