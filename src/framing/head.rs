@@ -4,6 +4,8 @@
 //! wherever it lets a recipient repair what it receives. The parser goes on where it stopped when
 //! more bytes have come, so a head costs one pass in whatever pieces it arrives.
 
+use std::ops::Range;
+
 use http::Method;
 
 use super::{
@@ -11,7 +13,7 @@ use super::{
     characters::{has_control, token_length},
     fault::Fault,
     fields::{Fields, Place, Places, USUAL_FIELDS},
-    start_line::{RequestLine, StartLine, StatusLine},
+    start_line::{RequestLine, StartLine, StatusLine, Version},
     target::{Form, Target},
 };
 
@@ -31,15 +33,6 @@ pub enum Length {
     Known(u64),
     /// Chunks, until the last.
     Chunked,
-}
-
-/// The protocol version of a message.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Version {
-    /// HTTP/1.0.
-    Http10,
-    /// HTTP/1.1.
-    Http11,
 }
 
 /// The largest head, in bytes and in headers.
@@ -252,6 +245,30 @@ impl RequestHead {
         let mut parser = HeadParser::request(bounds);
         let Some(length) = parser.parse(bytes)? else { return Ok(None) };
         Ok(Some((parser.finish(&bytes[..length])?, length)))
+    }
+
+    /// The path as it was sent; `/` where there is none.
+    pub fn path(&self) -> &str {
+        match self.text(&self.target.path) {
+            "" => "/",
+            path => path,
+        }
+    }
+
+    /// The query as it was sent, without the question mark.
+    pub fn query(&self) -> Option<&str> {
+        self.target.query.as_ref().map(|query| self.text(query))
+    }
+
+    /// Whether it asks about the server as a whole: `OPTIONS *`.
+    pub fn is_about_server(&self) -> bool {
+        self.target.form == Form::Asterisk
+    }
+
+    fn text(&self, place: &Range<usize>) -> &str {
+        let bytes = self.fields.bytes().get(place.clone()).unwrap_or_default();
+        // A target is ASCII.
+        std::str::from_utf8(bytes).unwrap_or_default()
     }
 
     /// Whether the client may send another request behind this one.

@@ -2,7 +2,16 @@
 
 use http::Method;
 
-use super::{characters::is_token, fault::Fault, head::Version, target::Target};
+use super::{characters::is_token, fault::Fault, target::Target};
+
+/// The protocol version of a message.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Version {
+    /// HTTP/1.0.
+    Http10,
+    /// HTTP/1.1.
+    Http11,
+}
 
 /// The first line of a head.
 pub trait StartLine: Sized {

@@ -4,16 +4,16 @@ use std::ops::Range;
 
 use http::Method;
 
-use super::{characters::is_target_byte, fault::Fault, head::RequestHead, host};
+use super::{characters::is_target_byte, fault::Fault, host};
 
 /// A request's target, as places in its head.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Target {
     pub(super) form: Form,
     /// Empty where the target has no path, which means `/`.
-    path: Range<usize>,
+    pub(super) path: Range<usize>,
     /// Without the question mark.
-    query: Option<Range<usize>>,
+    pub(super) query: Option<Range<usize>>,
 }
 
 /// The forms of a target.
@@ -85,35 +85,9 @@ pub fn is_origin_form(bytes: &[u8]) -> bool {
     bytes.first() == Some(&b'/') && bytes.iter().all(|byte| is_target_byte(*byte))
 }
 
-impl RequestHead {
-    /// The path as it was sent; `/` where there is none.
-    pub fn path(&self) -> &str {
-        match self.text(&self.target.path) {
-            "" => "/",
-            path => path,
-        }
-    }
-
-    /// The query as it was sent, without the question mark.
-    pub fn query(&self) -> Option<&str> {
-        self.target.query.as_ref().map(|query| self.text(query))
-    }
-
-    /// Whether it asks about the server as a whole: `OPTIONS *`.
-    pub fn is_about_server(&self) -> bool {
-        self.target.form == Form::Asterisk
-    }
-
-    fn text(&self, place: &Range<usize>) -> &str {
-        let bytes = self.fields.bytes().get(place.clone()).unwrap_or_default();
-        // A target is ASCII.
-        std::str::from_utf8(bytes).unwrap_or_default()
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::head::HeadBounds;
+    use super::super::head::{HeadBounds, RequestHead};
     use super::*;
 
     fn read(line: &str) -> Result<RequestHead, Fault> {
