@@ -9,6 +9,7 @@ use crate::{
     framing::{
         BodyEncoder, Buffer, Timeout, Version,
         buffer::READ_SIZE,
+        socket::yield_turn,
         state::{Ending, Wait},
     },
     gateway::{Answer, Content, RequestContext},
@@ -171,8 +172,7 @@ impl Outgoing<'_> {
             state.wait_for_upstream(None);
             return Poll::Pending;
         }
-        // Others on this worker have their turn.
-        cx.waker().wake_by_ref();
+        yield_turn(cx);
         Poll::Pending
     }
 

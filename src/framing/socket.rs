@@ -15,6 +15,11 @@ use tokio::{
     net::TcpStream,
 };
 
+/// Wakes the task again after other tasks, and what has come for them meanwhile, have had their turn.
+pub fn yield_turn(cx: &mut Context<'_>) {
+    let _ = pin!(tokio::task::yield_now()).poll(cx);
+}
+
 /// One connection's socket.
 #[derive(Debug)]
 pub struct Socket(RefCell<TcpStream>);

@@ -11,7 +11,8 @@ use http::Method;
 
 use super::headers::{Hop, Protected, may_trail, write_forwarded};
 use crate::framing::{
-    BodyEncoder, BodyFault, Buffer, ClientStream, Length, RequestHead, Socket, state::Wait,
+    BodyEncoder, BodyFault, Buffer, ClientStream, Length, RequestHead, Socket, socket::yield_turn,
+    state::Wait,
 };
 
 /// So much of a body is gathered before it is written.
@@ -154,8 +155,7 @@ impl Outgoing {
             }
             ready!(taken);
         }
-        // Others on this worker have their turn.
-        cx.waker().wake_by_ref();
+        yield_turn(cx);
         Poll::Pending
     }
 
