@@ -132,13 +132,13 @@ impl Json {
     fn string(&mut self, text: &str) {
         let is_special = |byte: u8| byte < 0x20 || matches!(byte, b'"' | b'\\');
         // Without a way out in between: many bytes at a time.
-        if !text.bytes().fold(false, |found, byte| found | is_special(byte)) {
+        if text.bytes().fold(false, |found, byte| found | is_special(byte)) {
+            // A string always has a JSON form, and a vector takes it.
+            let _ = serde_json::to_writer(&mut self.0, text);
+        } else {
             self.raw("\"");
             self.raw(text);
             self.raw("\"");
-        } else {
-            // A string always has a JSON form, and a vector takes it.
-            let _ = serde_json::to_writer(&mut self.0, text);
         }
     }
 

@@ -71,7 +71,7 @@ impl Protected {
 
 /// By hand: names are too short for a vectorized search to pay.
 fn has_underscore(name: &[u8]) -> bool {
-    name.iter().fold(false, |found, byte| found | (*byte == b'_'))
+    name.iter().any(|byte| *byte == b'_')
 }
 
 fn dashed(name: &[u8]) -> SmallVec<[u8; 64]> {
