@@ -1,6 +1,7 @@
 //! Starts and stops the contestants: one child process tree each, in a directory of its own.
 
 use std::{
+    cell::Cell,
     fmt,
     fs::{self, File},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
@@ -14,7 +15,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::work::{self, Job, Scenario};
+use crate::{
+    profile::Profile,
+    work::{self, Job, Peers, Scenario},
+};
 
 /// Until it accepts connections; valgrind needs most of it.
 const READY_WITHIN: Duration = Duration::from_mins(1);
@@ -35,8 +39,7 @@ pub(crate) struct Program {
     pub(crate) path: PathBuf,
     /// What it says of its version, one line.
     pub(crate) version: String,
-    /// See [`Job::bare`].
-    pub(crate) bare: bool,
+    pub(crate) peers: Peers,
 }
 
 /// How it is run.
@@ -54,6 +57,8 @@ pub(crate) struct Contestant {
     child: Child,
     address: SocketAddr,
     directory: TempDir,
+    /// Profiles that callgrind has written.
+    dumps: Cell<u32>,
 }
 
 impl Gateway {
@@ -73,7 +78,7 @@ impl fmt::Display for Gateway {
 
 impl Program {
     /// Finds the program by asking for its version; Debian's servers may be outside the `PATH`.
-    pub(crate) fn find(gateway: Gateway, bare: bool) -> Result<Self> {
+    pub(crate) fn find(gateway: Gateway, peers: Peers) -> Result<Self> {
         let (candidates, flag): (&[&str], _) = match gateway {
             Gateway::Nginx => (&["nginx", "/usr/sbin/nginx"], "-v"),
             Gateway::Haproxy => (&["haproxy", "/usr/sbin/haproxy"], "-v"),
@@ -85,7 +90,7 @@ impl Program {
             let text = String::from_utf8_lossy(&text);
             let version = text.lines().next().unwrap_or_default().trim().to_owned();
             ensure!(!version.is_empty(), "{gateway} does not tell its version");
-            return Ok(Self { gateway, path: path.into(), version, bare });
+            return Ok(Self { gateway, path: path.into(), version, peers });
         }
         bail!("{gateway} is not installed")
     }
@@ -99,7 +104,7 @@ impl Program {
     ) -> Result<Contestant> {
         let directory = TempDir::with_prefix("side_by_side-")?;
         let address = free_address()?;
-        let job = Job { scenario, listen: address, origin, bare: self.bare };
+        let job = Job { scenario, listen: address, origin, peers: self.peers };
         let mut command = self.command(&job, mode, directory.path())?;
         let output = File::create(directory.path().join("output.log"))?;
         let child = command
@@ -108,7 +113,8 @@ impl Program {
             .stderr(output)
             .spawn()
             .with_context(|| format!("{} does not start", self.gateway))?;
-        let mut contestant = Contestant { gateway: self.gateway, child, address, directory };
+        let mut contestant =
+            Contestant { gateway: self.gateway, child, address, directory, dumps: Cell::new(0) };
         contestant.wait_until_ready()?;
         Ok(contestant)
     }
@@ -163,15 +169,52 @@ impl Contestant {
         Ok(pids)
     }
 
-    /// User instructions over its whole life; only for [`Mode::Counted`]. Ends it.
-    pub(crate) fn instructions(mut self) -> Result<u64> {
-        self.end();
-        let counted = fs::read_to_string(self.directory.path().join("counted"))
-            .with_context(|| format!("callgrind left no counts{}", self.logs()))?;
-        let total = counted.lines().find_map(|line| line.strip_prefix("totals:"));
-        total
-            .and_then(|total| total.trim().parse().ok())
-            .with_context(|| format!("callgrind counted nothing{}", self.logs()))
+    /// What callgrind has counted since the last call; only for [`Mode::Counted`].
+    pub(crate) fn profile(&self) -> Result<Profile> {
+        let number = self.dumps.get() + 1;
+        let asked = Command::new("vgdb")
+            .arg(format!("--pid={}", self.child.id()))
+            .arg("dump")
+            .stderr(Stdio::null())
+            .status()
+            .context("vgdb, which is a part of valgrind, does not start")?;
+        ensure!(asked.success(), "callgrind wrote no profile{}", self.logs());
+        self.dumps.set(number);
+        let text = fs::read_to_string(self.directory.path().join(format!("counted.{number}")))?;
+        Profile::read(&text).with_context(|| format!("callgrind counted nothing{}", self.logs()))
+    }
+
+    /// Memory of all its processes, in KiB; of shared pages its part.
+    pub(crate) fn memory(&self) -> Result<u64> {
+        let mut total = 0;
+        for pid in self.pids()? {
+            let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+            let pss = text.lines().find_map(|line| line.strip_prefix("Pss:"));
+            let pss = pss.and_then(|pss| pss.split_whitespace().next());
+            total += pss.context("smaps_rollup without Pss")?.parse::<u64>()?;
+        }
+        Ok(total)
+    }
+
+    /// Waits until its processes have `count` files open.
+    pub(crate) fn wait_for_files(&self, count: usize) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let mut open = 0;
+            for pid in self.pids()? {
+                open += fs::read_dir(format!("/proc/{pid}/fd"))?.count();
+            }
+            if open >= count {
+                return Ok(());
+            }
+            ensure!(
+                start.elapsed() < READY_WITHIN,
+                "{} has {open} of {count} connections{}",
+                self.gateway,
+                self.logs()
+            );
+            thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// The end of what it logged, for the message of a failure.

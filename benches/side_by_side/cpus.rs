@@ -9,9 +9,16 @@ pub(crate) const SURROUNDINGS: usize = 1;
 
 /// Pins the calling thread to `cpu`. Says so on stderr where the machine has no such core.
 pub(crate) fn pin(cpu: usize) {
+    pin_to(&[cpu]);
+}
+
+/// Pins the calling thread to `cpus`. Says so on stderr where the machine lacks one.
+pub(crate) fn pin_to(cpus: &[usize]) {
     let mut set = CpuSet::new();
-    set.set(cpu);
+    for cpu in cpus {
+        set.set(*cpu);
+    }
     if let Err(error) = sched_setaffinity(None, &set) {
-        eprintln!("not pinned to CPU {cpu}, the figures mean less: {error}");
+        eprintln!("not pinned to CPU {cpus:?}, the figures mean less: {error}");
     }
 }

@@ -1,7 +1,9 @@
-//! The client: a closed loop of kept-alive connections, each with one request in flight.
+//! The client: kept-alive connections, each with one request in flight. As a closed loop
+//! ([`Load::run`]) it asks as fast as it is answered; as an open loop ([`Load::run_at`]) at a fixed
+//! rate, however long answers take; [`Idle`] connections ask once at the most.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpStream},
     thread,
@@ -41,6 +43,9 @@ pub(crate) struct Tally {
     pub(crate) took: Duration,
 }
 
+/// Connections that wait for nothing, until it is dropped.
+pub(crate) struct Idle(Vec<TcpStream>);
+
 /// One connection.
 struct Lane {
     stream: TcpStream,
@@ -64,16 +69,66 @@ impl Load {
         })
     }
 
-    /// The closed loop.
-    fn drive(&self) -> Result<Tally> {
-        let mut poll = Poll::new(self.connections)?;
+    /// Sends a request each `1 / rate` seconds, for all of `requests`. Returns how long each took,
+    /// sorted, from the time at which it was due: waiting for a free connection counts.
+    ///
+    /// Errors: as of [`Self::run`], or an answer other than 200.
+    pub(crate) fn run_at(&self, rate: f64) -> Result<Vec<Duration>> {
+        thread::scope(|scope| {
+            let driver = scope.spawn(|| {
+                cpus::pin(cpus::SURROUNDINGS);
+                self.drive_at(rate)
+            });
+            driver.join().map_err(|_| anyhow!("the load generator panicked"))?
+        })
+    }
+
+    fn open(&self, poll: &Poll) -> Result<Vec<Lane>> {
         let mut lanes = Vec::with_capacity(self.connections);
         for index in 0..self.connections {
             let lane = Lane::open(self.target)?;
             poll.add(&lane.stream, index as u64)?;
             lanes.push(lane);
         }
+        Ok(lanes)
+    }
 
+    fn drive_at(&self, rate: f64) -> Result<Vec<Duration>> {
+        let mut poll = Poll::new(self.connections)?;
+        let mut lanes = self.open(&poll)?;
+        let mut free: VecDeque<usize> = (0..lanes.len()).collect();
+        let mut due_of = vec![Duration::ZERO; lanes.len()];
+        let mut took = Vec::with_capacity(self.requests as usize);
+        let (start, mut asked) = (Instant::now(), 0);
+        while took.len() < self.requests as usize {
+            ensure!(start.elapsed() < self.within, "{} answers in {:?}", took.len(), self.within);
+            while asked < self.requests {
+                let due = Duration::from_secs_f64(asked as f64 / rate);
+                if due > start.elapsed() {
+                    break;
+                }
+                let Some(index) = free.pop_front() else { break };
+                lanes[index].ask()?;
+                due_of[index] = due;
+                asked += 1;
+            }
+            for index in poll.look()? {
+                let index = index as usize;
+                if let Some(status) = lanes[index].hear()? {
+                    ensure!(status == 200, "an answer of status {status}");
+                    took.push(start.elapsed().saturating_sub(due_of[index]));
+                    free.push_back(index);
+                }
+            }
+        }
+        took.sort_unstable();
+        Ok(took)
+    }
+
+    /// The closed loop.
+    fn drive(&self) -> Result<Tally> {
+        let mut poll = Poll::new(self.connections)?;
+        let mut lanes = self.open(&poll)?;
         let start = Instant::now();
         let (mut asked, mut answered) = (0, 0);
         for lane in lanes.iter_mut().take(self.requests as usize) {
@@ -95,6 +150,37 @@ impl Load {
             }
         }
         Ok(Tally { statuses, took: start.elapsed() })
+    }
+}
+
+impl Idle {
+    /// Opens `count` connections to `target`. Each asks once, `together` at a time; none, if that is 0.
+    ///
+    /// Errors: as of [`Load::run`], or an answer other than 200.
+    pub(crate) fn open(target: SocketAddr, count: usize, together: usize) -> Result<Self> {
+        let mut streams = Vec::with_capacity(count);
+        while streams.len() < count {
+            let lanes = together.clamp(1, count - streams.len());
+            let mut lanes = (0..lanes).map(|_| Lane::open(target)).collect::<Result<Vec<_>>>()?;
+            if together > 0 {
+                lanes.iter_mut().try_for_each(Lane::ask)?;
+                for lane in &mut lanes {
+                    let status = loop {
+                        if let Some(status) = lane.hear()? {
+                            break status;
+                        }
+                    };
+                    ensure!(status == 200, "an answer of status {status}");
+                }
+            }
+            streams.extend(lanes.into_iter().map(|lane| lane.stream));
+        }
+        Ok(Self(streams))
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
     }
 }
 

@@ -1,8 +1,9 @@
 //! Tidegate beside nginx and `HAProxy`: the same work, one core each, in one run.
 //!
 //! ```text
-//! cargo bench --bench side_by_side [-- --rounds N --requests N --connections N --quick
-//!                                      --only cpu|syscalls|instructions --bare-peers]
+//! cargo bench --bench side_by_side [-- --rounds N --requests N --connections N --quick --bare-peers
+//!          --buffered-peer --without-peers
+//!          --only cpu|syscalls|instructions|routes|memory|latency|workers]
 //! ```
 //!
 //! `--profile fast` before the `--` spares the wait for link-time optimization, and is not what a
@@ -10,14 +11,17 @@
 //! median of the rounds' own ratios, with the least and the greatest behind it. Counts of system
 //! calls and instructions hardly vary and are taken once.
 //!
-//! The peers set the request headers that Tidegate sets. That is dear for them: 8k instructions in
+//! What is measured is the default configuration: limit, metrics and access log; variants stand beside
+//! it. The peers set the request headers that Tidegate sets. That is dear for them: 8k instructions in
 //! both, and in nginx a system call for the request's id. `--bare-peers` takes all added headers
-//! away from them, and is the stricter comparison.
+//! away from them, and is the stricter comparison. `--buffered-peer` lets nginx gather log lines, as
+//! Tidegate does.
 //!
-//! It prints a markdown table and judges nothing: this is a measurement, never a timed test. The
+//! It prints a markdown table with targets: this is a measurement, never a timed test. The
 //! contestant runs on CPU 0; the load and the upstream run in this process, on CPU 1. Absolute
 //! figures drift with the machine's mood, so the ratios are what to read. It needs Linux, two
-//! cores, Debian's `nginx` and `haproxy`, and `strace` and `valgrind` for the parts that use them.
+//! cores, Debian's `nginx` and `haproxy`, and `strace` and `valgrind` for the parts that use them;
+//! for memory, 10,100 open files in each of two processes.
 //!
 //! Life of a run: [`Options`] say what to measure; each measurement starts a [`contestant`] that
 //! does one scenario of [`work`], drives it with [`load`] against [`origin`], and becomes a figure
@@ -36,7 +40,9 @@ mod load;
 mod machine;
 mod measure;
 mod origin;
+mod parts;
 mod poll;
+mod profile;
 mod report;
 mod work;
 
@@ -45,14 +51,15 @@ use clap::{Parser, ValueEnum};
 
 use crate::{
     contestant::{Gateway, Program},
-    measure::{Bench, Metric},
+    measure::Bench,
     origin::Origin,
-    report::Figures,
-    work::Scenario,
+    parts::Run,
+    work::Peers,
 };
 
 /// Measures Tidegate beside nginx and `HAProxy` and prints a markdown table.
 #[derive(Parser)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 struct Options {
     /// Rounds of the CPU part; the order of the contestants rotates each round.
     #[arg(long, default_value_t = 15)]
@@ -60,7 +67,7 @@ struct Options {
     /// Requests of one CPU measurement.
     #[arg(long, default_value_t = 40_000)]
     requests: u64,
-    /// Client connections of the CPU and instructions parts.
+    /// Client connections of the CPU and latency parts.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     connections: u16,
     /// A look in about a minute: three rounds of 20,000 requests, short counts.
@@ -72,6 +79,12 @@ struct Options {
     /// nginx and `HAProxy` add no headers: the least work a proxy can have, and Tidegate all of its.
     #[arg(long)]
     bare_peers: bool,
+    /// nginx gathers log lines in 32 KiB and writes them once a second; else each by itself.
+    #[arg(long)]
+    buffered_peer: bool,
+    /// Leaves the peers out.
+    #[arg(long)]
+    without_peers: bool,
     /// Leaves Tidegate out: checks the harness against figures known for the peers.
     #[arg(long, hide = true)]
     without_tidegate: bool,
@@ -84,8 +97,16 @@ enum Part {
     Cpu,
     /// `strace -f -c`.
     Syscalls,
-    /// `valgrind --tool=callgrind`.
+    /// User instructions and allocations: `valgrind --tool=callgrind`.
     Instructions,
+    /// User instructions as routes grow.
+    Routes,
+    /// Memory of idle connections.
+    Memory,
+    /// The 99th percentile of a request's time.
+    Latency,
+    /// CPU time of two workers beside one.
+    Workers,
 }
 
 fn main() -> Result<()> {
@@ -104,17 +125,29 @@ fn main() -> Result<()> {
     cpus::pin(cpus::CONTESTANT);
     let bench = Bench { origin: Origin::start()?, connections: options.connections.into() };
 
-    let mut figures = Figures::default();
+    let mut run = Run::new(&bench, &programs, &options);
     if options.runs(Part::Cpu) {
-        cpu(&bench, &programs, &options, &mut figures)?;
+        run.cpu()?;
+    }
+    if options.runs(Part::Workers) {
+        run.workers()?;
+    }
+    if options.runs(Part::Latency) {
+        run.latency()?;
+    }
+    if options.runs(Part::Memory) {
+        run.memory()?;
     }
     if options.runs(Part::Syscalls) {
-        syscalls(&bench, &programs, &options, &mut figures)?;
+        run.syscalls()?;
     }
     if options.runs(Part::Instructions) {
-        instructions(&bench, &programs, &options, &mut figures)?;
+        run.instructions()?;
     }
-    println!("{heading}\n\n{}", figures.table());
+    if options.runs(Part::Routes) {
+        run.routes()?;
+    }
+    println!("{heading}\n\n{}", run.figures.table());
     Ok(())
 }
 
@@ -131,7 +164,11 @@ fn programs(options: &Options) -> Result<Vec<Program>> {
         if options.without_tidegate && gateway == Gateway::Tidegate {
             continue;
         }
-        match Program::find(gateway, options.bare_peers) {
+        if options.without_peers && gateway != Gateway::Tidegate {
+            continue;
+        }
+        let peers = Peers { bare: options.bare_peers, buffered: options.buffered_peer };
+        match Program::find(gateway, peers) {
             Ok(program) => found.push(program),
             Err(error) if gateway == Gateway::Tidegate => return Err(error),
             Err(error) => eprintln!("left out: {error:#}"),
@@ -139,80 +176,6 @@ fn programs(options: &Options) -> Result<Vec<Program>> {
     }
     ensure!(!found.is_empty(), "nothing to measure");
     Ok(found)
-}
-
-/// CPU a request, every scenario, in rounds of rotating order.
-fn cpu(
-    bench: &Bench,
-    programs: &[Program],
-    options: &Options,
-    figures: &mut Figures,
-) -> Result<()> {
-    for round in 0..options.rounds {
-        for scenario in Scenario::ALL {
-            for place in 0..programs.len() {
-                let program = &programs[(place + round) % programs.len()];
-                let spent = bench.cpu(program, scenario, options.requests)?;
-                eprintln!(
-                    "round {}/{}, {scenario}, {}: {:.2} us, of it user {:.2} us, {:.0} requests/s",
-                    round + 1,
-                    options.rounds,
-                    program.gateway,
-                    spent.total,
-                    spent.user,
-                    spent.rate,
-                );
-                let mut add = |metric, value| {
-                    figures.add(metric, scenario, program.gateway, round, value);
-                };
-                add(Metric::Cpu, spent.total);
-                add(Metric::User, spent.user);
-                add(Metric::Rate, spent.rate);
-            }
-        }
-    }
-    Ok(())
-}
-
-/// System calls a request, few and many connections.
-fn syscalls(
-    bench: &Bench,
-    programs: &[Program],
-    options: &Options,
-    figures: &mut Figures,
-) -> Result<()> {
-    let lengths = if options.quick { (500, 2_500) } else { (2_000, 12_000) };
-    for (scenario, connections) in
-        [(Scenario::Limited, 16), (Scenario::Limited, 64), (Scenario::Refused, 64)]
-    {
-        for program in programs {
-            let calls = bench.syscalls(program, scenario, connections, lengths)?;
-            eprintln!(
-                "{scenario}, {connections} connections, {}: {calls:.2} system calls a request",
-                program.gateway
-            );
-            figures.add(Metric::Syscalls { connections }, scenario, program.gateway, 0, calls);
-        }
-    }
-    Ok(())
-}
-
-/// User instructions a request, every scenario.
-fn instructions(
-    bench: &Bench,
-    programs: &[Program],
-    options: &Options,
-    figures: &mut Figures,
-) -> Result<()> {
-    let lengths = if options.quick { (500, 2_500) } else { (2_000, 10_000) };
-    for scenario in Scenario::ALL {
-        for program in programs {
-            let count = bench.instructions(program, scenario, lengths)?;
-            eprintln!("{scenario}, {}: {count:.0} user instructions a request", program.gateway);
-            figures.add(Metric::Instructions, scenario, program.gateway, 0, count);
-        }
-    }
-    Ok(())
 }
 
 impl Options {

@@ -1,10 +1,11 @@
-//! The three measurements. Each starts a fresh contestant and drives one scenario.
+//! The measurements. Each starts a fresh contestant and drives one scenario.
 
 use std::{
     fs,
     io::{BufRead as _, BufReader},
     process::{Command, Stdio},
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -12,15 +13,19 @@ use rustix::process::Signal;
 
 use crate::{
     contestant::{Contestant, Mode, Program, signal},
-    load::{Load, Tally},
+    load::{Idle, Load, Tally},
     origin::Origin,
-    work::Scenario,
+    work::{Limit, Scenario},
 };
 
 /// Requests that open the connections, fill the pools and warm the caches.
 const WARM_UP: u64 = 2_000;
 /// No run takes longer; counting under valgrind is the slowest.
 const WITHIN: Duration = Duration::from_mins(3);
+/// Connections of the counts by callgrind.
+const COUNTED_CONNECTIONS: usize = 4;
+/// After load, until a process has done what it does behind it.
+const SETTLED: Duration = Duration::from_millis(500);
 /// Answers of another status that a run may have: the first of a tiny quota, one more a minute.
 const STRAY: u64 = 8;
 
@@ -37,6 +42,23 @@ pub(crate) enum Metric {
     Syscalls { connections: usize },
     /// User instructions a request.
     Instructions,
+    /// Calls of an allocator a request.
+    Allocations,
+    /// Memory of one idle connection, KiB.
+    Memory(History),
+    /// The 99th percentile of a request's time, milliseconds, at so many percent of nginx' saturation.
+    Tail { percent: u8 },
+}
+
+/// What an idle connection has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum History {
+    /// Nothing.
+    Silent,
+    /// One request, which was answered before the next one's.
+    OneRequest,
+    /// The same, while so many others were in flight.
+    Burst(usize),
 }
 
 /// What all measurements share.
@@ -56,8 +78,18 @@ pub(crate) struct Spent {
     pub(crate) rate: f64,
 }
 
+/// How long requests took at a fixed rate.
+pub(crate) struct Tail {
+    /// The 99th percentile, milliseconds.
+    pub(crate) p99: f64,
+    /// The part of the time for which the contestant waited for its CPU: others had it.
+    pub(crate) starved: f64,
+}
+
 /// CPU time of all threads of a contestant so far.
 struct Usage {
+    /// Ready to run, and not running: nanoseconds, from the scheduler.
+    waited: u64,
     /// User and system: nanoseconds on a CPU, from the scheduler.
     nanos: u64,
     /// User time in clock ticks.
@@ -111,20 +143,71 @@ impl Bench {
         Ok((traced(long)? as f64 - traced(short)? as f64) / (long - short) as f64)
     }
 
-    /// User instructions a request: the difference of two run lengths, so that start and end do
-    /// not count.
-    pub(crate) fn instructions(
+    /// User instructions and allocations a request, warm: the difference of two run lengths, so that
+    /// opening connections does not count.
+    pub(crate) fn counts(
         &self,
         program: &Program,
         scenario: Scenario,
         (short, long): (u64, u64),
-    ) -> Result<f64> {
-        let counted = |requests| -> Result<u64> {
-            let contestant = program.start(scenario, self.origin.address(), Mode::Counted)?;
-            self.drive(&contestant, scenario, self.connections, requests)?;
-            contestant.instructions()
+    ) -> Result<(f64, f64)> {
+        let contestant = program.start(scenario, self.origin.address(), Mode::Counted)?;
+        let counted = |requests| {
+            self.drive(&contestant, scenario, COUNTED_CONNECTIONS, requests)?;
+            contestant.profile()
         };
-        Ok((counted(long)? as f64 - counted(short)? as f64) / (long - short) as f64)
+        counted(short)?;
+        let (less, more) = (counted(short)?, counted(long)?);
+        let each = |more: u64, less: u64| (more as f64 - less as f64) / (long - short) as f64;
+        Ok((each(more.instructions, less.instructions), each(more.allocations, less.allocations)))
+    }
+
+    /// Memory of one of `count` idle connections, KiB: the difference to none of them, warm.
+    pub(crate) fn memory(&self, program: &Program, history: History, count: usize) -> Result<f64> {
+        let scenario = Scenario::DEFAULT;
+        let contestant = program.start(scenario, self.origin.address(), Mode::Native)?;
+        self.drive(&contestant, scenario, self.connections, WARM_UP)?;
+        thread::sleep(SETTLED);
+        let before = contestant.memory()?;
+        let together = match history {
+            History::Silent => 0,
+            History::OneRequest => 1,
+            History::Burst(together) => together,
+        };
+        let forwarded = self.origin.answered();
+        let idle =
+            Idle::open(contestant.address(), count, together).with_context(|| contestant.logs())?;
+        let forwarded = self.origin.answered() - forwarded;
+        let asked = if together == 0 { 0 } else { count as u64 };
+        ensure!(forwarded == asked, "{forwarded} of {asked} requests reached the upstream");
+        contestant.wait_for_files(idle.len())?;
+        thread::sleep(SETTLED);
+        Ok((contestant.memory()? as f64 - before as f64) / idle.len() as f64)
+    }
+
+    /// The 99th percentile of a request's time at `rate` requests a second, milliseconds.
+    pub(crate) fn tail(
+        &self,
+        program: &Program,
+        scenario: Scenario,
+        rate: f64,
+        requests: u64,
+    ) -> Result<Tail> {
+        let contestant = program.start(scenario, self.origin.address(), Mode::Native)?;
+        self.drive(&contestant, scenario, self.connections, WARM_UP)?;
+        let pids = contestant.pids()?;
+        let (before, start) = (Usage::of(&pids)?, Instant::now());
+        let (target, connections) = (contestant.address(), self.connections);
+        let load = Load { target, connections, requests, within: WITHIN };
+        let forwarded = self.origin.answered();
+        let took = load.run_at(rate).with_context(|| contestant.logs())?;
+        let forwarded = self.origin.answered() - forwarded;
+        ensure!(forwarded == requests, "{forwarded} of {requests} requests reached the upstream");
+        let place = took.len() * 99 / 100;
+        let tail = took.get(place).context("no answers")?;
+        let waited = (Usage::of(&pids)?.waited - before.waited) as f64;
+        let starved = waited / start.elapsed().as_nanos() as f64;
+        Ok(Tail { p99: tail.as_secs_f64() * 1e3, starved })
     }
 
     /// Sends `requests` and makes sure that the contestant did the work of the scenario.
@@ -141,7 +224,7 @@ impl Bench {
         let forwarded = self.origin.answered() - forwarded;
 
         let right = tally.statuses.get(&scenario.status()).copied().unwrap_or_default();
-        let stray = if scenario == Scenario::Refused { STRAY } else { 0 };
+        let stray = if scenario.limit == Limit::Refusing { STRAY } else { 0 };
         ensure!(
             right + stray >= requests,
             "{scenario}: statuses {:?}{}",
@@ -159,11 +242,13 @@ impl Bench {
 
 impl Usage {
     fn of(pids: &[u32]) -> Result<Self> {
-        let mut usage = Self { nanos: 0, user_ticks: 0, system_ticks: 0 };
+        let mut usage = Self { waited: 0, nanos: 0, user_ticks: 0, system_ticks: 0 };
         for pid in pids {
             for task in fs::read_dir(format!("/proc/{pid}/task"))? {
                 let path = task?.path().join("schedstat");
-                usage.nanos += field(&fs::read_to_string(path)?, 0)?;
+                let times = fs::read_to_string(path)?;
+                usage.nanos += field(&times, 0)?;
+                usage.waited += field(&times, 1)?;
             }
             let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
             let (_, after_name) = stat.rsplit_once(')').context("an unknown form of stat")?;

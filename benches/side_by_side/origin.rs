@@ -11,6 +11,7 @@ use std::{
 };
 
 use anyhow::Result;
+use socket2::{Domain, Socket, Type};
 
 use crate::{cpus, poll::Poll};
 
@@ -24,6 +25,8 @@ const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\n\
     Content-Type: text/plain\r\n\
     Content-Length: 100\r\n\r\n";
 
+/// Connections that may wait to be accepted: a burst of them is no failure of the upstream.
+const BACKLOG: i32 = 4096;
 /// The listener's token; connections have their place in the list.
 const LISTENER: u64 = u64::MAX;
 
@@ -52,7 +55,10 @@ struct Server {
 impl Origin {
     /// Listens on a free port of loopback and serves from a thread of its own.
     pub(crate) fn start() -> Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let listener = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        listener.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
+        listener.listen(BACKLOG)?;
+        let listener = TcpListener::from(listener);
         let address = listener.local_addr()?;
         let answered = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&answered);

@@ -2,7 +2,14 @@
 
 use std::fmt::Write as _;
 
-use crate::{contestant::Gateway, measure::Metric, work::Scenario};
+use crate::{
+    contestant::Gateway,
+    measure::{History, Metric},
+    work::Scenario,
+};
+
+/// The place of Tidegate in [`Gateway::ALL`].
+const TIDEGATE: usize = 2;
 
 /// One measured value.
 struct Figure {
@@ -19,14 +26,76 @@ pub(crate) struct Figures {
     all: Vec<Figure>,
 }
 
-/// What Tidegate's figure or ratio shall be, from the design's table of targets.
-const TARGETS: [(Metric, Scenario, &str); 3] = [
-    (Metric::Cpu, Scenario::Limited, "/nginx <= 1.10, then 0.85"),
-    (Metric::Syscalls { connections: 16 }, Scenario::Limited, "<= 4.3, then 4.2"),
-    (Metric::Instructions, Scenario::Limited, "<= 26k, then 10k"),
+/// What a target bounds.
+#[derive(Clone, Copy)]
+enum Judged {
+    /// Tidegate's own figure.
+    Own,
+    /// Its ratio to nginx' figure.
+    ToNginx,
+}
+
+/// What Tidegate's figures shall be at the most.
+const TARGETS: [(Metric, Scenario, Judged, f64); 9] = [
+    (Metric::Cpu, Scenario::DEFAULT, Judged::ToNginx, 0.90),
+    (Metric::Cpu, Scenario::NEITHER, Judged::ToNginx, 0.85),
+    (Metric::Syscalls { connections: 16 }, Scenario::DEFAULT, Judged::Own, 4.3),
+    (Metric::Instructions, Scenario::UNLOGGED, Judged::Own, 16e3),
+    (Metric::Allocations, Scenario::DEFAULT, Judged::Own, 4.0),
+    (Metric::Memory(History::Silent), Scenario::DEFAULT, Judged::Own, 4.0),
+    (Metric::Memory(History::OneRequest), Scenario::DEFAULT, Judged::Own, 4.0),
+    (Metric::Tail { percent: 50 }, Scenario::DEFAULT, Judged::ToNginx, 1.0),
+    (Metric::Tail { percent: 80 }, Scenario::DEFAULT, Judged::ToNginx, 1.0),
 ];
-/// The same for the cost of a refusal against the own proxied request.
-const REFUSAL_TARGET: &str = "<= 0.50, then 0.45";
+
+/// Rows that compare two scenarios of the same contestant: the first by the second.
+const QUOTIENTS: [(&str, Metric, Scenario, Scenario, Option<f64>); 6] = [
+    (
+        "CPU, a 429 / proxied, both limit and log",
+        Metric::Cpu,
+        Scenario::REFUSED,
+        Scenario::DEFAULT,
+        Some(0.45),
+    ),
+    (
+        "CPU, a 429 / proxied, limit, no log",
+        Metric::Cpu,
+        Scenario::REFUSED_UNLOGGED,
+        Scenario::UNLOGGED,
+        None,
+    ),
+    (
+        "CPU, 2 workers / 1, one key",
+        Metric::Cpu,
+        Scenario::on_workers(2),
+        Scenario::on_workers(1),
+        Some(1.05),
+    ),
+    (
+        "user instructions, a 429 / proxied, both limit and log",
+        Metric::Instructions,
+        Scenario::REFUSED,
+        Scenario::DEFAULT,
+        None,
+    ),
+    (
+        "user instructions, 1,000 routes / 10",
+        Metric::Instructions,
+        Scenario::with_routes(1_000),
+        Scenario::with_routes(10),
+        Some(1.10),
+    ),
+    (
+        "user instructions, 10,000 routes / 10",
+        Metric::Instructions,
+        Scenario::with_routes(10_000),
+        Scenario::with_routes(10),
+        Some(1.10),
+    ),
+];
+
+/// The most user instructions that an access line shall take.
+const LINE_TARGET: f64 = 1_500.0;
 
 impl Figures {
     /// Adds a value of one round.
@@ -48,49 +117,76 @@ impl Figures {
              |---|---:|---:|---:|---:|---:|---|\n",
         );
         for (metric, scenario) in self.rows() {
-            let target = TARGETS.iter().find(|(m, s, _)| (*m, *s) == (metric, scenario));
-            let target = target.map_or("", |(_, _, target)| target);
-            let cells = Gateway::ALL.map(|gateway| {
-                let values = self.rounds(metric, scenario, gateway);
-                median(values.iter().map(|&(_, value)| value)).map(|m| shown(metric, m))
+            self.measured_row(&mut text, metric, scenario);
+        }
+        for (title, metric, above, below, target) in QUOTIENTS {
+            let ratios = Gateway::ALL.map(|gateway| {
+                quotients(
+                    &self.rounds(metric, above, gateway),
+                    &self.rounds(metric, below, gateway),
+                )
             });
-            let ratio = |peer| self.ratio(metric, scenario, peer);
+            let cells = ratios.each_ref().map(|ratios| spread(ratios));
+            if cells.iter().any(Option::is_some) {
+                let own = median(ratios[TIDEGATE].iter().copied());
+                let target = target.map_or(String::new(), |target| judged("", own, target));
+                row(&mut text, title, cells, [None, None], &target);
+            }
+        }
+        let line = Gateway::ALL.map(|gateway| {
+            let count = |scenario| self.median(Metric::Instructions, scenario, gateway);
+            Some(count(Scenario::DEFAULT)? - count(Scenario::UNLOGGED)?)
+        });
+        if line.iter().any(Option::is_some) {
+            let target = judged("", line[TIDEGATE], LINE_TARGET);
+            let cells = line.map(|count| count.map(|count| shown(Metric::Instructions, count)));
             row(
                 &mut text,
-                &title(metric, scenario),
+                "user instructions, the access line alone",
                 cells,
-                [ratio(Gateway::Nginx), ratio(Gateway::Haproxy)],
-                target,
+                [None, None],
+                &target,
             );
-        }
-        for metric in [Metric::Cpu, Metric::Instructions] {
-            let cells = Gateway::ALL.map(|gateway| self.refusal(metric, gateway));
-            if cells.iter().any(Option::is_some) {
-                let what = if metric == Metric::Cpu { "CPU" } else { "instructions" };
-                let title = format!("{what} of a 429 / of the own proxied, limiter on");
-                let target = if metric == Metric::Cpu { REFUSAL_TARGET } else { "" };
-                row(&mut text, &title, cells, [None, None], target);
-            }
         }
         text
     }
 
-    /// The kinds of figures there are: by metric, then scenario.
+    fn measured_row(&self, text: &mut String, metric: Metric, scenario: Scenario) {
+        let medians = Gateway::ALL.map(|gateway| self.median(metric, scenario, gateway));
+        let ratios = [Gateway::Nginx, Gateway::Haproxy].map(|peer| {
+            quotients(
+                &self.rounds(metric, scenario, Gateway::Tidegate),
+                &self.rounds(metric, scenario, peer),
+            )
+        });
+        let target = TARGETS.iter().find(|target| (target.0, target.1) == (metric, scenario));
+        let target = target.map_or(String::new(), |(_, _, of, at_most)| match of {
+            Judged::Own => judged("", medians[TIDEGATE], *at_most),
+            Judged::ToNginx => judged("/nginx ", median(ratios[0].iter().copied()), *at_most),
+        });
+        let cells = medians.map(|value| value.map(|value| shown(metric, value)));
+        row(text, &title(metric, scenario), cells, ratios.map(|ratios| spread(&ratios)), &target);
+    }
+
+    /// The median over the rounds.
+    fn median(&self, metric: Metric, scenario: Scenario, gateway: Gateway) -> Option<f64> {
+        median(self.rounds(metric, scenario, gateway).iter().map(|&(_, value)| value))
+    }
+
+    /// The kinds of figures there are: by metric, then by scenario, in the order of measurement.
     fn rows(&self) -> Vec<(Metric, Scenario)> {
         let mut metrics = Vec::new();
+        let mut rows = Vec::new();
         for figure in &self.all {
             if !metrics.contains(&figure.metric) {
                 metrics.push(figure.metric);
             }
+            if !rows.contains(&(figure.metric, figure.scenario)) {
+                rows.push((figure.metric, figure.scenario));
+            }
         }
-        let measured = |metric: Metric, scenario: Scenario| {
-            self.all.iter().any(|f| f.metric == metric && f.scenario == scenario)
-        };
-        metrics
-            .iter()
-            .flat_map(|&metric| Scenario::ALL.map(|scenario| (metric, scenario)))
-            .filter(|&(metric, scenario)| measured(metric, scenario))
-            .collect()
+        rows.sort_by_key(|(metric, _)| metrics.iter().position(|other| other == metric));
+        rows
     }
 
     /// The values of one gateway, each with its round.
@@ -101,27 +197,11 @@ impl Figures {
             .map(|f| (f.round, f.value))
             .collect()
     }
-
-    /// Tidegate against a peer: the median of the rounds' ratios, and the least and the greatest.
-    fn ratio(&self, metric: Metric, scenario: Scenario, peer: Gateway) -> Option<String> {
-        spread(&quotients(
-            &self.rounds(metric, scenario, Gateway::Tidegate),
-            &self.rounds(metric, scenario, peer),
-        ))
-    }
-
-    /// What a refusal costs against a proxied request of the same gateway.
-    fn refusal(&self, metric: Metric, gateway: Gateway) -> Option<String> {
-        spread(&quotients(
-            &self.rounds(metric, Scenario::Refused, gateway),
-            &self.rounds(metric, Scenario::Limited, gateway),
-        ))
-    }
 }
 
 /// The quotients of the values of the same round.
 fn quotients(above: &[(usize, f64)], below: &[(usize, f64)]) -> Vec<f64> {
-    let same = |round| below.iter().find(move |(other, _)| *other == round);
+    let same = |round| below.iter().find(move |(other, by)| *other == round && *by > 0.0);
     above.iter().filter_map(|&(round, value)| same(round).map(|(_, by)| value / by)).collect()
 }
 
@@ -154,6 +234,15 @@ fn title(metric: Metric, scenario: Scenario) -> String {
             format!("system calls, {scenario}, {connections} connections")
         }
         Metric::Instructions => format!("user instructions, {scenario}"),
+        Metric::Allocations => format!("heap allocations, {scenario}"),
+        Metric::Memory(History::Silent) => "memory of an idle connection, silent".to_owned(),
+        Metric::Memory(History::OneRequest) => {
+            "memory of an idle connection, after one request".to_owned()
+        }
+        Metric::Memory(History::Burst(together)) => {
+            format!("memory of an idle connection, after one request, {together} at a time")
+        }
+        Metric::Tail { percent } => format!("p99 at {percent}% of nginx' saturation, {scenario}"),
     }
 }
 
@@ -161,7 +250,20 @@ fn shown(metric: Metric, value: f64) -> String {
     match metric {
         Metric::Cpu | Metric::User => format!("{value:.2} us"),
         Metric::Rate | Metric::Instructions => format!("{:.1}k", value / 1e3),
-        Metric::Syscalls { .. } => format!("{value:.2}"),
+        Metric::Syscalls { .. } | Metric::Allocations => format!("{value:.2}"),
+        Metric::Memory(_) => format!("{value:.1} KiB"),
+        Metric::Tail { .. } => format!("{value:.2} ms"),
+    }
+}
+
+/// A target, and whether `value` meets it.
+fn judged(of: &str, value: Option<f64>, at_most: f64) -> String {
+    let bound =
+        if at_most < 1e3 { format!("{at_most:.2}") } else { format!("{:.1}k", at_most / 1e3) };
+    match value {
+        Some(value) if value <= at_most => format!("{of}<= {bound}: met"),
+        Some(_) => format!("{of}<= {bound}: **missed**"),
+        None => format!("{of}<= {bound}"),
     }
 }
 

@@ -1,21 +1,39 @@
 //! The same work, said in three languages: the configurations of the contestants.
 //!
 //! Each forwards to one upstream over kept connections and sets `Host`, `X-Forwarded-For`,
-//! `X-Forwarded-Proto` and `X-Request-Id`; one worker, no access log. Tidegate also writes its
-//! `X-RateLimit` headers and the request's id into each answer, which the peers do not: it is part
-//! of what it has to be fast with.
+//! `X-Forwarded-Proto` and `X-Request-Id`. Tidegate also writes its `X-RateLimit` headers and the
+//! request's id into each answer, which the peers do not: it is part of what it has to be fast with.
+//! Its metrics are always on.
+//!
+//! Where they log, nginx writes its `combined` format to a file, a line at a time, as Debian
+//! configures it; `HAProxy` its `httplog` to standard output, which is a file; Tidegate its JSON to a
+//! file.
 
 use std::{fmt, net::SocketAddr};
 
 /// What is asked of the contestants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Scenario {
-    /// Forwarded, without a limit.
-    Open,
-    /// Forwarded, with a limit by client address that never refuses.
-    Limited,
-    /// Refused with a 429, by a limit of the same kind.
-    Refused,
+pub(crate) struct Scenario {
+    pub(crate) limit: Limit,
+    /// Whether there is an access log.
+    pub(crate) log: bool,
+    /// Workers; more than one for Tidegate only.
+    pub(crate) workers: u16,
+    /// Whether it may use both CPUs, beside the load.
+    pub(crate) both_cpus: bool,
+    /// Routes; more than one for Tidegate only.
+    pub(crate) routes: u16,
+}
+
+/// A limit by client address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// None.
+    Off,
+    /// One that never refuses.
+    On,
+    /// One that refuses with a 429.
+    Refusing,
 }
 
 /// One contestant's task.
@@ -25,45 +43,91 @@ pub(crate) struct Job {
     pub(crate) listen: SocketAddr,
     /// Where it is to forward to.
     pub(crate) origin: SocketAddr,
-    /// A peer adds no headers: less work than Tidegate has.
+    pub(crate) peers: Peers,
+}
+
+/// What the peers are spared.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peers {
+    /// They add no headers: less work than Tidegate has.
     pub(crate) bare: bool,
+    /// nginx gathers log lines before it writes them, as Tidegate does; it is not its default.
+    pub(crate) buffered: bool,
 }
 
 impl Scenario {
-    /// All of them, in the order of the table.
-    pub(crate) const ALL: [Self; 3] = [Self::Open, Self::Limited, Self::Refused];
+    /// Limit, metrics and access log, as Tidegate is configured by default.
+    pub(crate) const DEFAULT: Self =
+        Self { limit: Limit::On, log: true, workers: 1, both_cpus: false, routes: 1 };
+    pub(crate) const UNLOGGED: Self = Self { log: false, ..Self::DEFAULT };
+    pub(crate) const UNLIMITED: Self = Self { limit: Limit::Off, ..Self::DEFAULT };
+    pub(crate) const NEITHER: Self = Self { limit: Limit::Off, ..Self::UNLOGGED };
+    pub(crate) const REFUSED: Self = Self { limit: Limit::Refusing, ..Self::DEFAULT };
+    pub(crate) const REFUSED_UNLOGGED: Self = Self { log: false, ..Self::REFUSED };
+    /// What is measured of every contestant, in the order of the table.
+    pub(crate) const ALL: [Self; 6] = [
+        Self::DEFAULT,
+        Self::UNLOGGED,
+        Self::UNLIMITED,
+        Self::NEITHER,
+        Self::REFUSED,
+        Self::REFUSED_UNLOGGED,
+    ];
+
+    /// The default with so many workers on both CPUs.
+    pub(crate) const fn on_workers(workers: u16) -> Self {
+        Self { workers, both_cpus: true, ..Self::DEFAULT }
+    }
+
+    /// Limit, no log, and so many routes.
+    pub(crate) const fn with_routes(routes: u16) -> Self {
+        Self { routes, ..Self::UNLOGGED }
+    }
 
     /// The status that (nearly) all requests must get.
     pub(crate) fn status(self) -> u16 {
-        if self == Self::Refused { 429 } else { 200 }
+        if self.limit == Limit::Refusing { 429 } else { 200 }
     }
 }
 
 impl fmt::Display for Scenario {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str(match self {
-            Self::Open => "proxied, limiter off",
-            Self::Limited => "proxied, limiter on",
-            Self::Refused => "429",
-        })
+        to.write_str(match (self.limit, self.log) {
+            (Limit::Off, false) => "proxied, neither limit nor log",
+            (Limit::Off, true) => "proxied, log",
+            (Limit::On, false) => "proxied, limit",
+            (Limit::On, true) => "proxied, limit and log",
+            (Limit::Refusing, false) => "429, no log",
+            (Limit::Refusing, true) => "429, log",
+        })?;
+        if self.both_cpus {
+            write!(to, ", {} workers on both CPUs", self.workers)?;
+        }
+        if self.routes != 1 {
+            write!(to, ", {} routes", self.routes)?;
+        }
+        Ok(())
     }
 }
 
+/// The most connections that a contestant may have: what idle ones are measured with, and some.
+const MAX_CONNECTIONS: u32 = 15_000;
+
 /// nginx with `limit_req`. `single` keeps master and worker in one process (for valgrind).
 pub(crate) fn nginx(job: &Job, single: bool) -> String {
-    let Job { scenario, listen, origin, bare } = job;
-    let (zone, limit) = match scenario {
-        Scenario::Open => ("", ""),
-        Scenario::Limited => (
+    let Job { scenario, listen, origin, peers } = job;
+    let (zone, limit) = match scenario.limit {
+        Limit::Off => ("", ""),
+        Limit::On => (
             "limit_req_zone $binary_remote_addr zone=callers:10m rate=1000000r/s;",
             "limit_req zone=callers burst=1000000 nodelay;",
         ),
-        Scenario::Refused => (
+        Limit::Refusing => (
             "limit_req_zone $binary_remote_addr zone=callers:10m rate=1r/m;",
             "limit_req zone=callers;",
         ),
     };
-    let headers = if *bare {
+    let headers = if peers.bare {
         ""
     } else {
         "proxy_set_header Host $host;
@@ -72,13 +136,20 @@ pub(crate) fn nginx(job: &Job, single: bool) -> String {
             proxy_set_header X-Request-Id $request_id;"
     };
     let master = if single { "off" } else { "on" };
-    // Refusals are logged at `error`; writing them would be work that the others do not do.
+    let log = match (scenario.log, peers.buffered) {
+        (true, true) => "access.log combined buffer=32k flush=1s",
+        (true, false) => "access.log combined",
+        (false, _) => "off",
+    };
+    // Refusals are also logged at `error`; writing them would be work that the others do not do.
+    let files = MAX_CONNECTIONS;
     format!(
         "daemon off; master_process {master}; worker_processes 1;
 pid nginx.pid; error_log error.log crit;
-events {{ worker_connections 4096; }}
+worker_rlimit_nofile {files};
+events {{ worker_connections {files}; }}
 http {{
-    access_log off;
+    access_log {log};
     client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi;
     uwsgi_temp_path uwsgi; scgi_temp_path scgi;
     keepalive_requests 1000000000;
@@ -102,7 +173,7 @@ http {{
 
 /// `HAProxy` with a stick table.
 pub(crate) fn haproxy(job: &Job) -> String {
-    let Job { scenario, listen, origin, bare } = job;
+    let Job { scenario, listen, origin, peers } = job;
     let limit = |rate: u32| {
         format!(
             "stick-table type ip size 100k expire 1h store http_req_rate(1m)
@@ -110,24 +181,32 @@ pub(crate) fn haproxy(job: &Job) -> String {
     http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt {rate} }}"
         )
     };
-    let limit = match scenario {
-        Scenario::Open => String::new(),
-        Scenario::Limited => limit(4_000_000_000),
-        Scenario::Refused => limit(1),
+    let limit = match scenario.limit {
+        Limit::Off => String::new(),
+        Limit::On => limit(4_000_000_000),
+        Limit::Refusing => limit(1),
     };
-    let headers = if *bare {
+    let headers = if peers.bare {
         ""
     } else {
         "option forwardfor
     http-request set-header X-Forwarded-Proto http
     http-request set-header X-Request-Id %[uuid]"
     };
+    let (sink, log) = if scenario.log {
+        ("log stdout format raw local0", "log global\n    option httplog")
+    } else {
+        ("", "")
+    };
     format!(
         "global
     nbthread 1
-    maxconn 4096
+    no strict-limits
+    maxconn {MAX_CONNECTIONS}
+    {sink}
 defaults
     mode http
+    {log}
     timeout connect 5s
     timeout client 120s
     timeout server 120s
@@ -146,7 +225,7 @@ backend origin
 
 /// Tidegate with `sliding_window`.
 pub(crate) fn tidegate(job: &Job) -> String {
-    let Job { scenario, listen, origin, bare: _ } = job;
+    let Job { scenario, listen, origin, peers: _ } = job;
     let limit = |quota: u64| {
         format!(
             "limits:
@@ -159,23 +238,34 @@ pub(crate) fn tidegate(job: &Job) -> String {
 "
         )
     };
-    let (limits, limited) = match scenario {
-        Scenario::Open => (String::new(), "[]"),
-        Scenario::Limited => (limit(4_000_000_000), "[per-caller]"),
-        Scenario::Refused => (limit(1), "[per-caller]"),
+    let (limits, limited) = match scenario.limit {
+        Limit::Off => (String::new(), "[]"),
+        Limit::On => (limit(4_000_000_000), "[per-caller]"),
+        Limit::Refusing => (limit(1), "[per-caller]"),
     };
+    let access_log = if scenario.log { "./access.log" } else { "off" };
+    // The one that is asked for, and beside it others of an API.
+    let other = |at| {
+        format!(
+            "  - {{name: other-{at}, match: {{path: \"/service-{at}/items/{{id}}\"}}, \
+             upstream: origin, limits: {limited}}}\n"
+        )
+    };
+    let others: String = (1..scenario.routes).map(other).collect();
+    let workers = scenario.workers;
     format!(
         "listen:
   - address: {listen}
-workers: 1
-access_log: off
+workers: {workers}
+access_log: {access_log}
+http: {{max_connections: {MAX_CONNECTIONS}, max_connections_per_client: off}}
 headers: {{x_ratelimit: true}}
 upstreams:
   origin:
     targets: [\"http://{origin}\"]
 {limits}routes:
-  - name: all
-    match: {{path: \"/{{*rest}}\"}}
+{others}  - name: items
+    match: {{path: \"/items/{{id}}\"}}
     upstream: origin
     limits: {limited}
 "

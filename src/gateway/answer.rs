@@ -91,3 +91,18 @@ impl Answer {
         head.map_or((Method::GET, Version::Http11), |head| (head.method.clone(), head.version))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::framing::RequestHead;
+
+    /// Each goes by value through many hands: at 2112, 464 and 376 bytes, copying took 40% of the user
+    /// instructions of a proxied request.
+    #[test]
+    fn what_is_handed_on_by_value_is_small() {
+        assert!(size_of::<Answer>() <= 512, "{}", size_of::<Answer>());
+        assert!(size_of::<RequestHead>() <= 192, "{}", size_of::<RequestHead>());
+        assert!(size_of::<AnswerHead>() <= 128, "{}", size_of::<AnswerHead>());
+    }
+}
