@@ -24,6 +24,7 @@ mod calls;
 mod cpus;
 mod fast_path;
 #[path = "../side_by_side/load.rs"]
+#[allow(dead_code, reason = "a kit: fixed rates and idle connections are the other bench's")]
 mod load;
 #[path = "../side_by_side/origin.rs"]
 mod origin;
