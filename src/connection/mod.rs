@@ -2,7 +2,7 @@
 //!
 //! [`serve`] is its whole life. One task drives it and everything that its requests do, so there is
 //! nothing to hand over and nothing to lock: the connection is shared, through `&self`, by the loop,
-//! the request that reads its body ([`ClientStream`]), and the worker's sweep, which looks at its
+//! the request that reads its body ([`ClientStream`](crate::framing::ClientStream)), and the worker's sweep, which looks at its
 //! state. While it waits for a request it holds no buffer and no request state.
 
 mod input;
