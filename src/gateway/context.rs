@@ -10,6 +10,7 @@ use std::{
 };
 
 use crossbeam_utils::CachePadded;
+use http::StatusCode;
 use smallvec::SmallVec;
 
 use super::{
@@ -61,7 +62,8 @@ pub struct RequestContext {
     /// Whether the peer's own word about the client is believed.
     pub(super) trusted: bool,
     pub(super) counters: Arc<CachePadded<RouteCounters>>,
-    pub(super) status: u16,
+    /// The answer's status, once there is one.
+    status: Option<u16>,
     /// As [`AccessLine::limit`] tells it; `unasked` until the limits are, or nothing is to be asked.
     pub(super) limit: &'static str,
     /// How long it was held back.
@@ -105,7 +107,7 @@ impl RequestContext {
             request_id: given.unwrap_or_else(|| ids.next()),
             trusted,
             counters,
-            status: CLIENT_GONE,
+            status: None,
             limit: "unasked",
             delay: Cell::default(),
             attempts: Attempts::default(),
@@ -139,6 +141,17 @@ impl RequestContext {
             (None, Some(head)) => head.path(),
             (None, None) => "",
         }
+    }
+
+    /// Notes that there is an answer, and counts it: before the client can have read it.
+    pub(super) fn answered(&mut self, status: StatusCode) {
+        self.status = Some(status.as_u16());
+        self.count(status.as_u16());
+    }
+
+    fn count(&self, status: u16) {
+        let class = usize::from(status / 100).clamp(1, 5) - 1;
+        self.counters.answers[class].add(1);
     }
 
     /// Notes so many more bytes of the answer's body.
@@ -187,7 +200,7 @@ impl RequestContext {
             host: host.as_bytes(),
             path: self.path().as_bytes(),
             route: route.unwrap_or_default(),
-            status: self.status,
+            status: self.status.unwrap_or(CLIENT_GONE),
             bytes: self.bytes,
             took,
             delay: self.delay.get(),
@@ -205,8 +218,9 @@ impl RequestContext {
 impl Drop for RequestContext {
     fn drop(&mut self) {
         let took = clock::instant().saturating_duration_since(self.started);
-        let class = usize::from(self.status / 100).clamp(1, 5) - 1;
-        self.counters.answers[class].add(1);
+        if self.status.is_none() {
+            self.count(CLIENT_GONE);
+        }
         self.counters.latency.observe(took);
         if let Some(line) = &self.line {
             self.write_line(line, took);

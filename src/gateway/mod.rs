@@ -291,7 +291,7 @@ impl Gateway {
         if !upstream.as_ref().is_some_and(|head| head.fields.contains("date")) {
             self.dates.with(self.shared.clock.now(), |date| fields.push("date", date));
         }
-        context.status = status.as_u16();
+        context.answered(status);
         Answer { status, content, bounds, context, upstream, fields, replaced }
     }
 }

@@ -84,7 +84,7 @@ fn what_happened_is_counted() {
         ("malformed_requests_total", 1),
         ("store_calls_total", 5),
     ] {
-        assert_eq!(gateway.metric(&format!("tidegate_{line}")), wanted, "{line}");
+        gateway.wait_for(&format!("tidegate_{line}"), wanted);
     }
     gateway.wait_for("tidegate_connections", 0);
     assert_eq!(gateway.metric("tidegate_accepted_connections_total"), 8);
