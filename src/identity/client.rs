@@ -3,7 +3,7 @@
 //! `X-Forwarded-For` is read from its right end, entry by entry: there the trusted proxies append, and
 //! what a client writes stands left of it. The first address that is no trusted proxy is the client. The
 //! first entry that is no address ends the reading, and an empty one is none: a proxy that does not know
-//! whom it serves leaves it empty, and what stands left of it is then the client's own claim.
+//! its client leaves it empty, and what stands left of it is then the client's own claim.
 //!
 //! Where that tells of trusted proxies only, or the header is missing, no client is named. A proxy that asks
 //! for itself sends such a request, and so does one that a client made take the header out

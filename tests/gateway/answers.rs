@@ -89,7 +89,8 @@ fn an_answer_that_breaks_off_in_its_body_never_looks_complete() {
 #[test]
 fn interim_answers_are_not_the_answer() {
     let upstream = Upstream::answering(
-        "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n\
+        "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\
+         X-RateLimit-Remaining: 9\r\nRateLimit: 9\r\nX-Request-Id: theirs\r\n\r\n\
          HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
     );
     let gateway = start(&upstream);
@@ -97,6 +98,10 @@ fn interim_answers_are_not_the_answer() {
     for _ in 0..3 {
         let interim = client.get("/", "");
         assert_eq!((interim.status, interim.header("link")), (103, Some("x")), "passed on");
+        // What the gateway says with the answer itself does not come from the upstream.
+        for name in ["x-ratelimit-remaining", "ratelimit", "x-request-id"] {
+            assert_eq!(interim.header(name), None, "{name}");
+        }
         let reply = client.reply();
         assert_eq!((reply.status, reply.text().as_str()), (200, "hello"));
         assert_eq!(reply.header("link"), None);

@@ -256,7 +256,7 @@ fn a_fifo_without_a_reader_hangs_nothing() {
     for line in text.lines() {
         serde_json::from_str::<serde_json::Value>(line).expect("JSON");
     }
-    // Full again, and nobody reads: the exit waits a while at the most.
+    // Full again, and not read: the exit waits for a bounded time.
     for _ in 0..1_000 {
         assert_eq!(client.get("/a", "").status, 200);
     }
