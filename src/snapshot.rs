@@ -3,12 +3,15 @@
 //! A snapshot is swapped whole. Counters and connections live outside it, under names and
 //! fingerprints that a reload keeps.
 
+mod algorithm;
 mod check;
 mod compile;
 mod limits;
 mod listen;
 mod load;
+mod parts;
 mod policy;
+mod quota;
 mod reserve;
 mod routes;
 mod store;
@@ -24,7 +27,7 @@ use smallvec::SmallVec;
 
 pub use self::load::LoadError;
 pub(crate) use self::load::contained;
-pub use self::policy::{Ask, Cost, Policy, Tier, Uncountable, Whose};
+pub use self::policy::{Cost, LimitRequest, Policy, Tier, Uncountable, Whose};
 
 use crate::{
     config::{Fault, Faults, Loaded},
@@ -137,7 +140,7 @@ pub struct IdentityRules {
     pub trusted_proxies: TrustedProxies,
     /// The length of the prefix that IPv6 clients are counted by, in bits.
     pub ipv6_prefix: u8,
-    /// Where an access token may stand, first come first served.
+    /// Where an access token may stand.
     pub token: Vec<TokenSource>,
 }
 

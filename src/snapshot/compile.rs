@@ -1,6 +1,7 @@
 //! Puts the parts together. Every part is looked at, whatever is wrong with the others.
 
 use super::check::Check;
+use super::parts::header;
 use super::{
     IdentityRules, RateHeaders, Snapshot, limits, listen, routes, store, throttle, upstreams,
 };
@@ -50,13 +51,10 @@ fn identity(check: &mut Check<'_>, client: &Client) -> IdentityRules {
             }
         }
     }
+    if token.len() > 1 {
+        let what = format!("{} places for a token: a request that has several", token.len());
+        check.note("client.token", what, "each to be counted as a caller of its own");
+    }
     let networks = client.trusted_proxies.iter().map(|network| network.0).collect();
     IdentityRules { trusted_proxies: TrustedProxies::new(networks), ipv6_prefix: prefix, token }
-}
-
-/// The header named `name`; notes one that no request could have.
-pub(super) fn header(check: &mut Check<'_>, path: &str, name: &str) -> Option<http::HeaderName> {
-    let header = name.parse().ok();
-    check.ensure(header.is_some(), path, &format!("`{name}`"), "the name of a header");
-    header
 }

@@ -1,7 +1,7 @@
 //! Tokens taken ahead from the shared store: which limits may, and how many.
 
+use super::algorithm::{self, counted_by};
 use super::check::Check;
-use super::limits::{algorithm, counted_by};
 use crate::config;
 use crate::limit::{MAX_AHEAD, Reserve};
 
@@ -17,8 +17,12 @@ pub(super) fn compile(
         return Reserve::Off;
     }
     if !counted_by(limit.algorithm).reserves() {
-        let what =
-            format!("`{}` of a {}, {}", limit.reserve, algorithm(limit.algorithm), why(limit));
+        let what = format!(
+            "`{}` of a {}, {}",
+            limit.reserve,
+            algorithm::name(limit.algorithm),
+            why(limit)
+        );
         check.fault(&at, what, "off, or a sliding_window or fixed_window");
         return Reserve::Off;
     }

@@ -7,7 +7,6 @@ use hashbrown::{HashMap, HashSet};
 use http::Method;
 
 use super::check::Check;
-use super::compile::header;
 use super::{Action, Policy, Route, RouteLimit};
 use crate::config::{self, Config, KeyPart, MAX_FAULTS};
 use crate::identity::Part;
@@ -239,22 +238,6 @@ fn with_candidate(policy: &Arc<Policy>) -> impl Iterator<Item = RouteLimit> {
         .into_iter()
         .flatten()
         .map(move |policy| RouteLimit { policy: Arc::clone(policy) })
-}
-
-/// A part of a key; notes a header that no request could have.
-pub(super) fn part(check: &mut Check<'_>, path: &str, part: &KeyPart) -> Option<Part> {
-    Some(match part {
-        KeyPart::ClientIp => Part::ClientIp,
-        KeyPart::Token => Part::Token,
-        KeyPart::Host => Part::Host,
-        KeyPart::Method => Part::Method,
-        KeyPart::Route => Part::Route,
-        KeyPart::Path => Part::Path,
-        KeyPart::PathParam(name) => Part::PathParam(name.clone()),
-        KeyPart::Header(name) => Part::Header(header(check, path, name)?),
-        KeyPart::Cookie(name) => Part::Cookie(name.clone()),
-        KeyPart::Query(name) => Part::Query(name.clone()),
-    })
 }
 
 /// The prefix without a slash at its end; `None` where nothing is to be taken off.

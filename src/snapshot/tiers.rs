@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::check::Check;
-use super::limits::other_quota;
+use super::parts::part;
 use super::policy::{Tier, Whose};
-use super::routes::part;
+use super::quota::other_quota;
 use crate::config::{self, KeyPart};
 use crate::identity::TokenSource;
 use crate::limit::Limit;
