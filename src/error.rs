@@ -3,8 +3,8 @@
 use http::{Method, StatusCode};
 
 use crate::{
-    framing::Fault, identity::Ambiguous, limit::Verdict, route::normalize::PathFault,
-    snapshot::Uncountable, throttle::Turned, upstream::UpstreamError,
+    framing::Fault, identity::Ambiguous, route::normalize::PathFault, snapshot::Uncountable,
+    throttle::Turned, upstream::UpstreamError,
 };
 
 /// Why a request was not proxied, or not to its end.
@@ -51,7 +51,7 @@ pub enum GatewayError {
     BodyMalformed,
     /// A limit refused.
     #[error("a limit is exceeded")]
-    Refused(Box<Verdict>),
+    Refused,
     /// The throttle lets only active users in, and this is not one.
     #[error("more users are active than can be served; those already active are served first")]
     Throttled(Box<Turned>),
@@ -97,7 +97,7 @@ impl GatewayError {
             Self::NoRoute => StatusCode::NOT_FOUND,
             Self::BodyTooLong => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
-            Self::Refused(_) | Self::Throttled(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::Refused | Self::Throttled(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::StoreUnavailable | Self::Late => StatusCode::SERVICE_UNAVAILABLE,
             Self::Upstream(UpstreamError::Timeout) => StatusCode::GATEWAY_TIMEOUT,
             Self::Upstream(_) => StatusCode::BAD_GATEWAY,
@@ -107,7 +107,7 @@ impl GatewayError {
     /// Whose doing it was.
     pub fn origin(&self) -> Origin {
         match self {
-            Self::Refused(_) | Self::Late => Origin::Limit,
+            Self::Refused | Self::Late => Origin::Limit,
             Self::Throttled(_) => Origin::Throttle,
             Self::StoreUnavailable => Origin::Store,
             Self::Upstream(_) => Origin::Upstream,

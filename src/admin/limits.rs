@@ -47,14 +47,15 @@ pub(super) async fn show(
     let charge = Charge { limit, key: wanted.key, cost: limit.cost };
     match control.shared.stores.look(&[charge]).await {
         Ok(verdict) => {
-            let Some(decision) = verdict.decisions.first() else { return lost(Failure::Reply) };
+            let Some(decided) = verdict.decided(0) else { return lost(Failure::Reply) };
+            let decision = &decided.decision;
             let state = json!({
                 "limit": decision.limit,
                 "remaining": decision.remaining,
                 "used": decision.used,
                 "reset_at_ms": decision.reset_at,
                 "retry_at_ms": decision.retry_at,
-                "now_ms": verdict.now,
+                "now_ms": decided.at,
                 "blocked": limit.enforce && !decision.admitted,
             });
             ([(header::CACHE_CONTROL, "no-store")], Json(state)).into_response()

@@ -16,7 +16,7 @@ pub struct Client {
     /// IPv6 clients are counted by their first so many bits.
     #[schemars(range(min = 1, max = 128))]
     pub ipv6_prefix: u8,
-    /// Where an access token is: the first one that is present.
+    /// Where an access token is. Of several that are present each is counted.
     pub token: Vec<TokenSource>,
 }
 

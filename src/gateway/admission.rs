@@ -1,28 +1,15 @@
 //! The throttle as a request meets it: asked before anything is charged, told when it is answered.
 
-use std::rc::Rc;
-
 use http::StatusCode;
 
-use super::{Gateway, context::RequestContext, rules::Rules};
+use super::{Gateway, activity::ActivityGuard, context::RequestContext, rules::Rules};
 use crate::{
     error::GatewayError,
     identity::{Caller, Secret, Subject},
+    limit::Admission,
     snapshot::Route,
-    throttle::{Admitted, Gate, Newcomer},
+    throttle::{Admitted, Newcomer, Turned},
 };
-
-/// A known caller whose answer is on its way: as long as that lasts the caller is active.
-pub(super) struct Stay {
-    gate: Rc<Gate>,
-    token: u64,
-}
-
-impl Drop for Stay {
-    fn drop(&mut self) {
-        self.gate.remain(self.token);
-    }
-}
 
 impl Gateway {
     /// Who asks, where the throttle wants to know.
@@ -36,41 +23,56 @@ impl Gateway {
         Caller::of(subject, Secret(k0, k1)).map(Some).map_err(GatewayError::Ambiguous)
     }
 
-    /// Lets the caller in, or not.
+    /// Lets the caller in, or not. Of several tokens, one that is active is enough.
     pub(super) fn admit(&self, context: &mut RequestContext) -> Result<(), GatewayError> {
-        let (Some(gate), Some(caller)) = (&self.gate, context.caller) else { return Ok(()) };
+        let (Some(gate), Some(caller)) = (&self.gate, &context.caller) else { return Ok(()) };
         let counters = &self.shard.throttle;
-        match gate.admit(caller.hash, caller.has_token, || self.shared.clock.now()) {
-            Ok(Admitted::Open) => Ok(()),
+        let ask = |hash, has_token| gate.admit(hash, has_token, || self.shared.clock.now());
+        let admitted = match caller {
+            Caller::Address(hash) => ask(*hash, false),
+            Caller::Tokens(tokens) => {
+                let first = ask(tokens[0], true);
+                let others = tokens[1..].iter();
+                others.fold(first, |admitted, token| admitted.or_else(|_| ask(*token, true)))
+            }
+        };
+        let turned: Box<Turned> = match admitted {
+            Ok(Admitted::Open) => return Ok(()),
             Ok(Admitted::Known) => {
                 counters.known.add(1);
-                Ok(())
+                return Ok(());
             }
-            Err(turned) => {
-                let counter = match turned.newcomer {
-                    Newcomer::Unknown => &counters.unknown,
-                    Newcomer::Missing => &counters.missing,
-                    Newcomer::Rejected => &counters.rejected,
-                };
-                counter.add(1);
-                context.limit = "throttled";
-                Err(GatewayError::Throttled(turned))
-            }
-        }
+            Err(turned) => turned,
+        };
+        let counter = match turned.newcomer {
+            Newcomer::Unknown => &counters.unknown,
+            Newcomer::Missing => &counters.missing,
+            Newcomer::Rejected => &counters.rejected,
+        };
+        counter.add(1);
+        context.admission = Admission::Throttled;
+        Err(GatewayError::Throttled(turned))
     }
 
-    /// Remembers a caller whose token the upstream took, now and when the answer has ended.
-    pub(super) fn remember(&self, rules: &Rules, context: &mut RequestContext, status: StatusCode) {
-        let (Some(gate), Some(caller)) = (&self.gate, context.caller) else { return };
-        let Some(settings) = rules.snapshot.throttle.as_ref().filter(|_| caller.has_token) else {
+    /// Records a caller whose tokens the upstream took, now and when the answer has ended.
+    pub(super) fn record_activity(
+        &self,
+        rules: &Rules,
+        context: &mut RequestContext,
+        status: StatusCode,
+    ) {
+        let (Some(gate), Some(Caller::Tokens(tokens))) = (&self.gate, &context.caller) else {
             return;
         };
+        let Some(settings) = &rules.snapshot.throttle else { return };
         let status = status.as_u16();
-        if gate.remember(caller.hash, status, settings) {
-            self.shard.throttle.remembered.add(1);
+        for token in tokens {
+            if gate.remember(*token, status, settings) {
+                self.shard.throttle.remembered.add(1);
+            }
         }
         if !settings.forget_status.contains(&status) {
-            context.stay = Some(Stay { gate: Rc::clone(gate), token: caller.hash });
+            context.activity = Some(ActivityGuard::new(gate, tokens));
         }
     }
 }

@@ -1,141 +1,128 @@
 //! Limits as a request meets them: charged before it is forwarded, corrected when it is answered.
 
-use std::{
-    cell::Cell,
-    rc::Rc,
-    sync::Arc,
-    task::{Context, Waker},
-    time::Duration,
-};
+use std::{rc::Rc, sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 use tokio::time::sleep;
-use tokio_util::task::TaskTracker;
 
-use super::{Gateway, answer::Draft, context::RequestContext, rules::Rules, slots::Wanted};
+use super::{
+    Gateway,
+    answer::Draft,
+    background::{Background, Correction},
+    charged_limit::ChargedLimit,
+    context::RequestContext,
+    leases::{ConcurrencyPermit, LeasedCharge},
+};
 use crate::{
-    clock::Clock,
     error::GatewayError,
-    limit::{Algorithm, Change, Decision, Key, Limit, Millis, Settlement, Verdict},
-    plan::charges,
-    snapshot::{Ask, Route, RouteLimit},
-    store::{Store, StoreError},
+    limit::{Admission, Algorithm, Change, Charge, Outcome, Verdict},
+    store::StoreError,
 };
 
 /// How often it is looked whether requests are still held when a worker ends.
 const A_MOMENT: Duration = Duration::from_millis(1);
 
-/// A correction that outlives its request.
-pub(super) struct Owed {
-    pub(super) limit: Arc<Limit>,
-    pub(super) key: Key,
-    pub(super) change: Change,
-    /// Whether the charge was made in this process because Redis was lost.
-    pub(super) fallback: bool,
+/// A request's charges before the request has heard of them; given back if it never does.
+struct Uncollected {
+    background: Rc<Background>,
+    refunds: SmallVec<[Correction; 2]>,
 }
 
-impl Owed {
-    /// The same as the store takes it.
-    pub(super) fn settlement(&self) -> Settlement<'_> {
-        Settlement { limit: &self.limit, key: self.key, change: self.change }
+impl Drop for Uncollected {
+    fn drop(&mut self) {
+        if !self.refunds.is_empty() {
+            self.background.correct(std::mem::take(&mut self.refunds));
+        }
     }
 }
 
 impl Gateway {
-    /// Charges all limits of the route, or none.
-    pub(super) async fn charge(
-        &self,
-        rules: &Rules,
-        route: usize,
-        context: &mut RequestContext,
-    ) -> Result<Verdict, GatewayError> {
-        let limits = &rules.snapshot.routes[route].limits;
-        let decided = self.decide(&rules.snapshot.routes[route], context).await;
+    /// Charges all limits of the request, or none.
+    pub(super) async fn charge(&self, context: &mut RequestContext) -> Result<(), GatewayError> {
+        let decided = if context.limits.iter().any(takes_a_slot) {
+            // Boxed, so that requests that take no slot do not carry its state.
+            Box::pin(self.charge_to_end(context)).await
+        } else {
+            let charges = context.limits.iter().map(ChargedLimit::charge);
+            let charges: SmallVec<[Charge<'_>; 4]> = charges.collect();
+            self.store.charge(&charges, self.shared.clock.now()).await
+        };
         let verdict = decided.map_err(|_| {
-            context.limit = "unknown";
+            context.admission = Admission::Unknown;
             GatewayError::StoreUnavailable
         })?;
-        let counted = limits.iter().zip(&verdict.decisions).zip(&rules.routes[route].limits);
-        for (at, ((used, decision), counters)) in counted.enumerate() {
-            match (decision.counted, decision.admitted) {
-                (false, _) if verdict.origin(at).fallback => counters.unknown.add(1),
-                // Another limit refused, and this one was not asked.
-                (false, _) => {}
-                (true, true) => counters.admitted.add(1),
-                (true, false) if used.policy.limit.enforce => counters.refused.add(1),
-                (true, false) => counters.would_refuse.add(1),
-            }
+        for (limit, outcome) in context.limits.iter_mut().zip(verdict.outcomes) {
+            limit.outcome = outcome;
+            limit.count();
         }
-        context.limit = if verdict.admitted { "admitted" } else { "refused" };
-        if verdict.admitted { Ok(verdict) } else { Err(GatewayError::Refused(Box::new(verdict))) }
+        if verdict.admitted {
+            context.admission = Admission::Admitted;
+            return Ok(());
+        }
+        context.admission = Admission::Refused;
+        Err(GatewayError::Refused)
     }
 
-    async fn decide(
-        &self,
-        route: &Route,
-        context: &mut RequestContext,
-    ) -> Result<Verdict, StoreError> {
-        let charges = charges(route, &context.asks);
-        if !charges.iter().any(|charge| charge.limit.algorithm == Algorithm::Concurrency) {
-            return self.store.charge(&charges, self.shared.clock.now()).await;
-        }
-        let limits = route.limits.iter().zip(&context.asks);
-        let wanted = limits.map(|(used, ask)| {
-            let limit = Arc::clone(used.policy.limit(ask.tier));
-            Wanted { limit, key: ask.key, cost: ask.cost }
+    /// Charges a request that takes slots, which nobody else can have meanwhile: if the request ends
+    /// before the store has answered, all of its charges are given back.
+    async fn charge_to_end(&self, context: &mut RequestContext) -> Result<Verdict, StoreError> {
+        let wanted = context.limits.iter().map(|limit| LeasedCharge {
+            limit: Arc::clone(limit.limit()),
+            key: limit.key(),
+            cost: limit.cost(),
         });
-        // Boxed, so that requests that hold no slot do not carry its state.
-        let (verdict, lent) = Box::pin(self.slots.take(wanted.collect())).await?;
-        context.lent = lent;
+        let wanted: SmallVec<[LeasedCharge; 2]> = wanted.collect();
+        let (background, leases) = (Rc::clone(&self.background), Rc::clone(&self.leases));
+        let charged = self.background.finish(async move {
+            let charges = wanted.iter().map(LeasedCharge::charge);
+            let charges: SmallVec<[Charge<'_>; 4]> = charges.collect();
+            let verdict = background.store.charge(&charges, background.now()).await?;
+            let permit = leases.take(&wanted, &verdict);
+            let refunds = refunds(&wanted, &verdict);
+            Ok((verdict, permit, Uncollected { background, refunds }))
+        });
+        // Only a worker that ends drops the task.
+        let charged: Option<Result<(_, Option<ConcurrencyPermit>, _), _>> = charged.await;
+        let lost = StoreError::Unavailable { limit: 0 };
+        let (verdict, permit, mut uncollected) = charged.unwrap_or(Err(lost))?;
+        uncollected.refunds.clear();
+        context.permit = permit;
         Ok(verdict)
     }
 
-    /// Corrects what was charged by what the answer says, in the store and in what the client is told.
-    /// Nobody waits for it.
-    pub(super) fn settle(&self, rules: &Rules, context: &mut RequestContext, answer: &Draft) {
-        let RequestContext { verdict: Some(verdict), route: Some(route), asks, .. } = context
-        else {
-            return;
-        };
-        if !verdict.admitted {
+    /// Corrects what was charged by what the answer says, before its head is sent: the next request of
+    /// the same caller meets the corrected count, and the headers are those of the correction.
+    pub(super) async fn adjust(&self, context: &mut RequestContext, answer: &Draft) {
+        if context.admission != Admission::Admitted {
             return;
         }
-        let limits = &rules.snapshot.routes[*route].limits;
-        let mut owed: SmallVec<[(usize, Owed); 2]> = SmallVec::new();
-        for (at, ((used, ask), decision)) in
-            limits.iter().zip(&*asks).zip(&verdict.decisions).enumerate()
-        {
-            if decision.admitted && decision.counted {
-                let origin = verdict.origin(at);
-                let change = correction(used, ask, answer, origin.now + decision.wait);
-                let limit = used.policy.limit(ask.tier);
-                let (limit, key, fallback) = (Arc::clone(limit), ask.key, origin.fallback);
-                let owe = |change| Owed { limit, key, change, fallback };
-                owed.extend(change.map(|change| (at, owe(change))));
+        let (mut limits, mut corrections) = (SmallVec::<[_; 2]>::new(), SmallVec::new());
+        for limit in &mut context.limits {
+            if let Some(correction) = limit.adjustment(answer) {
+                corrections.push(correction);
+                limits.push(limit);
             }
         }
-        if !owed.is_empty() {
-            self.pay(verdict, owed);
+        if corrections.is_empty() {
+            return;
         }
-    }
-
-    #[cold]
-    fn pay(&self, verdict: &mut Verdict, owed: SmallVec<[(usize, Owed); 2]>) {
-        for (at, owed) in &owed {
-            correct(&mut verdict.decisions[*at], owed.change);
+        // Boxed, so that requests that need no correction do not carry its state.
+        let settled = Box::pin(self.background.settle(corrections)).await;
+        for (limit, outcome) in limits.into_iter().zip(settled) {
+            // Where none was made the charge stands, and so does what is told of it.
+            if outcome.decided().is_some() {
+                limit.outcome = outcome;
+            }
         }
-        let owed = owed.into_iter().map(|(_, owed)| owed);
-        self.payer.repay(owed.collect());
     }
 
     /// Returns when no request is held, none holds a slot, and no correction is under way. To be called
     /// when nothing more comes.
     pub async fn settled(&self) {
-        while self.held() > 0 || !self.slots.are_free() {
+        while self.held() > 0 || !self.leases.is_empty() {
             sleep(A_MOMENT).await;
         }
-        self.payer.paying.close();
-        self.payer.paying.wait().await;
+        self.background.drained().await;
     }
 
     /// Gives back to the store what it keeps for requests that will not come.
@@ -145,82 +132,24 @@ impl Gateway {
 
     /// Tells the store nothing more: the worker's runtime ends.
     pub fn end(&self) {
-        self.payer.over.set(true);
+        self.background.end();
     }
 }
 
-/// What the store is told beside requests, and after them.
-pub(super) struct Payer {
-    pub(super) store: Rc<Store>,
-    clock: Clock,
-    /// What is under way.
-    paying: TaskTracker,
-    over: Cell<bool>,
+/// Whether a charge of this limit takes a slot: one that passes, or is held while the request lasts.
+fn takes_a_slot(limit: &ChargedLimit) -> bool {
+    matches!(limit.limit().algorithm, Algorithm::Concurrency | Algorithm::LeakyBucket)
 }
 
-impl Payer {
-    pub(super) fn new(store: Rc<Store>, clock: Clock) -> Self {
-        Self { store, clock, paying: TaskTracker::new(), over: Cell::new(false) }
-    }
-
-    /// The gateway's time.
-    pub(super) fn now(&self) -> Millis {
-        self.clock.now()
-    }
-
-    /// Tells the store of corrections. Nobody waits for it.
-    #[cold]
-    pub(super) fn repay(&self, owed: SmallVec<[Owed; 2]>) {
-        let store = Rc::clone(&self.store);
-        let now = self.now();
-        self.see_to(async move {
-            for fallback in [false, true] {
-                let there = owed.iter().filter(|owed| owed.fallback == fallback);
-                let settlements: SmallVec<[Settlement<'_>; 2]> =
-                    there.map(Owed::settlement).collect();
-                // One that does not arrive is counted by the store; it may have been made, and is not
-                // repeated.
-                let _ = store.settle(&settlements, fallback, now).await;
-            }
-        });
-    }
-
-    /// Does what need not be waited for, but must not be given up with a request.
-    pub(super) fn see_to(&self, work: impl Future<Output = ()> + 'static) {
-        // In memory it is done at once; Redis is told while the answer is on its way.
-        let mut work = Box::pin(work);
-        let mut context = Context::from_waker(Waker::noop());
-        if work.as_mut().poll(&mut context).is_pending() && !self.over.get() {
-            tokio::task::spawn_local(self.paying.track_future(work));
-        }
-    }
-}
-
-/// What an answer changes of a charge.
-fn correction(used: &RouteLimit, ask: &Ask, answer: &Draft, charged_at: u64) -> Option<Change> {
-    let policy = &used.policy;
-    if policy.refund.contains(&answer.status().as_u16()) {
-        return Some(Change::Refund { charged_at, cost: ask.cost });
-    }
-    let cost = policy.cost.told(answer.upstream_fields()?)?;
-    match cost.cmp(&ask.cost) {
-        std::cmp::Ordering::Less => Some(Change::Refund { charged_at, cost: ask.cost - cost }),
-        std::cmp::Ordering::Equal => None,
-        std::cmp::Ordering::Greater => Some(Change::Overdraw { cost: cost - ask.cost }),
-    }
-}
-
-/// What a client is told of a limit whose charge is corrected.
-fn correct(decision: &mut Decision, change: Change) {
-    match change {
-        Change::Refund { cost, .. } => {
-            let cost = u64::from(cost).min(decision.used);
-            decision.used -= cost;
-            decision.remaining = decision.limit.saturating_sub(decision.used);
-        }
-        Change::Overdraw { cost } | Change::Late { cost, .. } => {
-            decision.used += u64::from(cost);
-            decision.remaining = decision.limit.saturating_sub(decision.used);
-        }
-    }
+/// What gives charges back, but for those that a [`ConcurrencyPermit`] holds.
+fn refunds(wanted: &[LeasedCharge], verdict: &Verdict) -> SmallVec<[Correction; 2]> {
+    let charged = wanted.iter().zip(&verdict.outcomes).filter(|_| verdict.admitted);
+    let refund = |(LeasedCharge { limit, key, cost }, outcome): (&LeasedCharge, &Outcome)| {
+        let decided = outcome.admitted().filter(|_| *cost > 0)?;
+        let change = Change::Refund { charged_at: decided.charged_at(), cost: *cost };
+        let is_leased = limit.algorithm == Algorithm::Concurrency;
+        let correction = Correction { limit: Arc::clone(limit), key: *key, change, by: decided.by };
+        (!is_leased).then_some(correction)
+    };
+    charged.filter_map(refund).collect()
 }

@@ -15,19 +15,20 @@ use smallvec::SmallVec;
 
 use super::{
     Peer,
-    admission::Stay,
+    activity::ActivityGuard,
+    charged_limit::ChargedLimit,
+    leases::ConcurrencyPermit,
     request_id::{RequestId, RequestIds},
     rules::Rules,
-    slots::Lent,
 };
 use crate::{
     clock,
     framing::{ClientStream, RequestHead, state::Ending},
     identity::{Caller, Secret, token_hash},
-    limit::Verdict,
+    limit::Admission,
     metrics::RouteCounters,
     plan,
-    snapshot::Ask,
+    respond::LimitReport,
     telemetry::{AccessLine, AccessWriter, Cut},
     upstream::Attempts,
 };
@@ -53,9 +54,8 @@ pub struct RequestContext {
     pub(super) address: IpAddr,
     /// The path in normal form, where that is not how it came.
     pub(super) path: Option<Box<str>>,
-    /// What is asked of the route's limits, in their order.
-    pub(super) asks: SmallVec<[Ask; 4]>,
-    pub(super) verdict: Option<Verdict>,
+    /// The limits that it is charged by.
+    pub(super) limits: SmallVec<[ChargedLimit; 2]>,
     /// Who asks, where the throttle wants to know.
     pub(super) caller: Option<Caller>,
     pub(super) request_id: RequestId,
@@ -64,17 +64,17 @@ pub struct RequestContext {
     pub(super) counters: Arc<CachePadded<RouteCounters>>,
     /// The answer's status, once there is one.
     status: Option<u16>,
-    /// As [`AccessLine::limit`] tells it; `unasked` until the limits are, or nothing is to be asked.
-    pub(super) limit: &'static str,
+    /// How it fared with its limits.
+    pub(super) admission: Admission,
     /// How long it was held back.
     pub(super) delay: Cell<Duration>,
     pub(super) attempts: Attempts,
     /// From the request handed to the upstream to the answer's head.
     pub(super) upstream_time: Option<Duration>,
     /// Keeps the caller known to the throttle; held for its drop.
-    pub(super) stay: Option<Stay>,
+    pub(super) activity: Option<ActivityGuard>,
     /// Slots that it holds while it is in flight; held for their drop.
-    pub(super) lent: Option<Lent>,
+    pub(super) permit: Option<ConcurrencyPermit>,
     pub(super) line: Option<LineWriter>,
     /// When it began, in ms since the epoch.
     pub(super) time: u64,
@@ -101,19 +101,18 @@ impl RequestContext {
             route: None,
             address: peer.address,
             path: None,
-            asks: SmallVec::new(),
-            verdict: None,
+            limits: SmallVec::new(),
             caller: None,
             request_id: given.unwrap_or_else(|| ids.next()),
             trusted,
             counters,
             status: None,
-            limit: "unasked",
+            admission: Admission::Unasked,
             delay: Cell::default(),
             attempts: Attempts::default(),
             upstream_time: None,
-            stay: None,
-            lent: None,
+            activity: None,
+            permit: None,
             line: None,
             time: 0,
             started: clock::instant(),
@@ -132,6 +131,11 @@ impl RequestContext {
     /// Whether the client may send another request behind this one.
     pub fn is_persistent(&self) -> bool {
         self.head().is_some_and(RequestHead::is_persistent)
+    }
+
+    /// What an answer tells of the limits.
+    pub(super) fn reports(&self) -> impl Iterator<Item = LimitReport<'_>> + Clone {
+        self.limits.iter().map(ChargedLimit::report)
     }
 
     /// The path in normal form.
@@ -204,7 +208,7 @@ impl RequestContext {
             bytes: self.bytes,
             took,
             delay: self.delay.get(),
-            limit: self.limit,
+            limit: self.admission.label(),
             upstream: self.attempts.server.as_ref().map_or("", |server| server.authority()),
             upstream_time: self.upstream_time,
             attempts: self.attempts.count,

@@ -4,7 +4,9 @@
 //! client goes away, the task's future is dropped, and with it [`Held`]: the place is free at once.
 
 use std::{
+    cell::Cell,
     future::poll_fn,
+    rc::Rc,
     sync::Arc,
     task::Poll,
     time::{Duration, Instant},
@@ -15,85 +17,65 @@ use tokio::{sync::Notify, time::sleep_until};
 
 use super::{
     Gateway,
-    charging::Owed,
+    background::Correction,
+    charged_limit::ChargedLimit,
     context::RequestContext,
     line::{Size, Slot},
-    rules::Rules,
+    rules::LimitRule,
 };
 use crate::{
     clock,
     error::GatewayError,
-    limit::{Algorithm, Change, Key, Limit, Millis, Verdict},
-    metrics::LimitCounters,
+    framing::ClientStream,
+    limit::{Algorithm, Change, Decided, Millis, Outcome},
 };
 
 /// A request that is held, and what it has of each of its buckets. However it ends, its places are
-/// given up; and if it was not released, its slots are given back.
+/// given up; and if it was not released, its charges are given back.
 struct Held<'a> {
     gateway: &'a Gateway,
-    context: &'a RequestContext,
-    /// What is counted of the limit that holds it longest.
-    counters: &'a LimitCounters,
+    client: &'a dyn ClientStream,
+    /// Where it is noted for how long it was held.
+    delay: &'a Cell<Duration>,
+    /// The limit that holds it longest.
+    longest: Option<Rc<LimitRule>>,
     called: Arc<Notify>,
     places: SmallVec<[Place<'a>; 2]>,
     since: Instant,
     released: bool,
 }
 
-/// A place in one bucket's line.
+/// A charge of the request, and its place in the bucket's line.
 struct Place<'a> {
-    /// The limit's place in its route.
-    index: usize,
-    limit: &'a Arc<Limit>,
-    key: Key,
-    cost: u32,
-    /// Whether it was charged in this process because Redis was lost.
-    fallback: bool,
+    limit: &'a mut ChargedLimit,
+    decided: Decided,
     state: State,
 }
 
 enum State {
     /// In the line, by this name.
     Waiting(u64),
-    /// The slot has come, and is this one (ms, by the clock that decided).
+    /// The slot has come, and is this one (ms, by the clock that decided); or there is none to wait for.
     Taken(Millis),
 }
 
 impl Place<'_> {
     /// The bucket that the line is for: the name of its record, as stores have it.
     fn bucket(&self) -> u128 {
-        self.limit.identity() ^ self.key.0
+        self.limit.limit().identity() ^ self.limit.key().0
     }
 }
 
 impl Gateway {
-    /// Waits for the slots that `verdict`, just decided, gave the request at `index`.
+    /// Waits for the slots that the request was just granted.
     ///
     /// # Errors
     ///
     /// [`GatewayError::Late`] if the request's own time is over before.
-    pub(super) async fn hold(
-        &self,
-        rules: &Rules,
-        index: usize,
-        context: &mut RequestContext,
-        verdict: &mut Verdict,
-    ) -> Result<(), GatewayError> {
-        let mut held = Held::new(self, rules, index, context, verdict);
-        let in_time = held.turn().await;
-        held.released = in_time;
-        let slots: SmallVec<[_; 2]> = held.places.iter().map(Place::told).collect();
-        drop(held);
-        for (index, slot) in slots {
-            if let Some(slot) = slot {
-                verdict.decisions[index].wait = slot.saturating_sub(verdict.origin(index).now);
-            }
-            if !in_time {
-                // It has been given back: nothing that the answer says changes it again.
-                context.asks[index].cost = 0;
-            }
-        }
-        if in_time { Ok(()) } else { Err(GatewayError::Late) }
+    pub(super) async fn hold(&self, context: &mut RequestContext) -> Result<(), GatewayError> {
+        let mut held = Held::new(self, context);
+        held.released = held.turn().await;
+        if held.released { Ok(()) } else { Err(GatewayError::Late) }
     }
 
     /// How many requests are held by this worker now.
@@ -102,60 +84,47 @@ impl Gateway {
     }
 }
 
-impl Place<'_> {
-    fn told(&self) -> (usize, Option<Millis>) {
-        match self.state {
-            State::Waiting(_) => (self.index, None),
-            State::Taken(at) => (self.index, Some(at)),
-        }
-    }
-}
-
 impl<'a> Held<'a> {
-    fn new(
-        gateway: &'a Gateway,
-        rules: &'a Rules,
-        index: usize,
-        context: &'a RequestContext,
-        verdict: &Verdict,
-    ) -> Self {
+    fn new(gateway: &'a Gateway, context: &'a mut RequestContext) -> Self {
         // The moment of the decision, or a little later: no request is released before its slot.
         let since = clock::instant();
         let called = Arc::new(Notify::new());
-        let (mut places, mut longest) = (SmallVec::new(), (0, 0));
-        let limits = rules.snapshot.routes[index].limits.iter().zip(&context.asks);
-        for (index, ((used, ask), decision)) in limits.zip(&verdict.decisions).enumerate() {
-            let limit = used.policy.limit(ask.tier);
-            // Slots of requests in flight are given back by whoever holds them.
-            let charged = decision.admitted && decision.counted && ask.cost > 0;
-            if !charged || limit.algorithm == Algorithm::Concurrency {
-                continue;
-            }
-            let origin = verdict.origin(index);
-            let at = origin.now + decision.wait;
-            let state = State::Taken(at);
-            let (key, cost, fallback) = (ask.key, ask.cost, origin.fallback);
-            let mut place = Place { index, limit, key, cost, fallback, state };
-            let waits = limit.enforce && limit.algorithm == Algorithm::LeakyBucket;
-            if waits && decision.wait > 0 {
-                longest = longest.max((decision.wait, index));
-                let size = Size { cost: ask.cost, quota: limit.quota.limit, fallback };
-                let slot = Slot { due: since + Duration::from_millis(decision.wait), at, size };
+        let RequestContext { limits, client, delay, .. } = context;
+        let (mut places, mut longest) = (SmallVec::new(), (0, None));
+        for limit in limits {
+            // Slots of requests in flight are given back by their permit.
+            let is_leased = limit.limit().algorithm == Algorithm::Concurrency;
+            let charged = limit.outcome.admitted().filter(|_| limit.cost() > 0 && !is_leased);
+            let Some(&decided) = charged else { continue };
+            let state = State::Taken(decided.charged_at());
+            let mut place = Place { limit, decided, state };
+            let wait = decided.decision.wait;
+            if wait > 0 && place.limit.limit().enforce {
+                if wait > longest.0 {
+                    longest = (wait, Some(Rc::clone(place.limit.rule())));
+                }
+                let quota = place.limit.limit().quota.limit;
+                let size = Size { cost: place.limit.cost(), quota, by: decided.by };
+                let due = since + Duration::from_millis(wait);
+                let slot = Slot { due, at: decided.charged_at(), size };
                 let lines = &gateway.shared.lines;
                 place.state = State::Waiting(lines.enter(place.bucket(), slot, &called));
             }
             places.push(place);
         }
-        let counters = &rules.routes[index].limits[longest.1];
-        counters.delayed.add(1);
+        let longest = longest.1;
+        if let Some(rule) = &longest {
+            rule.counters.delayed.add(1);
+        }
         gateway.shard.waiting.add(1);
-        Self { gateway, context, counters, called, places, since, released: false }
+        let client = &**client;
+        Self { gateway, client, delay, longest, called, places, since, released: false }
     }
 
     /// Waits until every slot has come; false if the request's own time is over before.
     async fn turn(&mut self) -> bool {
         while let Some(due) = self.look(clock::instant()) {
-            let state = self.context.client.state();
+            let state = self.client.state();
             // The sweep wakes the connection's task, which is the one that polls this.
             let late = poll_fn(|_| match state.timeout() {
                 Some(_) => Poll::Ready(()),
@@ -189,22 +158,37 @@ impl<'a> Held<'a> {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         let delay = clock::instant().saturating_duration_since(self.since);
-        self.counters.delay.add(delay.as_micros() as u64);
-        self.context.delay.set(delay);
-        self.gateway.shard.waiting.take();
-        if self.released {
-            return;
+        if let Some(rule) = &self.longest {
+            rule.counters.delay.add(delay.as_micros() as u64);
         }
-        let lines = &self.gateway.shared.lines;
-        let freed = self.places.iter().filter_map(|place| {
+        self.delay.set(delay);
+        self.gateway.shard.waiting.take();
+        let mut freed = SmallVec::new();
+        for place in &mut self.places {
             let charged_at = match place.state {
-                State::Waiting(id) => lines.leave(place.bucket(), id)?.at,
-                State::Taken(at) => at,
+                State::Taken(at) => Some(at),
+                State::Waiting(id) => {
+                    let slot = self.gateway.shared.lines.leave(place.bucket(), id);
+                    slot.map(|slot| slot.at)
+                }
             };
-            let change = Change::Refund { charged_at, cost: place.cost };
-            let (limit, key, fallback) = (Arc::clone(place.limit), place.key, place.fallback);
-            Some(Owed { limit, key, change, fallback })
-        });
-        self.gateway.payer.repay(freed.collect());
+            if self.released {
+                let mut decided = place.decided;
+                if let Some(at) = charged_at {
+                    decided.decision.wait = at.saturating_sub(decided.at);
+                }
+                place.limit.outcome = Outcome::Decided(decided);
+                continue;
+            }
+            let (limit, key) = (Arc::clone(place.limit.limit()), place.limit.key());
+            let change = charged_at
+                .map(|charged_at| Change::Refund { charged_at, cost: place.limit.cost() });
+            let by = place.decided.by;
+            freed.extend(change.map(|change| Correction { limit, key, change, by }));
+            place.limit.outcome = Outcome::NotCharged;
+        }
+        if !freed.is_empty() {
+            self.gateway.background.correct(freed);
+        }
     }
 }

@@ -1,9 +1,9 @@
 //! Slots that requests hold while they are in flight, by limits on concurrency.
 //!
-//! Each is held on a lease, which is taken anew while the request lasts and given back when it is over,
-//! whatever ends it: [`Lent`] lives in the request's account. What a worker holds is in one list, so that
-//! the worker's sweep finds the leases that are due, and a lease that is being taken anew when its request
-//! ends is given back once it is known which it is.
+//! Each is held on a lease, which is renewed while the request lasts and given back when it is over,
+//! whatever ends it: [`ConcurrencyPermit`] lives in the request's context. All leases of a worker are in one
+//! table, so that the worker's sweep finds those that are due; a lease that is being renewed when its
+//! request ends is given back once the renewal is over.
 
 use std::{
     cell::{Cell, RefCell},
@@ -13,36 +13,39 @@ use std::{
 };
 
 use smallvec::SmallVec;
-use tokio::sync::oneshot;
 
-use super::charging::{Owed, Payer};
-use crate::{
-    limit::{Algorithm, Change, Charge, Key, Limit, Millis, Origin, Settlement, Verdict},
-    store::StoreError,
-};
+use super::background::{Background, Correction};
+use crate::limit::{Algorithm, Change, Charge, Decider, Key, Limit, Millis, Settlement, Verdict};
 
-/// Leases that one call takes anew.
+/// Leases that one call renews.
 const BATCH: usize = 16;
 
-/// A lease is taken anew when so much of it is over: one in so many.
+/// A lease is renewed when so much of it is over: one in so many.
 const PART: Millis = 3;
 
 /// One charge that outlives its request's future.
-pub(super) struct Wanted {
+pub(super) struct LeasedCharge {
     pub(super) limit: Arc<Limit>,
     pub(super) key: Key,
     pub(super) cost: u32,
 }
 
+impl LeasedCharge {
+    /// The same as the store takes it.
+    pub(super) fn charge(&self) -> Charge<'_> {
+        Charge { limit: &self.limit, key: self.key, cost: self.cost }
+    }
+}
+
 /// The slots of one request; given back when it is dropped.
-pub(super) struct Lent {
-    slots: Rc<Slots>,
+pub(super) struct ConcurrencyPermit {
+    table: Rc<LeaseTable>,
     leases: SmallVec<[u64; 2]>,
 }
 
-impl Drop for Lent {
+impl Drop for ConcurrencyPermit {
     fn drop(&mut self) {
-        self.slots.give_back(&self.leases);
+        self.table.give_back(&self.leases);
     }
 }
 
@@ -51,21 +54,27 @@ struct Lease {
     limit: Arc<Limit>,
     key: Key,
     cost: u32,
-    /// When it was taken last (ms, by the clock that decided).
+    /// When it was taken or renewed last (ms, by the clock that decided).
     charged_at: Millis,
-    /// Whether it was taken in this process because Redis was lost.
-    fallback: bool,
-    /// When it is to be taken anew (ms, by the worker's coarse clock).
+    /// Where it was taken.
+    by: Decider,
+    /// When it is to be renewed (ms, by the worker's coarse clock).
     due: u64,
-    /// Whether it is being taken anew.
-    busy: bool,
-    /// Whether its request is over; only while it is busy.
-    over: bool,
+    renewal: Renewal,
 }
 
-/// All slots that a worker's requests hold.
-pub(super) struct Slots {
-    payer: Rc<Payer>,
+/// Whether a lease is being renewed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Renewal {
+    None,
+    UnderWay,
+    /// Its request has ended meanwhile.
+    Abandoned,
+}
+
+/// All leases that a worker's requests hold.
+pub(super) struct LeaseTable {
+    background: Rc<Background>,
     /// The worker's coarse clock, in ms.
     clock: Rc<Cell<u64>>,
     next: Cell<u64>,
@@ -74,164 +83,138 @@ pub(super) struct Slots {
     leases: RefCell<BTreeMap<u64, Lease>>,
 }
 
-impl Slots {
-    pub(super) fn new(payer: Rc<Payer>, clock: Rc<Cell<u64>>) -> Self {
+impl LeaseTable {
+    pub(super) fn new(background: Rc<Background>, clock: Rc<Cell<u64>>) -> Self {
         let due = Cell::new(u64::MAX);
-        Self { payer, clock, next: Cell::new(0), due, leases: RefCell::default() }
+        Self { background, clock, next: Cell::new(0), due, leases: RefCell::default() }
     }
 
     /// Whether no request holds a slot.
-    pub(super) fn are_free(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.leases.borrow().is_empty()
     }
 
-    /// Charges all or none. The slots that this takes are given back also when nobody waits for the
-    /// verdict any more.
-    pub(super) async fn take(
+    /// Takes over the slots that a request was granted.
+    pub(super) fn take(
         self: &Rc<Self>,
-        wanted: Vec<Wanted>,
-    ) -> Result<(Verdict, Option<Lent>), StoreError> {
-        let (tell, told) = oneshot::channel();
-        let slots = Rc::clone(self);
-        self.payer.see_to(async move {
-            let charges = wanted.iter();
-            let charges: SmallVec<[Charge<'_>; 4]> = charges
-                .map(|Wanted { limit, key, cost }| Charge { limit, key: *key, cost: *cost })
-                .collect();
-            let decided = slots.payer.store.charge(&charges, slots.payer.now()).await;
-            drop(charges);
-            let lent = decided.map(|verdict| {
-                let lent = slots.lend(&wanted, &verdict);
-                (verdict, lent)
-            });
-            // Sent to nobody, it is dropped here.
-            drop(tell.send(lent));
-        });
-        // Only a worker that ends drops the task.
-        told.await.unwrap_or(Err(StoreError::Unavailable { limit: 0 }))
-    }
-
-    /// Notes what was taken.
-    fn lend(self: &Rc<Self>, wanted: &[Wanted], verdict: &Verdict) -> Option<Lent> {
-        let decided = wanted.iter().zip(&verdict.decisions).enumerate();
-        let decided = decided.filter(|(_, (wanted, decision))| {
-            let holds = wanted.limit.algorithm == Algorithm::Concurrency && wanted.cost > 0;
-            holds && verdict.admitted && decision.admitted && decision.counted
-        });
+        wanted: &[LeasedCharge],
+        verdict: &Verdict,
+    ) -> Option<ConcurrencyPermit> {
         let mut all = self.leases.borrow_mut();
         let mut leases = SmallVec::new();
-        for (at, (Wanted { limit, key, cost }, _)) in decided {
+        for (LeasedCharge { limit, key, cost }, outcome) in wanted.iter().zip(&verdict.outcomes) {
+            let holds = limit.algorithm == Algorithm::Concurrency && *cost > 0 && verdict.admitted;
+            let Some(decided) = outcome.admitted().filter(|_| holds) else { continue };
             let id = self.next.replace(self.next.get() + 1);
-            let due = self.due_of(limit);
-            let Origin { now: charged_at, fallback } = verdict.origin(at);
-            let (limit, key, cost) = (Arc::clone(limit), *key, *cost);
-            let lease =
-                Lease { limit, key, cost, charged_at, fallback, due, busy: false, over: false };
+            let lease = Lease {
+                limit: Arc::clone(limit),
+                key: *key,
+                cost: *cost,
+                charged_at: decided.at,
+                by: decided.by,
+                due: self.due_of(limit),
+                renewal: Renewal::None,
+            };
             all.insert(id, lease);
             leases.push(id);
         }
-        (!leases.is_empty()).then(|| Lent { slots: Rc::clone(self), leases })
+        (!leases.is_empty()).then(|| ConcurrencyPermit { table: Rc::clone(self), leases })
     }
 
-    /// When a lease that is taken now is due; the list is looked at then.
+    /// When a lease that is taken now is due; the table is looked at then.
     fn due_of(&self, limit: &Limit) -> u64 {
         let due = self.clock.get() + limit.quota.window / PART;
         self.due.set(self.due.get().min(due));
         due
     }
 
-    /// Gives back the slots of one request, but for those that are being taken anew.
+    /// Gives back the slots of one request, but for those that are being renewed.
     fn give_back(&self, leases: &[u64]) {
         let mut all = self.leases.borrow_mut();
-        let mut owed = SmallVec::new();
+        let mut released = SmallVec::new();
         for id in leases {
-            if let Some(lease) = all.get_mut(id).filter(|lease| lease.busy) {
-                lease.over = true;
+            if let Some(lease) = all.get_mut(id).filter(|lease| lease.renewal != Renewal::None) {
+                lease.renewal = Renewal::Abandoned;
             } else if let Some(lease) = all.remove(id) {
-                owed.push(lease.into_owed());
+                released.push(lease.release());
             }
         }
         drop(all);
-        if !owed.is_empty() {
-            self.payer.repay(owed);
+        if !released.is_empty() {
+            self.background.correct(released);
         }
     }
 
-    /// Takes anew the leases that are due. To be called often: see [`PART`].
+    /// Renews the leases that are due. To be called often: see [`PART`].
     pub(super) fn renew(self: &Rc<Self>) {
         let now = self.clock.get();
         if now < self.due.get() {
             return;
         }
         self.due.set(u64::MAX);
-        let mut due: [Vec<u64>; 2] = Default::default();
+        let (mut shared, mut local) = (Vec::new(), Vec::new());
         for (&id, lease) in self.leases.borrow_mut().iter_mut() {
             if lease.due <= now {
                 lease.due = now + lease.limit.quota.window / PART;
-                if !lease.busy {
-                    lease.busy = true;
-                    due[usize::from(lease.fallback)].push(id);
+                if lease.renewal == Renewal::None {
+                    lease.renewal = Renewal::UnderWay;
+                    match lease.by {
+                        Decider::Store => shared.push(id),
+                        Decider::Fallback => local.push(id),
+                    }
                 }
             }
             self.due.set(self.due.get().min(lease.due));
         }
-        for (fallback, due) in [false, true].into_iter().zip(due) {
+        for (by, due) in [(Decider::Store, shared), (Decider::Fallback, local)] {
             for leases in due.chunks(BATCH) {
-                let (slots, leases) = (Rc::clone(self), leases.to_vec());
-                self.payer.see_to(async move { slots.take_anew(&leases, fallback).await });
+                let (table, leases) = (Rc::clone(self), leases.to_vec());
+                self.background.run(async move { table.renew_batch(&leases, by).await });
             }
         }
     }
 
     /// Takes these leases anew, then gives back those that they follow: so nobody else gets the slots in
     /// between. A lease that has ended meanwhile is taken all the same: its request is in flight.
-    async fn take_anew(&self, leases: &[u64], fallback: bool) {
-        let held: SmallVec<[Owed; BATCH]> = {
+    async fn renew_batch(&self, leases: &[u64], by: Decider) {
+        let held: SmallVec<[Correction; BATCH]> = {
             let all = self.leases.borrow();
-            leases.iter().filter_map(|id| all.get(id)).map(Lease::owed).collect()
+            leases.iter().filter_map(|id| all.get(id)).map(Lease::release).collect()
         };
         let settlements: Vec<Settlement<'_>> = held
             .iter()
-            .flat_map(|owed| {
-                let change = Change::Overdraw { cost: owed.change.cost() };
-                let anew = Settlement { change, ..owed.settlement() };
-                [anew, owed.settlement()]
+            .flat_map(|release| {
+                let change = Change::Overdraw { cost: release.change.cost() };
+                let anew = Settlement { change, ..release.settlement() };
+                [anew, release.settlement()]
             })
             .collect();
-        let settled = self.payer.store.settle(&settlements, fallback, self.payer.now()).await;
-        let mut over = SmallVec::new();
+        let now = self.background.now();
+        let settled = self.background.store.settle(&settlements, by, now).await;
+        let mut released = SmallVec::new();
         let mut all = self.leases.borrow_mut();
-        for (at, id) in leases.iter().enumerate() {
+        for (id, renewed) in leases.iter().zip(settled.chunks(2)) {
             let Some(lease) = all.get_mut(id) else { continue };
-            lease.busy = false;
             // Where no answer came the lease may be either: the one that is not given back ends by
             // itself.
-            let decided = settled.as_ref().filter(|verdict| {
-                verdict.decisions.get(2 * at).is_some_and(|decision| decision.counted)
-            });
-            if let Some(verdict) = decided {
-                lease.charged_at = verdict.origin(2 * at).now;
+            if let Some(decided) = renewed.first().and_then(|outcome| outcome.decided()) {
+                lease.charged_at = decided.at;
             }
-            if lease.over {
-                over.extend(all.remove(id).map(Lease::into_owed));
+            if std::mem::replace(&mut lease.renewal, Renewal::None) == Renewal::Abandoned {
+                released.extend(all.remove(id).map(|lease| lease.release()));
             }
         }
         drop(all);
-        if !over.is_empty() {
-            self.payer.repay(over);
+        if !released.is_empty() {
+            self.background.correct(released);
         }
     }
 }
 
 impl Lease {
     /// What gives it back.
-    fn owed(&self) -> Owed {
+    fn release(&self) -> Correction {
         let change = Change::Refund { charged_at: self.charged_at, cost: self.cost };
-        let (limit, key, fallback) = (Arc::clone(&self.limit), self.key, self.fallback);
-        Owed { limit, key, change, fallback }
-    }
-
-    fn into_owed(self) -> Owed {
-        self.owed()
+        Correction { limit: Arc::clone(&self.limit), key: self.key, change, by: self.by }
     }
 }

@@ -11,7 +11,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::limit::Millis;
+use crate::limit::{Decider, Millis};
 
 /// One slot of a bucket, given to a request of this gateway.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -31,8 +31,8 @@ pub(super) struct Size {
     pub(super) cost: u32,
     /// The quota that it was decided by.
     pub(super) quota: u32,
-    /// Whether it was decided here because Redis could not be asked.
-    pub(super) fallback: bool,
+    /// Where it was decided.
+    pub(super) by: Decider,
 }
 
 /// The lines of a process, over all of its workers. Bounded by those who wait.
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
     use crate::clock;
 
-    const SIZE: Size = Size { cost: 1, quota: 4, fallback: false };
+    const SIZE: Size = Size { cost: 1, quota: 4, by: Decider::Store };
 
     fn slot(start: Instant, ms: u64) -> Slot {
         Slot { due: start + Duration::from_millis(ms), at: ms, size: SIZE }

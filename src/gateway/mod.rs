@@ -4,19 +4,22 @@
 //! and answers. Every leaf returns values; only here is it decided what follows from them. Which
 //! protocol carries the request is not known here.
 
+mod activity;
 mod admission;
 mod answer;
+mod background;
+mod charged_limit;
 mod charging;
 mod context;
 mod date;
 mod forward;
 mod hold;
+mod leases;
 mod line;
 mod places;
 mod plan;
 mod request_id;
 mod rules;
-mod slots;
 mod status;
 mod via;
 
@@ -31,12 +34,13 @@ use crossbeam_utils::CachePadded;
 
 use self::{
     answer::Draft,
-    charging::Payer,
+    background::Background,
+    charged_limit::ChargedLimit,
     context::LineWriter,
     date::DateCache,
+    leases::LeaseTable,
     request_id::RequestIds,
     rules::{Rules, RulesCache},
-    slots::Slots,
 };
 pub use self::{
     answer::{Answer, AnswerBounds, Content},
@@ -50,7 +54,7 @@ use crate::{
     error::GatewayError,
     framing::{ClientStream, Fault, Fields, Length, RequestHead},
     identity::Secret,
-    limit::Verdict,
+    limit::Admission,
     live::Live,
     metrics::{Metrics, RouteCounters, Shard},
     plan::screen,
@@ -119,9 +123,9 @@ pub struct Gateway {
     clock: Rc<Cell<u64>>,
     warned_at: Cell<u64>,
     /// Tells the store of corrections.
-    payer: Rc<Payer>,
+    background: Rc<Background>,
     /// What requests hold while they are in flight.
-    slots: Rc<Slots>,
+    leases: Rc<LeaseTable>,
 }
 
 impl Gateway {
@@ -130,7 +134,7 @@ impl Gateway {
     pub fn new(shared: Arc<Shared>, clock: Rc<Cell<u64>>) -> Self {
         let shard = shared.metrics.shard();
         let store = Rc::new(shared.stores.worker());
-        let payer = Rc::new(Payer::new(Rc::clone(&store), shared.clock.clone()));
+        let background = Rc::new(Background::new(Rc::clone(&store), shared.clock.clone()));
         Self {
             store,
             gate: shared.throttle.as_ref().map(|throttle| Rc::new(throttle.gate())),
@@ -140,8 +144,8 @@ impl Gateway {
             dates: DateCache::default(),
             unrouted: shard.route(""),
             warned_at: Cell::new(0),
-            slots: Rc::new(Slots::new(Rc::clone(&payer), clock.clone())),
-            payer,
+            leases: Rc::new(LeaseTable::new(Rc::clone(&background), clock.clone())),
+            background,
             shard,
             shared,
             clock,
@@ -159,9 +163,9 @@ impl Gateway {
         self.cache.sweep();
     }
 
-    /// Takes anew what requests in flight hold on leases. To be called every 100 ms or so.
+    /// Renews what requests in flight hold on leases. To be called every 100 ms or so.
     pub fn renew(&self) {
-        self.slots.renew();
+        self.leases.renew();
     }
 
     /// Hands over access lines that are a second old. To be called every 100 ms or so.
@@ -180,14 +184,17 @@ impl Gateway {
     ) -> Answer {
         let mut context = self.context(peer, Some(head), client);
         let outcome = self.proxy(peer, &mut context).await;
-        self.answer(context, outcome)
+        let draft = self.draft(&mut context, outcome);
+        self.adjust(&mut context, &draft).await;
+        self.answer(context, draft)
     }
 
     /// Answers what is no request.
     pub fn refuse(&self, peer: &Peer, fault: Fault, client: Rc<dyn ClientStream>) -> Answer {
         self.shard.malformed.add(1);
-        let context = self.context(peer, None, client);
-        self.answer(context, Err(GatewayError::Framing(fault)))
+        let mut context = self.context(peer, None, client);
+        let draft = self.draft(&mut context, Err(GatewayError::Framing(fault)));
+        self.answer(context, draft)
     }
 
     fn context(
@@ -222,54 +229,49 @@ impl Gateway {
             return Err(GatewayError::Loop);
         }
         if head.is_about_server() {
-            context.limit = "none";
+            context.admission = Admission::Unlimited;
             return Ok(Draft::Reply(respond::server_options()));
         }
         let length = head.body;
         let plan = self.plan(rules, peer, context)?;
-        context.asks = plan.asks;
         let route = &rules.snapshot.routes[plan.route];
         let timeout = route.request_timeout.map(|timeout| timeout.as_millis() as u64);
         context.client.state().allow(timeout);
         self.admit(context)?;
         check_length(length, route)?;
-        context.limit = "none";
-        if !context.asks.is_empty() {
-            let mut verdict = self.charge(rules, plan.route, context).await?;
-            let outcome = if must_wait(route, &verdict) {
+        context.admission = Admission::Unlimited;
+        if !context.limits.is_empty() {
+            self.charge(context).await?;
+            if context.limits.iter().any(must_wait) {
                 // Boxed, so that requests that are not held do not carry its state.
-                Box::pin(self.hold(rules, plan.route, context, &mut verdict)).await
-            } else {
-                Ok(())
-            };
-            context.verdict = Some(verdict);
-            outcome?;
+                Box::pin(self.hold(context)).await?;
+            }
         }
         match &route.action {
             Action::Upstream(upstream) => {
                 self.forward(rules, plan.route, upstream, peer, context).await
             }
-            Action::Status(limits) => self.tell(limits, &plan.looks, context).await,
+            Action::Status(limits) => self.quota_status(limits, &plan.told, context).await,
         }
     }
 
-    /// Turns an outcome into the answer, with its header fields.
-    fn answer(
-        &self,
-        mut context: Box<RequestContext>,
-        outcome: Result<Draft, GatewayError>,
-    ) -> Answer {
+    /// Turns an outcome into an answer, but for the fields that every answer has.
+    fn draft(&self, context: &mut RequestContext, outcome: Result<Draft, GatewayError>) -> Draft {
         let rules = Rc::clone(&context.rules);
-        let rules = &*rules;
-        let draft = match outcome {
+        match outcome {
             Ok(draft) => {
-                self.remember(rules, &mut context, draft.status());
+                self.record_activity(&rules, context, draft.status());
                 draft
             }
-            Err(error) => Draft::Reply(refuse(rules, &mut context, error)),
-        };
+            Err(error) => Draft::Reply(refuse(&rules, context, error)),
+        }
+    }
+
+    /// Adds the fields that every answer has.
+    fn answer(&self, mut context: Box<RequestContext>, draft: Draft) -> Answer {
+        let rules = Rc::clone(&context.rules);
+        let rules = &*rules;
         let status = draft.status();
-        self.settle(rules, &mut context, &draft);
         let mut replaced = respond::Replaced::default();
         let (upstream, mut fields, content) = match draft {
             Draft::Reply(reply) => (None, reply.fields, Content::Whole(reply.body)),
@@ -278,10 +280,10 @@ impl Gateway {
         let mut bounds = AnswerBounds::default();
         if let Some(index) = context.route {
             let route = &rules.snapshot.routes[index];
-            if let Some(verdict) = &context.verdict {
-                let told = respond::Told { route, asks: &context.asks };
+            if context.admission.is_decided() {
                 let (which, cross_origin) = (rules.snapshot.headers, is_cross_origin(&context));
-                replaced = respond::rate_headers(&mut fields, told, verdict, which, cross_origin);
+                replaced =
+                    respond::rate_headers(&mut fields, context.reports(), which, cross_origin);
             }
             let millis = |bound: Option<std::time::Duration>| bound.map(|b| b.as_millis() as u64);
             bounds.gap = millis(route.answer_idle_timeout);
@@ -310,22 +312,22 @@ fn check_length(length: Length, route: &Route) -> Result<(), GatewayError> {
 }
 
 /// Whether a limit that is enforced holds the request back.
-fn must_wait(route: &Route, verdict: &Verdict) -> bool {
-    let mut decided = route.limits.iter().zip(&verdict.decisions);
-    decided.any(|(used, decision)| decision.wait > 0 && used.policy.limit.enforce)
+fn must_wait(limit: &ChargedLimit) -> bool {
+    let wait = limit.outcome.decided().map_or(0, |decided| decided.decision.wait);
+    wait > 0 && limit.limit().enforce
 }
 
 /// The answer to a request that ended early, but for the fields that every answer has.
 fn refuse(rules: &Rules, context: &mut RequestContext, error: GatewayError) -> respond::Reply {
-    let route = context.route.map(|route| &rules.snapshot.routes[route]);
-    let mut reply = respond::error(&error, route, context.request_id.as_str());
+    let mut reply = respond::error(&error, context.reports(), context.request_id.as_str());
     match error {
-        GatewayError::Refused(verdict) => context.verdict = Some(*verdict),
         GatewayError::Throttled(turned) => {
             let (which, cross_origin) = (rules.snapshot.headers, is_cross_origin(context));
             respond::throttle_headers(&mut reply.fields, &turned, which, cross_origin);
         }
-        GatewayError::NoRoute | GatewayError::OtherMethods(_) => context.limit = "none",
+        GatewayError::NoRoute | GatewayError::OtherMethods(_) => {
+            context.admission = Admission::Unlimited;
+        }
         _ => {}
     }
     reply

@@ -1,27 +1,22 @@
 //! What a request asks for, and what is noted of it on the way.
 
-use smallvec::SmallVec;
-
-use super::{Gateway, Peer, context::RequestContext, rules::Rules};
+use super::{Gateway, Peer, charged_limit::ChargedLimit, context::RequestContext, rules::Rules};
 use crate::{
     error::GatewayError,
     identity::Secret,
-    plan::{Asked, asks, looks},
-    snapshot::Ask,
+    plan::{Asked, LimitRequests, limit_requests, status_requests},
 };
 
 /// What was found out about a request before anything was charged.
 pub(super) struct Plan {
     /// The route's place in the snapshot.
     pub(super) route: usize,
-    /// What is asked of each of the route's limits.
-    pub(super) asks: SmallVec<[Ask; 4]>,
-    /// What would be asked of each of the limits that the route tells of.
-    pub(super) looks: Vec<Ask>,
+    /// What would be asked of the limits that the route tells of.
+    pub(super) told: LimitRequests,
 }
 
 impl Gateway {
-    /// Finds the route, and the keys that its limits count by.
+    /// Finds the route, and who is counted by its limits.
     pub(super) fn plan(
         &self,
         rules: &Rules,
@@ -38,16 +33,19 @@ impl Gateway {
         let (index, route) = (matched.index, matched.route);
         let (k0, k1) = self.shared.stores.seed();
         let secret = Secret(k0, k1);
-        let (asks, looks, caller) = matched.subject(|subject| {
+        let (requests, told, caller) = matched.subject(|subject| {
             (
-                asks(route, subject, secret),
-                looks(route, subject, secret),
+                limit_requests(route, subject, secret),
+                status_requests(route, subject, secret),
                 self.caller(route, subject),
             )
         });
         context.counters = rules.routes[index].counters.clone();
         context.route = Some(index);
         context.caller = caller?;
-        Ok(Plan { route: index, asks: asks?, looks: looks? })
+        let limits = &rules.routes[index].limits;
+        context.limits =
+            requests?.iter().filter_map(|request| ChargedLimit::new(limits, request)).collect();
+        Ok(Plan { route: index, told: told? })
     }
 }

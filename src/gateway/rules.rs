@@ -17,7 +17,7 @@ use crate::{
     identity::{Part, TokenSource},
     live::Live,
     metrics::{LimitCounters, RouteCounters, Shard, UpstreamCounters},
-    snapshot::{Action, Cost, Route, Snapshot, Whose},
+    snapshot::{Action, Cost, Policy, Route, Snapshot, Whose},
     upstream::{Balance, Kind, Pool, Protected, Target},
 };
 
@@ -30,10 +30,16 @@ pub(super) struct Rules {
     pub(super) balances: Vec<Balance>,
 }
 
+/// A limit of one route, and what this worker counts of it.
+pub(super) struct LimitRule {
+    pub(super) policy: Arc<Policy>,
+    pub(super) counters: Arc<CachePadded<LimitCounters>>,
+}
+
 /// What a worker counts of one route.
 pub(super) struct RouteView {
     pub(super) counters: Arc<CachePadded<RouteCounters>>,
-    pub(super) limits: SmallVec<[Arc<CachePadded<LimitCounters>>; 4]>,
+    pub(super) limits: SmallVec<[Rc<LimitRule>; 4]>,
     /// Headers that a client can neither strip nor say twice.
     pub(super) protected: Protected,
     /// Of its upstream, if it has one.
@@ -97,7 +103,11 @@ impl Rules {
             limits: route
                 .limits
                 .iter()
-                .map(|l| shard.limit(&route.name, &l.policy.limit.name))
+                .map(|used| {
+                    let policy = Arc::clone(&used.policy);
+                    let counters = shard.limit(&route.name, &policy.limit.name);
+                    Rc::new(LimitRule { policy, counters })
+                })
                 .collect(),
             protected: Protected::new(&protected(route, &snapshot.identity.token)),
             upstream: match &route.action {

@@ -7,35 +7,37 @@ use smallvec::SmallVec;
 use super::{Gateway, answer::Draft, context::RequestContext};
 use crate::{
     error::GatewayError,
-    limit::Charge,
-    respond,
-    snapshot::{Ask, Policy},
+    limit::{Admission, Charge},
+    plan::LimitRequests,
+    respond::{self, LimitReport},
+    snapshot::{LimitRequest, Policy},
 };
 
 impl Gateway {
-    /// Tells what `limits` say of the caller whom `looks` are about.
-    pub(super) async fn tell(
+    /// Tells what `limits` say of the caller that `requests` are about.
+    pub(super) async fn quota_status(
         &self,
         limits: &[Arc<Policy>],
-        looks: &[Ask],
+        requests: &LimitRequests,
         context: &mut RequestContext,
     ) -> Result<Draft, GatewayError> {
         // No upstream has seen the token: it makes nobody active.
         context.caller = None;
-        let charges: SmallVec<[Charge<'_>; 4]> = limits
-            .iter()
-            .zip(looks)
-            .map(|(policy, ask)| Charge {
-                limit: policy.limit(ask.tier),
-                key: ask.key,
-                cost: ask.cost,
-            })
-            .collect();
+        let charge = |request: &LimitRequest| {
+            let policy = limits.get(usize::from(request.limit))?;
+            let limit = policy.limit(request.tier);
+            Some(Charge { limit, key: request.key, cost: request.cost })
+        };
+        let charges: SmallVec<[Charge<'_>; 4]> = requests.iter().filter_map(charge).collect();
         let looked = self.store.look(&charges, self.shared.clock.now()).await;
         let verdict = looked.map_err(|_| {
-            context.limit = "unknown";
+            context.admission = Admission::Unknown;
             GatewayError::StoreUnavailable
         })?;
-        Ok(Draft::Reply(respond::status(limits, &verdict)))
+        let reports = charges.iter().zip(&verdict.outcomes);
+        let reports: SmallVec<[LimitReport<'_>; 4]> = reports
+            .map(|(&Charge { limit, cost, .. }, outcome)| LimitReport { limit, cost, outcome })
+            .collect();
+        Ok(Draft::Reply(respond::status(&reports)))
     }
 }

@@ -1,31 +1,67 @@
 //! Who a request is from, for those who only remember whether they have seen it.
 
+use smallvec::SmallVec;
+
 use super::{
-    key::{FALLBACK, KeyHash, Secret, Sink, Subject},
+    key::{FALLBACK, KeyHash, KeyPlan, Part, Secret, Sink, Subject},
     reading::Ambiguous,
     token::{TokenSource, token},
 };
 use crate::framing::Fields;
 
-/// One caller: a keyed hash, and whether an access token stands behind it.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Caller {
-    /// 64 bits of the keyed hash of the token; without one, of the client's address.
-    pub hash: u64,
-    /// Whether there is a token.
-    pub has_token: bool,
+/// The one that a request is from: 64 bits of a keyed hash.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Caller {
+    /// Hashes of its access tokens, one for each source that has one, in the sources' order; at least one.
+    Tokens(SmallVec<[u64; 2]>),
+    /// The hash of the client's address: there is no token.
+    Address(u64),
 }
 
 impl Caller {
     /// Who `subject` is from.
     pub fn of(subject: &Subject<'_>, secret: Secret) -> Result<Self, Ambiguous> {
-        let token = token(subject.token_sources, subject.headers)?;
-        let mut hash = KeyHash::new(secret);
-        match &token {
-            Some(token) => hash.token(token),
-            None => hash.address(FALLBACK, subject),
-        };
-        Ok(Self { hash: hash.finish() as u64, has_token: token.is_some() })
+        let mut tokens = SmallVec::new();
+        for source in subject.token_sources {
+            if let Some(token) = token(std::slice::from_ref(source), subject.headers)? {
+                let mut hash = KeyHash::new(secret);
+                hash.token(&token);
+                let hash = hash.finish() as u64;
+                if !tokens.contains(&hash) {
+                    tokens.push(hash);
+                }
+            }
+        }
+        if tokens.is_empty() {
+            let mut hash = KeyHash::new(secret);
+            hash.address(FALLBACK, subject);
+            return Ok(Self::Address(hash.finish() as u64));
+        }
+        Ok(Self::Tokens(tokens))
+    }
+}
+
+impl KeyPlan {
+    /// The subjects that a request counts as under this key: one for each access token that it has, so
+    /// that a token which is added buys no counter of its own. Where the key has no token, or the
+    /// request at most one, the request itself.
+    pub fn subjects<'r>(
+        &self,
+        subject: &Subject<'r>,
+    ) -> Result<SmallVec<[Subject<'r>; 1]>, Ambiguous> {
+        let mut subjects = SmallVec::new();
+        if subject.token_sources.len() > 1 && self.0.contains(&Part::Token) {
+            for source in subject.token_sources {
+                let token_sources = std::slice::from_ref(source);
+                if token(token_sources, subject.headers)?.is_some() {
+                    subjects.push(Subject { token_sources, ..*subject });
+                }
+            }
+        }
+        if subjects.is_empty() {
+            subjects.push(*subject);
+        }
+        Ok(subjects)
     }
 }
 

@@ -133,7 +133,6 @@ impl Reading {
             reset_at: state.reset_at.max(self.now),
             retry_at: if admitted { None } else { self.retry_at(state, quota, cost) },
             wait: 0,
-            counted: true,
         }
     }
 

@@ -108,7 +108,7 @@ fn decision(state: &State, quota: &Quota, now: Millis, cost: u32) -> Decision {
     let remaining = limit.saturating_sub(used);
     let admitted = u64::from(cost) <= remaining;
     let retry_at = (!admitted && cost <= quota.limit).then_some(reset_at);
-    Decision { admitted, limit, remaining, used, reset_at, retry_at, wait: 0, counted: true }
+    Decision { admitted, limit, remaining, used, reset_at, retry_at, wait: 0 }
 }
 
 #[cfg(test)]

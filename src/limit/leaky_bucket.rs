@@ -104,7 +104,6 @@ fn decision(state: &Horizon, quota: &Quota, now: Millis, cost: u32) -> Decision 
         reset_at: state.reset_at.max(now),
         retry_at: last.filter(|_| !admitted).map(|last| now + (ahead - last).div_ceil(rate)),
         wait: if admitted && cost > 0 { ahead.div_ceil(rate) } else { 0 },
-        counted: true,
     }
 }
 

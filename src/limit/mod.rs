@@ -17,13 +17,13 @@ pub mod sliding_log;
 pub mod sliding_window;
 mod state;
 pub mod token_bucket;
+mod verdict;
 
 pub use acquire::{Back, Fetch, Grant, MAX_AHEAD, Order};
 pub use counts::Counts;
 pub use horizon::Horizon;
 pub use state::State;
-
-use smallvec::SmallVec;
+pub use verdict::{Admission, Decided, Decider, Outcome, Verdict};
 
 /// A point in time, in milliseconds since the Unix epoch.
 pub type Millis = u64;
@@ -224,7 +224,7 @@ pub struct Settlement<'a> {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Change {
     /// Gives back so many units of a charge made at that time, by the clock that decided it
-    /// ([`Verdict::now`]); only what still counts, and never below nothing.
+    /// ([`Decided::at`]); only what still counts, and never below nothing.
     Refund {
         /// When they were charged; of a leaky bucket, when they were to be released: that and
         /// [`Decision::wait`].
@@ -275,49 +275,6 @@ pub struct Decision {
     pub retry_at: Option<Millis>,
     /// How long the gateway holds the admitted request back, in ms: a leaky bucket's delay, else 0.
     pub wait: Millis,
-    /// False when the store could not be asked and the limit's policy is to admit: then nothing is
-    /// known of the caller, and no header may tell anything.
-    pub counted: bool,
-}
-
-/// What all limits of one request say, from one reading at one time.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Verdict {
-    /// Whether every limit that is enforced admits; when not, none has been charged.
-    pub admitted: bool,
-    /// The time of the decision by the clock that decided (Redis' own for Redis); where several did,
-    /// of the first.
-    pub now: Millis,
-    /// Whether limits were decided here because the shared store could not be asked: then they were
-    /// charged here, too. Where several stores decided, whether that is so of any.
-    pub fallback: bool,
-    /// One decision a charge, in the charges' order.
-    pub decisions: SmallVec<[Decision; 2]>,
-    /// Where and when each was made, one a decision; `None` where all were made together.
-    pub origins: Option<Box<[Origin]>>,
-}
-
-/// Where and when a decision was made.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Origin {
-    /// The time, by the clock that decided.
-    pub now: Millis,
-    /// Whether it was made here because the shared store could not be asked.
-    pub fallback: bool,
-}
-
-impl Verdict {
-    /// The verdict on no charge at `now`: admitted.
-    pub fn empty(now: Millis) -> Self {
-        Self { admitted: true, now, fallback: false, decisions: SmallVec::new(), origins: None }
-    }
-
-    /// Where and when the decision at `index` was made.
-    pub fn origin(&self, index: usize) -> Origin {
-        let together = Origin { now: self.now, fallback: self.fallback };
-        let apart = self.origins.as_ref().and_then(|origins| origins.get(index));
-        apart.copied().unwrap_or(together)
-    }
 }
 
 /// The time that counts for a record that was last charged at `seen`, and by how much the record

@@ -216,7 +216,6 @@ impl Reading {
             reset_at,
             retry_at: if admitted { None } else { self.retry_at(state, quota, cost) },
             wait: 0,
-            counted: true,
         }
     }
 
@@ -258,7 +257,6 @@ impl Reading {
             reset_at: state.reset_at,
             retry_at: None,
             wait: 0,
-            counted: true,
         }
     }
 

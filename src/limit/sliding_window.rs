@@ -218,7 +218,6 @@ impl Reading {
             reset_at,
             retry_at,
             wait: 0,
-            counted: true,
         }
     }
 
@@ -248,7 +247,6 @@ impl Reading {
             reset_at: state.reset_at,
             retry_at: None,
             wait: 0,
-            counted: true,
         }
     }
 

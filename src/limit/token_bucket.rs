@@ -105,7 +105,7 @@ fn decision(state: &Horizon, quota: &Quota, now: Millis, cost: u32) -> Decision 
         room.map(|room| now + (owed - room).div_ceil(state.rate()))
     };
     let reset_at = state.reset_at.max(now);
-    Decision { admitted, limit, remaining, used, reset_at, retry_at, wait: 0, counted: true }
+    Decision { admitted, limit, remaining, used, reset_at, retry_at, wait: 0 }
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use crate::{
     identity::{ClientAddress, Secret, Subject, TokenSource},
     limit::Charge,
     route::{Lookup, Params, normalize::normalize},
-    snapshot::{Action, Ask, Route, RouteLimit, Snapshot},
+    snapshot::{Action, LimitRequest, Route, Snapshot},
 };
 
 /// Refuses what is not served, whatever the route.
@@ -131,40 +131,44 @@ impl Matched<'_> {
     }
 }
 
-/// What the request of `subject` asks of each limit of `route`.
+/// What a request asks of its limits, in the limits' order.
+pub type LimitRequests = SmallVec<[LimitRequest; 4]>;
+
+/// What the request of `subject` asks of the limits of `route`.
 #[inline]
-pub fn asks(
+pub fn limit_requests(
     route: &Route,
     subject: &Subject<'_>,
     secret: Secret,
-) -> Result<SmallVec<[Ask; 4]>, GatewayError> {
-    let asks = route.limits.iter().map(|used| used.policy.ask(subject, secret));
-    asks.collect::<Result<_, _>>().map_err(GatewayError::Uncountable)
+) -> Result<LimitRequests, GatewayError> {
+    let mut requests = LimitRequests::new();
+    for (index, used) in route.limits.iter().enumerate() {
+        used.policy
+            .request(index, subject, secret, &mut requests)
+            .map_err(GatewayError::Uncountable)?;
+    }
+    Ok(requests)
 }
 
 /// What the request of `subject` would ask of the limits that `route` tells of; none where it does not.
-pub fn looks(
+pub fn status_requests(
     route: &Route,
     subject: &Subject<'_>,
     secret: Secret,
-) -> Result<Vec<Ask>, GatewayError> {
-    match &route.action {
-        Action::Upstream(_) => Ok(Vec::new()),
-        Action::Status(limits) => {
-            let looks = limits.iter().map(|policy| policy.look(subject, secret));
-            looks.collect::<Result<_, _>>().map_err(GatewayError::Ambiguous)
+) -> Result<LimitRequests, GatewayError> {
+    let mut requests = LimitRequests::new();
+    if let Action::Status(limits) = &route.action {
+        for (index, policy) in limits.iter().enumerate() {
+            policy.peek(index, subject, secret, &mut requests).map_err(GatewayError::Ambiguous)?;
         }
     }
+    Ok(requests)
 }
 
-/// What a request of `route` is charged for what it `asks`.
+/// The limit of `route` that `request` is about, in the caller's tier; none of a request of another route.
 #[inline]
-pub fn charges<'a>(route: &'a Route, asks: &[Ask]) -> SmallVec<[Charge<'a>; 4]> {
-    let limits = route.limits.iter().zip(asks);
-    let charge = |(used, ask): (&'a RouteLimit, &Ask)| Charge {
-        limit: used.policy.limit(ask.tier),
-        key: ask.key,
-        cost: ask.cost,
-    };
-    limits.map(charge).collect()
+pub fn charge<'a>(route: &'a Route, request: &LimitRequest) -> Option<Charge<'a>> {
+    let used = route.limits.get(usize::from(request.limit))?;
+    let limit = used.policy.limit(request.tier);
+    Some(Charge { limit, key: request.key, cost: request.cost })
 }

@@ -13,10 +13,10 @@ use crate::{
     error::GatewayError,
     framing::{Fields, RequestHead, is_origin_form},
     identity::{Secret, TokenSource},
-    limit::{Algorithm, Change, Charge, Millis, Settlement, Verdict},
+    limit::{Algorithm, Change, Charge, Millis, Settlement},
     plan::{self, Asked},
     route::normalize::normalize,
-    snapshot::{Ask, Route, Snapshot},
+    snapshot::{LimitRequest, Policy, Snapshot},
     store::memory::Memory,
 };
 
@@ -50,7 +50,7 @@ pub struct Candidate {
 }
 
 /// What one request asks of its limits, under one configuration after the other.
-pub(super) type Asks = SmallVec<[Ask; 4]>;
+pub(super) type Asks = plan::LimitRequests;
 
 /// One request of a log, as far as it is the same for every configuration.
 pub(super) struct Request<'r> {
@@ -216,14 +216,20 @@ impl Candidate {
             token_sources: request.sources,
         };
         let matched = asked.find(&self.snapshot)?;
-        let own = matched.subject(|subject| plan::asks(matched.route, subject, self.secret))?;
+        let own =
+            matched.subject(|subject| plan::limit_requests(matched.route, subject, self.secret))?;
         asks.extend_from_slice(&own);
         Ok(Outcome::Route(matched.index as u32, own.len() as u32, request.line.status))
     }
 
     /// Charges a request at the virtual time `at`, which never runs back; what it asks stands first in
     /// `asks`, and is taken from there.
-    pub(super) fn decide(&mut self, outcome: Outcome, asks: &mut &[Ask], at: Moment) -> Fate {
+    pub(super) fn decide(
+        &mut self,
+        outcome: Outcome,
+        asks: &mut &[LimitRequest],
+        at: Moment,
+    ) -> Fate {
         let (index, asks, status) = match outcome {
             Outcome::Unasked => return Fate::Unasked,
             Outcome::Unserved(status) => {
@@ -242,11 +248,14 @@ impl Candidate {
             return Fate::Unlimited { route: index };
         }
         self.tick(at.time);
-        let charges = plan::charges(&self.snapshot.routes[index], asks);
+        let route = &self.snapshot.routes[index];
+        let charges: SmallVec<[Charge<'_>; 4]> =
+            asks.iter().filter_map(|request| plan::charge(route, request)).collect();
         let verdict = self.memory.charge(&charges, at.time);
-        let mut refusing = SmallVec::new();
-        for (charge, decision) in charges.iter().zip(&verdict.decisions) {
-            let limit = charge.limit.index;
+        let (mut refusing, mut refunds) = (SmallVec::new(), SmallVec::<[Settlement<'_>; 2]>::new());
+        for ((request, charge), outcome) in asks.iter().zip(&charges).zip(&verdict.outcomes) {
+            let Some(decided) = outcome.decided() else { continue };
+            let (decision, limit) = (&decided.decision, charge.limit.index);
             // A candidate's place is that of the limit that it is tried for.
             if *charge.limit.name == *self.snapshot.limits[limit].limit.name {
                 self.limits[limit].add(decision.admitted, at);
@@ -254,12 +263,18 @@ impl Candidate {
             if !decision.admitted && charge.limit.enforce {
                 refusing.push(limit as u32);
             }
+            let policy = &route.limits[usize::from(request.limit)].policy;
+            if decision.admitted && is_given_back(policy, status) {
+                let change = Change::Refund { charged_at: decided.charged_at(), cost: charge.cost };
+                refunds.push(Settlement { limit: charge.limit, key: charge.key, change });
+            }
         }
         let admitted = verdict.admitted;
         self.routes[index].add(admitted, at);
         if admitted {
-            let owed = refunds(&self.snapshot.routes[index], &charges, &verdict, status);
-            self.memory.settle(&owed, at.time, 1);
+            for refund in &refunds {
+                self.memory.settle(refund, at.time, 1);
+            }
             self.admitted += 1;
             Fate::Admitted { route: index }
         } else {
@@ -279,23 +294,9 @@ impl Candidate {
     }
 }
 
-/// What an answer of this status gives back of the charges that its request was admitted by.
-fn refunds<'c>(
-    route: &Route,
-    charges: &[Charge<'c>],
-    verdict: &Verdict,
-    status: u16,
-) -> SmallVec<[Settlement<'c>; 2]> {
-    let charged = route.limits.iter().zip(charges).zip(&verdict.decisions);
-    let given = charged.filter(|((used, charge), decision)| {
-        // A log does not tell what was in flight at once: as if each had ended before the next.
-        let ended = charge.limit.algorithm == Algorithm::Concurrency;
-        decision.admitted && (ended || used.policy.refund.contains(&status))
-    });
-    given
-        .map(|((_, &Charge { limit, key, cost }), decision)| {
-            let charged_at = verdict.now + decision.wait;
-            Settlement { limit, key, change: Change::Refund { charged_at, cost } }
-        })
-        .collect()
+/// Whether an answer of this status gives back what its request was charged by this limit.
+fn is_given_back(policy: &Policy, status: u16) -> bool {
+    // A log does not tell what was in flight at once: as if each had ended before the next.
+    let ended = policy.limit.algorithm == Algorithm::Concurrency;
+    ended || policy.refund.contains(&status)
 }

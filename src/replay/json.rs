@@ -5,7 +5,7 @@ use std::{borrow::Cow, time::UNIX_EPOCH};
 use serde::Deserialize;
 
 use super::line::{Line, LineFault, shown};
-use crate::limit::Millis;
+use crate::limit::{Admission, Millis};
 
 /// What of a line is read; what else stands in it is passed over.
 #[derive(Deserialize)]
@@ -50,7 +50,7 @@ pub(super) fn parse(line: &[u8]) -> Result<Line<'_>, LineFault> {
             Cow::Owned(path) => Cow::Owned(path.into_bytes()),
         },
         status: written.status,
-        unasked: written.limit == "unasked",
+        unasked: written.limit == Admission::Unasked.label(),
     })
 }
 

@@ -1,5 +1,6 @@
 //! From outcomes to responses: rate-limit headers and problem documents, all from the one decision.
 
+mod limit_report;
 mod problem;
 mod status;
 
@@ -8,11 +9,12 @@ use std::fmt::Write;
 use bytes::Bytes;
 use http::StatusCode;
 
-pub use self::{problem::error, status::status};
+use self::limit_report::Reported;
+pub use self::{limit_report::LimitReport, problem::error, status::status};
 use crate::{
     framing::Fields,
-    limit::{Algorithm, Decision, Limit, Millis, Verdict},
-    snapshot::{Ask, RateHeaders, Route},
+    limit::{Algorithm, Decision, Millis},
+    snapshot::RateHeaders,
     throttle::{POLICY, Turned},
     upstream::Respond,
 };
@@ -61,50 +63,33 @@ impl Replaced {
     }
 }
 
-/// What a verdict is about: a route's limits, and what was asked of each.
-#[derive(Clone, Copy)]
-pub struct Told<'a> {
-    /// The route.
-    pub route: &'a Route,
-    /// What was asked of each of its limits.
-    pub asks: &'a [Ask],
-}
-
-impl<'a> Told<'a> {
-    /// The limits that are enforced and of which something is known, each with its place.
-    fn decisions(self, verdict: &'a Verdict) -> impl Iterator<Item = (usize, &'a Decision)> {
-        let decided = self.route.limits.iter().zip(&verdict.decisions).enumerate();
-        let felt =
-            decided.filter(|(_, (used, decision))| decision.counted && used.policy.limit.enforce);
-        felt.map(|(index, (_, decision))| (index, decision))
-    }
-}
-
-/// Writes what the limits of a route say into an answer's `fields`; says what it stands in place of.
+/// Writes what the limits of a request say into an answer's `fields`; says what it stands in place of.
 /// `cross_origin`: a browser asks for another site, and may read only what it is told it may.
-pub fn rate_headers(
+pub fn rate_headers<'a>(
     fields: &mut Fields,
-    told: Told<'_>,
-    verdict: &Verdict,
+    limits: impl Iterator<Item = LimitReport<'a>> + Clone,
     which: RateHeaders,
     cross_origin: bool,
 ) -> Replaced {
     let replaced = Replaced { x_ratelimit: which.x_ratelimit, draft_11: which.draft_11 };
-    let Some((index, tightest)) = tightest(told, verdict) else {
+    let told = limits.clone().filter_map(LimitReport::told);
+    let Some(tightest) = tightest(told.clone()) else {
         // A limit that only watches says nothing. Where nothing is known, an upstream's numbers are no
         // substitute.
-        let enforced = told.route.limits.iter().any(|used| used.policy.limit.enforce);
+        let mut limits = limits;
+        let enforced = limits.any(|report| report.limit.enforce);
         return if enforced { replaced } else { Replaced::default() };
     };
     if which.x_ratelimit {
-        fields.push_number(LIMIT, tightest.limit);
-        fields.push_number(REMAINING, tightest.remaining);
-        fields.push_number(USED, tightest.used);
-        fields.push_number(RESET, reset(tightest));
-        fields.push(RESOURCE, &*told.route.limits[index].policy.limit.name);
+        let decision = &tightest.decided.decision;
+        fields.push_number(LIMIT, decision.limit);
+        fields.push_number(REMAINING, decision.remaining);
+        fields.push_number(USED, decision.used);
+        fields.push_number(RESET, reset(decision));
+        fields.push(RESOURCE, &*tightest.limit.name);
     }
     if which.draft_11 {
-        draft_headers(fields, told, verdict);
+        draft_headers(fields, told);
     }
     expose(fields, which, cross_origin);
     replaced
@@ -149,26 +134,26 @@ fn expose(fields: &mut Fields, which: RateHeaders, cross_origin: bool) {
 
 /// The limit with the least left, counted in requests of this cost: of those that refuse, the one that
 /// does so longest; of those that leave as many, the one that is reset last.
-fn tightest<'a>(told: Told<'a>, verdict: &'a Verdict) -> Option<(usize, &'a Decision)> {
+fn tightest<'a>(limits: impl Iterator<Item = Reported<'a>>) -> Option<Reported<'a>> {
     let never = Millis::MAX;
-    told.decisions(verdict).min_by_key(|(index, decision)| {
+    limits.min_by_key(|Reported { decided, cost, .. }| {
+        let decision = &decided.decision;
         let retry_at = match decision {
             Decision { admitted: true, .. } => 0,
             Decision { retry_at, .. } => retry_at.unwrap_or(never),
         };
-        let left =
-            decision.remaining / u64::from(told.asks.get(*index).map_or(1, |ask| ask.cost.max(1)));
+        let left = decision.remaining / u64::from((*cost).max(1));
         (decision.admitted, never - retry_at, left, never - decision.reset_at)
     })
 }
 
 /// One item a limit, as the IETF's draft 11 has them.
-fn draft_headers(fields: &mut Fields, told: Told<'_>, verdict: &Verdict) {
+fn draft_headers<'a>(fields: &mut Fields, limits: impl Iterator<Item = Reported<'a>>) {
     let (mut policy, mut state) = (String::new(), String::new());
-    for (index, decision) in told.decisions(verdict) {
-        let limit = &told.route.limits[index].policy.limit;
+    for Reported { limit, decided, .. } in limits {
+        let decision = &decided.decision;
         let (name, window) = (&limit.name, limit.quota.window.div_ceil(1000));
-        let until = decision.reset_at.saturating_sub(verdict.origin(index).now).div_ceil(1000);
+        let until = decision.reset_at.saturating_sub(decided.at).div_ceil(1000);
         let comma = if policy.is_empty() { "" } else { ", " };
         // Writing to a string does not fail.
         let _ = write!(policy, "{comma}\"{name}\";q={};w={window}", decision.limit);
@@ -178,24 +163,14 @@ fn draft_headers(fields: &mut Fields, told: Told<'_>, verdict: &Verdict) {
     fields.push(DRAFT_LIMIT, state);
 }
 
-/// The limits that refuse, and what they say.
-fn refusing<'v>(
-    route: &'v Route,
-    verdict: &'v Verdict,
-) -> impl Iterator<Item = (&'v Limit, &'v Decision, Millis)> {
-    let limits = route.limits.iter().map(|used| &*used.policy.limit);
-    let decisions = limits.zip(&verdict.decisions).enumerate();
-    let timed = decisions.map(|(at, (limit, decision))| (limit, decision, verdict.origin(at).now));
-    timed.filter(|(limit, decision, _)| limit.enforce && !decision.admitted)
-}
-
 /// The whole seconds that a refused client is asked to wait; `None` where no wait would help.
-pub fn retry_after(route: &Route, verdict: &Verdict) -> Option<u64> {
-    refusing(route, verdict)
-        .map(|(limit, decision, now)| match limit.algorithm {
-            // A guess, the shortest: nobody knows when a request ends, and its lease tells nothing of it.
-            Algorithm::Concurrency => decision.retry_at.map(|_| 0),
-            _ => decision.retry_at.map(|retry_at| retry_at.saturating_sub(now)),
+pub fn retry_after<'a>(limits: impl Iterator<Item = LimitReport<'a>>) -> Option<u64> {
+    limits
+        .filter_map(LimitReport::refusing)
+        .map(|Reported { limit, decided, .. }| match limit.algorithm {
+            // A guess, the shortest: when a request ends is not known, and its lease tells nothing of it.
+            Algorithm::Concurrency => decided.decision.retry_at.map(|_| 0),
+            _ => decided.decision.retry_at.map(|retry_at| retry_at.saturating_sub(decided.at)),
         })
         .try_fold(0, |longest: Millis, wait| Some(longest.max(wait?)))
         .map(|wait| wait.div_ceil(1000).max(1))

@@ -2,11 +2,10 @@
 
 use bytes::Bytes;
 use http::Method;
+use smallvec::SmallVec;
 
-use super::{Reply, refusing, retry_after, throttle_retry_after};
-use crate::{
-    error::GatewayError, framing::Fields, limit::Verdict, snapshot::Route, throttle::POLICY,
-};
+use super::{LimitReport, Reply, retry_after, throttle_retry_after};
+use crate::{error::GatewayError, framing::Fields, throttle::POLICY};
 
 const PROBLEM: &str = "application/problem+json";
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
@@ -16,21 +15,25 @@ const STORE_UNAVAILABLE: &str = "urn:tidegate:problem:store-unavailable";
 /// Longer than most documents, so that one allocation holds them.
 const LENGTH: usize = 320;
 
-/// The answer to a request that ended early.
-pub fn error(error: &GatewayError, route: Option<&Route>, request_id: &str) -> Reply {
+/// The answer to a request that ended early; `limits` are those that it was charged by.
+pub fn error<'a>(
+    error: &GatewayError,
+    limits: impl Iterator<Item = LimitReport<'a>> + Clone,
+    request_id: &str,
+) -> Reply {
     let mut fields = Fields::new();
     let status = error.status();
     let mut json = Json(Vec::with_capacity(LENGTH));
-    match (error, route) {
-        (GatewayError::Refused(verdict), Some(route)) => {
-            let retry_after = retry_after(route, verdict);
+    match error {
+        GatewayError::Refused => {
+            let retry_after = retry_after(limits.clone());
             json.begin(QUOTA_EXCEEDED, "Quota exceeded", status.as_u16());
-            json.refusal(route, verdict, retry_after);
+            json.refusal(limits, retry_after);
             if let Some(seconds) = retry_after {
                 fields.push_number("retry-after", seconds);
             }
         }
-        (GatewayError::Throttled(turned), _) => {
+        GatewayError::Throttled(turned) => {
             let seconds = throttle_retry_after(turned);
             json.begin(REDUCED_CAPACITY, "Temporary reduced capacity", status.as_u16());
             json.member("detail", &error.detail());
@@ -40,7 +43,7 @@ pub fn error(error: &GatewayError, route: Option<&Route>, request_id: &str) -> R
             json.number(seconds);
             fields.push_number("retry-after", seconds);
         }
-        (GatewayError::StoreUnavailable, _) => {
+        GatewayError::StoreUnavailable => {
             json.begin(STORE_UNAVAILABLE, "Store unavailable", status.as_u16());
             json.member("detail", &error.detail());
             fields.push_number("retry-after", 1);
@@ -86,11 +89,22 @@ impl Json {
         self.number(u64::from(status));
     }
 
-    fn refusal(&mut self, route: &Route, verdict: &Verdict, retry_after: Option<u64>) {
-        let refusing = || refusing(route, verdict).map(|(limit, ..)| &*limit.name);
+    fn refusal<'a>(
+        &mut self,
+        limits: impl Iterator<Item = LimitReport<'a>> + Clone,
+        retry_after: Option<u64>,
+    ) {
+        let refusing = limits.filter_map(LimitReport::refusing).map(|told| &*told.limit.name);
+        let mut names: SmallVec<[&str; 4]> = SmallVec::new();
+        for name in refusing {
+            // Of several callers that one request counts as, each may be refused.
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
         // The names of limits are letters, digits and a few signs: nothing to escape.
         self.raw(",\"detail\":\"");
-        for (place, name) in refusing().enumerate() {
+        for (place, name) in names.iter().enumerate() {
             self.raw(if place == 0 { "" } else { ", " });
             self.raw(name);
         }
@@ -105,7 +119,7 @@ impl Json {
             }
         }
         self.raw(",\"violated-policies\":[");
-        for (place, name) in refusing().enumerate() {
+        for (place, name) in names.iter().enumerate() {
             self.raw(if place == 0 { "" } else { "," });
             self.string(name);
         }
@@ -159,7 +173,7 @@ mod tests {
     #[test]
     fn any_text_is_json() {
         for id in ["0123abcd", "a\"b\\c", "\u{1}\n", "\u{e9}\u{1f30a}", ""] {
-            let reply = error(&GatewayError::NoRoute, None, id);
+            let reply = error(&GatewayError::NoRoute, std::iter::empty(), id);
             let body: serde_json::Value = serde_json::from_slice(&reply.body).unwrap();
             assert_eq!(body["request-id"], id);
             assert_eq!((&body["status"], &body["title"]), (&404.into(), &"Not Found".into()));
@@ -170,7 +184,7 @@ mod tests {
     #[test]
     fn a_documents_headers_are_its_own() {
         let methods = vec![Method::GET, Method::HEAD];
-        let reply = error(&GatewayError::OtherMethods(methods), None, "id");
+        let reply = error(&GatewayError::OtherMethods(methods), std::iter::empty(), "id");
         assert_eq!(reply.fields.len(), 2);
         assert_eq!(reply.fields.get("allow"), Some(&b"GET, HEAD"[..]));
     }

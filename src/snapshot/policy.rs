@@ -68,9 +68,11 @@ pub enum Whose {
     Networks(Vec<IpNet>),
 }
 
-/// What one request asks of one limit.
+/// What one request asks of one limit of its route.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Ask {
+pub struct LimitRequest {
+    /// The limit's place among those of its route.
+    pub limit: u16,
     /// Who is counted.
     pub key: Key,
     /// What it costs.
@@ -96,20 +98,53 @@ pub enum Uncountable {
 }
 
 impl Policy {
-    /// What the request of `subject` asks of it.
-    pub fn ask(&self, subject: &Subject<'_>, secret: Secret) -> Result<Ask, Uncountable> {
+    /// Adds what the request of `subject` asks of this limit, the `limit`-th of its route, to
+    /// `requests`: once for each caller that it counts as.
+    #[inline]
+    pub fn request(
+        &self,
+        limit: usize,
+        subject: &Subject<'_>,
+        secret: Secret,
+        requests: &mut SmallVec<[LimitRequest; 4]>,
+    ) -> Result<(), Uncountable> {
         let cost = self.cost.asked(subject.headers)?;
-        Ok(Ask { cost, ..self.look(subject, secret)? })
+        self.add(limit, cost, subject, secret, requests).map_err(Uncountable::Ambiguous)
     }
 
-    /// What a request of `subject` would ask of it, if it said nothing of its cost.
-    pub fn look(&self, subject: &Subject<'_>, secret: Secret) -> Result<Ask, Ambiguous> {
-        let key = Key(self.key.key(subject, secret)?);
-        let tier = if self.tiers.is_empty() { None } else { self.tier(subject)? };
-        Ok(Ask { key, cost: self.limit.cost, tier })
+    /// Adds what a request of `subject` would ask of it, if it said nothing of its cost.
+    pub fn peek(
+        &self,
+        limit: usize,
+        subject: &Subject<'_>,
+        secret: Secret,
+        requests: &mut SmallVec<[LimitRequest; 4]>,
+    ) -> Result<(), Ambiguous> {
+        self.add(limit, self.limit.cost, subject, secret, requests)
     }
 
-    /// The limit that decides an [`Ask`] of a caller in `tier`.
+    fn add(
+        &self,
+        limit: usize,
+        cost: u32,
+        subject: &Subject<'_>,
+        secret: Secret,
+        requests: &mut SmallVec<[LimitRequest; 4]>,
+    ) -> Result<(), Ambiguous> {
+        let limit = u16::try_from(limit).unwrap_or(u16::MAX);
+        for subject in self.key.subjects(subject)? {
+            let key = Key(self.key.key(&subject, secret)?);
+            // Two sources may have the same token.
+            if requests.iter().any(|other| other.limit == limit && other.key == key) {
+                continue;
+            }
+            let tier = if self.tiers.is_empty() { None } else { self.tier(&subject)? };
+            requests.push(LimitRequest { limit, key, cost, tier });
+        }
+        Ok(())
+    }
+
+    /// The limit that decides a [`LimitRequest`] of a caller in `tier`.
     pub fn limit(&self, tier: Option<u16>) -> &Arc<Limit> {
         let tier = tier.and_then(|tier| self.tiers.get(usize::from(tier)));
         tier.map_or(&self.limit, |tier| &tier.limit)

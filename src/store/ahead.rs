@@ -21,8 +21,8 @@ use super::{
 use crate::{
     clock::{self, Clock},
     limit::{
-        Change, Charge, Decision, Fetch, Key, Limit, MAX_AHEAD, Millis, Origin, Quota, Reserve,
-        Settlement, Verdict,
+        self, Change, Charge, Decided, Decider, Decision, Fetch, Key, Limit, MAX_AHEAD, Millis,
+        Quota, Reserve, Settlement, Verdict,
     },
 };
 
@@ -61,16 +61,19 @@ pub(super) fn reserves(charge: &Charge<'_>) -> bool {
     charge.limit.reserve != Reserve::Off && (1..=most).contains(&charge.cost)
 }
 
-/// Tells tokens that are kept here as left, in what the store said of these charges: it counts them as
+/// Adds locally leased tokens to `remaining` in what the store said of these charges: it counts them as
 /// used, and this gateway admits from them.
 pub(super) fn tell_tokens(stores: &Stores, charges: &[Charge<'_>], verdict: &mut Verdict) {
     let ticks = stores.clock.ticks();
-    for (at, charge) in charges.iter().enumerate() {
-        if charge.limit.reserve == Reserve::Off || verdict.origin(at).fallback {
+    for (charge, outcome) in charges.iter().zip(&mut verdict.outcomes) {
+        let limit::Outcome::Decided(Decided { decision, by: Decider::Store, .. }) = outcome else {
+            continue;
+        };
+        if charge.limit.reserve == Reserve::Off {
             continue;
         }
         let here = stores.tokens.spendable(charge.limit, charge.key, ticks);
-        if let Some(decision) = verdict.decisions.get_mut(at).filter(|_| here > 0) {
+        if here > 0 {
             decision.remaining = (decision.remaining + u64::from(here)).min(decision.limit);
             decision.used = decision.limit - decision.remaining;
             if decision.remaining >= charge.cost.into() {
@@ -119,10 +122,19 @@ impl Ahead {
     }
 
     /// Takes back a charge of [`Self::take`] or the line that was made at `now`, as long as tokens of
-    /// that time are kept here; else false, and the store has to be told.
-    pub(super) fn take_back(&self, limit: &Limit, key: Key, now: Millis, cost: u32) -> bool {
-        limit.reserve != Reserve::Off
-            && self.desk.give_back(limit, key, now, cost, self.clock.ticks())
+    /// that time are kept here, and tells what holds then; else `None`, and the store has to be told.
+    pub(super) fn take_back(
+        &self,
+        limit: &Limit,
+        key: Key,
+        now: Millis,
+        cost: u32,
+    ) -> Option<Known> {
+        if limit.reserve == Reserve::Off {
+            return None;
+        }
+        let taken = self.desk.give_back(limit, key, now, cost, self.clock.ticks())?;
+        Some((taken.decision(&limit.quota), taken.now))
     }
 
     /// Puts back what was taken for a request that is refused; at the store, where nothing is kept here
@@ -158,16 +170,16 @@ impl Ahead {
     /// Remembers whom the store refused, having been asked at the tick `sent`. Whoever was charged may
     /// have to wait longer than he was told before.
     pub(super) fn hear(&self, charges: &[Charge<'_>], verdict: &Verdict, sent: u64) {
-        for (at, (charge, decision)) in charges.iter().zip(&verdict.decisions).enumerate() {
-            let Origin { now, fallback } = verdict.origin(at);
+        for (charge, outcome) in charges.iter().zip(&verdict.outcomes) {
+            let Some(Decided { decision, at: now, by: Decider::Store }) = outcome.decided() else {
+                continue;
+            };
             if decision.admitted {
                 self.refusals.forget(record(charge.limit, charge.key));
+            } else if !is_twice(charges, charge) {
+                let received = self.clock.ticks();
+                self.refusals.remember(charge, decision, Heard { sent, received, now: *now });
             }
-            if decision.admitted || fallback || is_twice(charges, charge) {
-                continue;
-            }
-            let received = self.clock.ticks();
-            self.refusals.remember(charge, decision, Heard { sent, received, now });
         }
     }
 
@@ -319,14 +331,14 @@ impl Drop for Share {
 }
 
 /// Tokens that were taken for a request with several limits; put back unless the request is admitted.
-pub(super) struct Held<'a, 'c> {
+pub(super) struct LeasedCharges<'a, 'c> {
     ahead: &'a Ahead,
     /// How many of them were here already.
     here: usize,
     taken: SmallVec<[(Charge<'c>, Millis); 2]>,
 }
 
-impl<'a, 'c> Held<'a, 'c> {
+impl<'a, 'c> LeasedCharges<'a, 'c> {
     pub(super) fn new(ahead: &'a Ahead) -> Self {
         Self { ahead, here: 0, taken: SmallVec::new() }
     }
@@ -348,7 +360,7 @@ impl<'a, 'c> Held<'a, 'c> {
     }
 }
 
-impl Drop for Held<'_, '_> {
+impl Drop for LeasedCharges<'_, '_> {
     fn drop(&mut self) {
         for (charge, now) in self.taken.drain(..) {
             self.ahead.put_back(&charge, now);

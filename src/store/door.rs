@@ -12,14 +12,15 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     Failure, StoreError, Stores,
     ahead::{Ahead, Known, Stood, reserves, tell_tokens},
-    fallback,
-    groups::{self, Apart},
-    merge,
+    fallback, merge,
     redis::Worker,
     returns,
+    scatter::{self, Scatter},
     stats::WorkerCounts,
 };
-use crate::limit::{Change, Charge, Millis, OnFailure, Settlement, Verdict};
+use crate::limit::{
+    Change, Charge, Decided, Decider, Millis, OnFailure, Outcome, Settlement, Verdict,
+};
 
 /// How long it may take, beyond what single calls may, to give tokens back when the gateway stops.
 const LEAVING: Duration = Duration::from_secs(1);
@@ -106,8 +107,8 @@ impl Store {
         };
         self.counts.asked();
         let sent = ahead.ticks();
-        let verdict = match groups::common(charges, |charge| worker.place(charge.key)) {
-            None => Box::pin(self.apart(worker).charge(charges, now)).await?,
+        let verdict = match scatter::common(charges, |charge| worker.place(charge.key)) {
+            None => Box::pin(self.scatter(worker).charge(charges, now)).await?,
             Some(place) => match worker.charge(place, charges).await {
                 Ok(verdict) => {
                     self.stores.journal.wake();
@@ -153,61 +154,93 @@ impl Store {
     }
 
     /// For charges that live at several places.
-    fn apart<'a>(&'a self, worker: &'a Arc<Worker>) -> Apart<'a> {
-        Apart { worker, counts: &self.counts, stores: &self.stores }
+    fn scatter<'a>(&'a self, worker: &'a Arc<Worker>) -> Scatter<'a> {
+        Scatter { worker, counts: &self.counts, stores: &self.stores }
     }
 
-    /// Corrects what a request was charged, and tells what holds after it; `None` where nothing was
-    /// corrected in a store. `fallback` is that of the request's verdict: a correction is made where the
-    /// charge was. Nobody has to wait for it: it is over within the store's response timeout, and one
-    /// whose outcome is unknown is never repeated.
+    /// Corrects what a request was charged, and tells what holds after each correction:
+    /// [`Outcome::Unknown`] where none was made. `by` is that of the charges: a correction is made where
+    /// the charge was. It is over within the store's response timeout, and one whose outcome is unknown is
+    /// never repeated.
     pub async fn settle(
         &self,
         settlements: &[Settlement<'_>],
-        fallback: bool,
+        by: Decider,
         now: Millis,
-    ) -> Option<Verdict> {
-        let settled = |settlements: &[Settlement<'_>], gateways| {
-            let decisions = self.stores.memory.settle(settlements, now, gateways);
-            Some(Verdict { fallback, decisions, ..Verdict::empty(now) })
+    ) -> SmallVec<[Outcome; 2]> {
+        match (&self.shared, by) {
+            (None, _) => self.settle_here(settlements, by, now, 1),
+            (Some(_), Decider::Fallback) => {
+                let gateways = self.stores.presence.gateways();
+                let noting = self.stores.noted();
+                for settlement in settlements {
+                    if settlement.limit.on_failure == OnFailure::Local {
+                        noting.settled(settlement, now, gateways);
+                    }
+                }
+                self.settle_here(settlements, by, now, gateways)
+            }
+            (Some(way), Decider::Store) => self.settle_shared(way, settlements).await,
+        }
+    }
+
+    /// Corrects what was charged in this process.
+    fn settle_here(
+        &self,
+        settlements: &[Settlement<'_>],
+        by: Decider,
+        now: Millis,
+        gateways: u32,
+    ) -> SmallVec<[Outcome; 2]> {
+        let settle = |settlement: &Settlement<'_>| {
+            if by == Decider::Fallback && settlement.limit.on_failure != OnFailure::Local {
+                return Outcome::Unknown;
+            }
+            let decision = self.stores.memory.settle(settlement, now, gateways);
+            Outcome::Decided(Decided { decision, at: now, by })
         };
-        if settlements.is_empty() {
-            return None;
-        }
-        let Some(Way { worker, ahead, .. }) = &self.shared else { return settled(settlements, 1) };
-        if fallback {
-            let local = |of: &&Settlement<'_>| of.limit.on_failure == OnFailure::Local;
-            let local: SmallVec<[Settlement<'_>; 4]> =
-                settlements.iter().filter(local).copied().collect();
-            let gateways = self.stores.presence.gateways();
-            let noting = self.stores.noted();
-            local.iter().for_each(|settlement| noting.settled(settlement, now, gateways));
-            return settled(&local, gateways);
-        }
-        let mut kept: SmallVec<[Settlement<'_>; 4]> = SmallVec::new();
-        for settlement in settlements {
+        settlements.iter().map(settle).collect()
+    }
+
+    async fn settle_shared(
+        &self,
+        Way { worker, ahead, .. }: &Way,
+        settlements: &[Settlement<'_>],
+    ) -> SmallVec<[Outcome; 2]> {
+        // A refund of leased tokens stays here; the others go to the store.
+        let here = |settlement: &Settlement<'_>| {
             let Settlement { limit, key, change } = *settlement;
-            if let Change::Refund { charged_at, cost } = change
-                && ahead.take_back(limit, key, charged_at, cost)
-            {
-                continue;
-            }
-            kept.push(*settlement);
-        }
-        let place = worker.place(kept.first()?.key);
-        let settled = if kept.iter().any(|settlement| worker.place(settlement.key) != place) {
-            Box::pin(self.apart(worker).settle(&kept)).await
-        } else {
-            let settled = worker.settle(place, &kept).await;
-            settled.inspect_err(|&failure| self.counts.failed(failure)).ok()
+            let Change::Refund { charged_at, cost } = change else { return None };
+            let (decision, at) = ahead.take_back(limit, key, charged_at, cost)?;
+            Some(Outcome::Decided(Decided { decision, at, by: Decider::Store }))
         };
-        // Who was refused until this moment was perhaps refused before it arrived, and told another time.
-        for Settlement { limit, key, change } in &kept {
-            if settled.is_some() || matches!(change, Change::Refund { .. }) {
-                ahead.forgive(limit, *key);
+        let here: SmallVec<[Option<Outcome>; 4]> = settlements.iter().map(here).collect();
+        let rest = settlements.iter().zip(&here).filter(|(_, outcome)| outcome.is_none());
+        let rest: SmallVec<[Settlement<'_>; 4]> = rest.map(|(settlement, _)| *settlement).collect();
+        let mut settled = self.settle_at_places(worker, &rest).await.into_iter();
+        // A refusal until this moment was perhaps made before it arrived, and told another time.
+        for Settlement { limit, key, .. } in &rest {
+            ahead.forgive(limit, *key);
+        }
+        let outcome = |here: Option<Outcome>| here.or_else(|| settled.next()).unwrap_or_default();
+        here.into_iter().map(outcome).collect()
+    }
+
+    async fn settle_at_places(
+        &self,
+        worker: &Arc<Worker>,
+        settlements: &[Settlement<'_>],
+    ) -> SmallVec<[Outcome; 2]> {
+        let Some(place) = scatter::common(settlements, |s| worker.place(s.key)) else {
+            return Box::pin(self.scatter(worker).settle(settlements)).await;
+        };
+        match worker.settle(place, settlements).await {
+            Ok(verdict) => verdict.outcomes,
+            Err(failure) => {
+                self.counts.failed(failure);
+                settlements.iter().map(|_| Outcome::Unknown).collect()
             }
         }
-        settled
     }
 
     /// What each of these charges would meet by itself now; charges nothing. A record that has expired is
@@ -222,8 +255,8 @@ impl Store {
         let Some(Way { worker, .. }) = self.shared.as_ref().filter(|_| !charges.is_empty()) else {
             return Ok(memory.look(charges, now));
         };
-        let mut verdict = match groups::common(charges, |charge| worker.place(charge.key)) {
-            None => Box::pin(self.apart(worker).look(charges, now)).await?,
+        let mut verdict = match scatter::common(charges, |charge| worker.place(charge.key)) {
+            None => Box::pin(self.scatter(worker).look(charges, now)).await?,
             Some(place) => match worker.look(place, charges).await {
                 Ok(verdict) => verdict,
                 Err(failure) => {
@@ -249,9 +282,8 @@ impl Store {
 }
 
 /// A verdict on one charge, known without waiting.
-fn verdict(charge: &Charge<'_>, (decision, now): Known) -> Verdict {
-    let mut verdict = Verdict::empty(now);
-    verdict.admitted = decision.admitted || !charge.limit.enforce;
-    verdict.decisions.push(decision);
+fn verdict(charge: &Charge<'_>, (decision, at): Known) -> Verdict {
+    let mut verdict = Verdict::empty();
+    verdict.push(Decided { decision, at, by: Decider::Store }, charge.limit.enforce);
     verdict
 }

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::{StoreError, journal::Noting, memory::Memory, stats::WorkerCounts};
-use crate::limit::{Charge, Decision, Limit, Millis, OnFailure, Verdict};
+use crate::limit::{Charge, Limit, Millis, OnFailure, Outcome, Verdict};
 
 /// Decides a request without the shared store, all or nothing over all of its limits: `closed` refuses
 /// the whole, `local` counts here with this gateway's share of the quota, `open` admits. What is charged
@@ -19,11 +19,11 @@ pub(super) fn decide(
     for charge in charges {
         counts.fell_back(charge.limit.on_failure);
     }
-    by_policy(charges, now, |local| {
+    by_policy(charges, |local| {
         let verdict = memory.charge_share(local, now, gateways);
         if let Some(noting) = noting.filter(|_| verdict.admitted) {
-            for (charge, decision) in local.iter().zip(&verdict.decisions) {
-                if decision.admitted {
+            for (charge, outcome) in local.iter().zip(&verdict.outcomes) {
+                if outcome.admitted().is_some() {
                     noting.charged(charge, gateways);
                 }
             }
@@ -39,7 +39,7 @@ pub(super) fn look(
     memory: &Memory,
     gateways: u32,
 ) -> Result<Verdict, StoreError> {
-    by_policy(charges, now, |local| memory.look_share(local, now, gateways))
+    by_policy(charges, |local| memory.look_share(local, now, gateways))
 }
 
 /// What a request would meet that is refused elsewhere: charges nothing, and counts that it was asked.
@@ -58,7 +58,6 @@ pub(super) fn refused(
 
 fn by_policy(
     charges: &[Charge<'_>],
-    now: Millis,
     count: impl FnOnce(&[Charge<'_>]) -> Verdict,
 ) -> Result<Verdict, StoreError> {
     let closes = |limit: &Limit| limit.enforce && limit.on_failure == OnFailure::Closed;
@@ -69,26 +68,10 @@ fn by_policy(
     let is_local = |charge: &&Charge<'_>| charge.limit.on_failure == OnFailure::Local;
     let local: SmallVec<[Charge<'_>; 4]> = charges.iter().filter(is_local).copied().collect();
     let counted = count(&local);
-    let mut decisions = counted.decisions.into_iter();
-    let decided = charges.iter().map(|charge| match charge.limit.on_failure {
-        OnFailure::Local => decisions.next().unwrap_or_else(|| uncounted(charge.limit, now)),
-        OnFailure::Open | OnFailure::Closed => uncounted(charge.limit, now),
+    let mut counted_outcomes = counted.outcomes.into_iter();
+    let outcomes = charges.iter().map(|charge| match charge.limit.on_failure {
+        OnFailure::Local => counted_outcomes.next().unwrap_or_default(),
+        OnFailure::Open | OnFailure::Closed => Outcome::Unknown,
     });
-    let decisions = decided.collect();
-    Ok(Verdict { admitted: counted.admitted, now, fallback: true, decisions, origins: None })
-}
-
-/// Admitted, and nothing is known.
-pub(super) fn uncounted(limit: &Limit, now: Millis) -> Decision {
-    let limit = limit.ceiling();
-    Decision {
-        admitted: true,
-        limit,
-        remaining: limit,
-        used: 0,
-        reset_at: now,
-        retry_at: None,
-        wait: 0,
-        counted: false,
-    }
+    Ok(Verdict { admitted: counted.admitted, outcomes: outcomes.collect() })
 }

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use self::shard::{Ask, Shard};
 use super::record_id;
-use crate::limit::{Charge, Decision, Key, Limit, Millis, Settlement, Verdict};
+use crate::limit::{Charge, Decided, Decider, Decision, Key, Limit, Millis, Settlement, Verdict};
 
 /// The most shards that records are spread over.
 const MAX_SHARDS: usize = 256;
@@ -28,6 +28,14 @@ const TICKS_PER_ROUND: usize = 16;
 
 /// The most slots visited under one lock.
 const SLOTS_PER_LOCK: usize = 1_024;
+
+/// One charge of a request with several, on its way.
+struct Pending {
+    ask: Ask,
+    /// Its cost, and that of those before it on the same record.
+    asked: u32,
+    decision: Option<Decision>,
+}
 
 /// The counters of all limits, in this process's memory.
 pub struct Memory {
@@ -46,67 +54,94 @@ impl Memory {
 
     /// Decides all charges of a request at `now`, and charges all or none.
     pub fn charge(&self, charges: &[Charge<'_>], now: Millis) -> Verdict {
-        self.charge_share(charges, now, 1)
+        self.charge_as(Decider::Store, charges, now, 1)
     }
 
-    /// The same for one of `gateways` that share each quota evenly, none of them losing the odd unit.
+    /// The same in place of a Redis that gave no answer, for one of `gateways` that share each quota
+    /// evenly, none of them losing the odd unit.
     pub fn charge_share(&self, charges: &[Charge<'_>], now: Millis, gateways: u32) -> Verdict {
+        self.charge_as(Decider::Fallback, charges, now, gateways)
+    }
+
+    fn charge_as(
+        &self,
+        by: Decider,
+        charges: &[Charge<'_>],
+        now: Millis,
+        gateways: u32,
+    ) -> Verdict {
         if let [charge] = charges {
             let ask = ask(charge, gateways);
-            let mut verdict = Verdict::empty(now);
+            let mut verdict = Verdict::empty();
             let decision = self.lock(self.shard_of(ask.id)).admit(&ask, now);
-            verdict.admitted = decision.admitted || !ask.enforce;
-            verdict.decisions.push(decision);
+            verdict.push(Decided { decision, at: now, by }, ask.enforce);
             return verdict;
         }
-        let asks: SmallVec<[Ask; 4]> = charges.iter().map(|charge| ask(charge, gateways)).collect();
-        self.charge_all(&asks, now)
+        let mut asks: SmallVec<[Pending; 4]> = charges
+            .iter()
+            .map(|charge| ask(charge, gateways))
+            .map(|ask| Pending { ask, asked: ask.cost, decision: None })
+            .collect();
+        let admitted = self.charge_all(&mut asks, now);
+        let mut verdict = Verdict::empty();
+        for Pending { ask, decision, .. } in asks {
+            if let Some(decision) = decision {
+                verdict.push(Decided { decision, at: now, by }, ask.enforce);
+            }
+        }
+        debug_assert_eq!(verdict.admitted, admitted);
+        verdict
     }
 
-    fn charge_all(&self, asks: &[Ask], now: Millis) -> Verdict {
-        let mut shards: SmallVec<[usize; 4]> = asks.iter().map(|a| self.shard_of(a.id)).collect();
+    /// Decides all, and charges them if every one that is enforced admits; says whether.
+    fn charge_all(&self, charges: &mut [Pending], now: Millis) -> bool {
+        // Two charges on one record: the second is decided on top of the first.
+        for at in 1..charges.len() {
+            let (before, rest) = charges.split_at_mut(at);
+            let same = before.iter().filter(|other| other.ask.id == rest[0].ask.id);
+            rest[0].asked = same.fold(rest[0].ask.cost, |sum, c| sum.saturating_add(c.ask.cost));
+        }
+        let mut shards: SmallVec<[usize; 4]> =
+            charges.iter().map(|charge| self.shard_of(charge.ask.id)).collect();
         shards.sort_unstable();
         shards.dedup();
         let mut locked: SmallVec<[MutexGuard<'_, Shard>; 4]> =
             shards.iter().map(|&shard| self.lock(shard)).collect();
         let place = |id| shards.partition_point(|&shard| shard < self.shard_of(id));
-
-        // Two charges on one record: the second is decided on top of the first.
-        let asked = |at: usize, ask: &Ask| {
-            let before = asks[..at].iter().filter(|other| other.id == ask.id);
-            before.fold(ask.cost, |sum, other| sum.saturating_add(other.cost))
-        };
-        let mut verdict = Verdict::empty(now);
-        for (at, ask) in asks.iter().enumerate() {
-            let decision = locked[place(ask.id)].decide(ask, now, asked(at, ask));
-            verdict.admitted &= decision.admitted || !ask.enforce;
-            verdict.decisions.push(decision);
+        let mut admitted = true;
+        for Pending { ask, asked, decision } in &mut *charges {
+            let decided = locked[place(ask.id)].decide(ask, now, *asked);
+            admitted &= decided.admitted || !ask.enforce;
+            *decision = Some(decided);
         }
-        if verdict.admitted {
-            for (at, (ask, decision)) in asks.iter().zip(&mut verdict.decisions).enumerate() {
+        if admitted {
+            for Pending { ask, asked, decision } in charges {
                 let shard = &mut locked[place(ask.id)];
-                *decision = if decision.admitted {
+                *decision = Some(if decision.is_some_and(|decision| decision.admitted) {
                     shard.charge(ask, now)
                 } else {
-                    Decision { admitted: false, ..shard.decide(ask, now, asked(at, ask)) }
-                };
+                    Decision { admitted: false, ..shard.decide(ask, now, *asked) }
+                });
             }
         }
-        verdict
+        admitted
     }
 
     /// What each of these charges would meet by itself at `now`; charges nothing.
     pub fn look(&self, charges: &[Charge<'_>], now: Millis) -> Verdict {
-        self.look_share(charges, now, 1)
+        self.look_as(Decider::Store, charges, now, 1)
     }
 
-    /// The same for one of `gateways` that share each quota, as in [`Self::charge_share`].
+    /// The same in place of a Redis that gave no answer, as [`Self::charge_share`].
     pub fn look_share(&self, charges: &[Charge<'_>], now: Millis, gateways: u32) -> Verdict {
-        let mut verdict = Verdict::empty(now);
+        self.look_as(Decider::Fallback, charges, now, gateways)
+    }
+
+    fn look_as(&self, by: Decider, charges: &[Charge<'_>], now: Millis, gateways: u32) -> Verdict {
+        let mut verdict = Verdict::empty();
         for ask in charges.iter().map(|charge| ask(charge, gateways)) {
             let decision = self.lock(self.shard_of(ask.id)).decide(&ask, now, ask.cost);
-            verdict.admitted &= decision.admitted || !ask.enforce;
-            verdict.decisions.push(decision);
+            verdict.push(Decided { decision, at: now, by }, ask.enforce);
         }
         verdict
     }
@@ -117,24 +152,14 @@ impl Memory {
         self.lock(self.shard_of(id)).forget(id);
     }
 
-    /// Corrects what a request was charged, in order, and tells what holds after each correction: the
-    /// share of one of `gateways`, as in [`Self::charge_share`].
-    pub fn settle(
-        &self,
-        settlements: &[Settlement<'_>],
-        now: Millis,
-        gateways: u32,
-    ) -> SmallVec<[Decision; 2]> {
-        let settled = settlements.iter().map(|settlement| {
-            let &Settlement { limit, key, change } = settlement;
-            // The share is that of the charge, whatever the correction is.
-            let ask = Ask {
-                cost: change.cost(),
-                ..ask(&Charge { limit, key, cost: limit.cost }, gateways)
-            };
-            self.lock(self.shard_of(ask.id)).settle(&ask, now, change)
-        });
-        settled.collect()
+    /// Corrects what a request was charged, and tells what holds after it: the share of one of
+    /// `gateways`, as in [`Self::charge_share`].
+    pub fn settle(&self, settlement: &Settlement<'_>, now: Millis, gateways: u32) -> Decision {
+        let &Settlement { limit, key, change } = settlement;
+        // The share is that of the charge, whatever the correction is.
+        let ask =
+            Ask { cost: change.cost(), ..ask(&Charge { limit, key, cost: limit.cost }, gateways) };
+        self.lock(self.shard_of(ask.id)).settle(&ask, now, change)
     }
 
     /// Expires a bounded part of the records; a full round takes some ticks. To be called once a

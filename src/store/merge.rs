@@ -76,7 +76,8 @@ async fn merge(worker: &Worker, stores: &Stores) -> bool {
 async fn time(worker: &Worker, of: &Caller, ticks: u64) -> Result<Asked, Failure> {
     let charges = [Charge { limit: &of.limit, key: of.key, cost: 0 }];
     let looked = worker.look(worker.place(of.key), &charges).await?;
-    Ok(Asked { ticks, now: looked.now })
+    let decided = looked.decided(0).ok_or(Failure::Reply)?;
+    Ok(Asked { ticks, now: decided.at })
 }
 
 /// Callers of one place that were taken from the journal; what is left of them goes back.
@@ -134,7 +135,8 @@ impl Pending<'_> {
             Ok(verdict) => {
                 self.journal.count(count, true);
                 self.journal.heard(callers.len());
-                Ok(Asked { ticks, now: verdict.now })
+                let now = verdict.decided(0).map_or(asked.now, |decided| decided.at);
+                Ok(Asked { ticks, now })
             }
             Err(failure) => {
                 self.fail(callers, failure);

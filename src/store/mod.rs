@@ -8,16 +8,16 @@
 mod ahead;
 mod door;
 mod fallback;
-mod groups;
 mod journal;
 pub mod memory;
 mod merge;
+mod multi_limit;
 mod record_id;
 mod redis;
 pub mod refusals;
 pub mod reservation;
 mod returns;
-mod several;
+mod scatter;
 mod stats;
 
 use std::{sync::Arc, time::Duration};
@@ -224,7 +224,7 @@ impl Stores {
         match &self.redis {
             Some(shared) => {
                 let now = self.clock.manual_now().unwrap_or(0);
-                let mut verdict = groups::look_apart(shared, charges, now).await?;
+                let mut verdict = scatter::look_each(shared, charges, now).await?;
                 ahead::tell_tokens(self, charges, &mut verdict);
                 Ok(verdict)
             }

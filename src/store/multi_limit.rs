@@ -1,224 +1,255 @@
-//! Requests with several limits, of which some are decided here: all are charged, or none.
+//! Requests with several limits, of which some are decided in this process: all are charged, or none.
+
+use std::time::Instant;
 
 use smallvec::SmallVec;
 
 use super::{
     Failure, Store, StoreError,
-    ahead::{Ahead, Held, Stood, has_waited, reserves},
-    fallback::uncounted,
+    ahead::{Ahead, LeasedCharges, Queued, Stood, has_waited, reserves},
 };
-use crate::limit::{Change, Charge, Decision, Millis, Origin, Settlement, Verdict};
+use crate::limit::{
+    Change, Charge, Decided, Decider, Decision, Millis, Outcome, Settlement, Verdict,
+};
 
-/// What is known of each charge so far, in the charges' order.
-struct Known<'c> {
-    charges: &'c [Charge<'c>],
-    made: SmallVec<[Option<Made>; 4]>,
+/// One charge of a request, as far as it has come.
+struct Pending<'c> {
+    charge: Charge<'c>,
+    state: State,
 }
 
-/// What is known of one.
+/// What is known of a charge.
 #[derive(Clone, Copy)]
-struct Made {
-    decision: Decision,
-    origin: Origin,
-    /// Whether it was charged, and is to be taken back if the request is refused.
-    charged: bool,
+enum State {
+    /// Not asked yet.
+    Open,
+    /// The store gave no answer.
+    Failed(Failure),
+    /// Decided.
+    Known(Outcome),
 }
 
-impl Made {
-    /// What holds once `cost` was taken back, if it was charged.
-    fn undone(self, cost: u32) -> Decision {
-        let Self { mut decision, .. } = self;
-        if self.charged && decision.admitted && decision.counted {
-            decision.used = decision.used.saturating_sub(cost.into());
-            decision.remaining = decision.limit.saturating_sub(decision.used);
-        }
-        decision
-    }
-}
-
-impl<'c> Known<'c> {
-    fn nothing(charges: &'c [Charge<'c>]) -> Self {
-        Self { charges, made: charges.iter().map(|_| None).collect() }
+impl Pending<'_> {
+    fn is_open(&self) -> bool {
+        matches!(self.state, State::Open)
     }
 
-    fn set(&mut self, at: usize, decision: Decision, now: Millis) {
-        let origin = Origin { now, fallback: false };
-        self.made[at] = Some(Made { decision, origin, charged: decision.admitted });
-    }
-
-    /// Takes over a verdict on the charges at these places.
-    fn adopt(&mut self, places: &[usize], verdict: &Verdict) {
-        for (index, (&at, decision)) in places.iter().zip(&verdict.decisions).enumerate() {
-            let origin = verdict.origin(index);
-            self.made[at] = Some(Made { decision: *decision, origin, charged: verdict.admitted });
+    fn failure(&self) -> Option<Failure> {
+        match self.state {
+            State::Failed(failure) => Some(failure),
+            State::Open | State::Known(_) => None,
         }
     }
 
-    /// Whether a limit that may refuse does.
+    fn outcome(&self) -> Outcome {
+        match self.state {
+            State::Known(outcome) => outcome,
+            State::Open | State::Failed(_) => Outcome::NotCharged,
+        }
+    }
+
+    fn decide(&mut self, decision: Decision, at: Millis) {
+        let decided = Decided { decision, at, by: Decider::Store };
+        self.state = State::Known(Outcome::Decided(decided));
+    }
+
+    /// Whether this limit alone refuses the request.
     fn refuses(&self) -> bool {
-        let made = self.charges.iter().zip(&self.made);
-        made.into_iter().any(|(charge, made)| {
-            made.is_some_and(|made| charge.limit.enforce && !made.decision.admitted)
-        })
+        self.charge.limit.enforce && self.outcome().refused().is_some()
+    }
+}
+
+/// All charges of a request, and what is leased for them.
+struct Request<'a, 'c> {
+    ahead: &'a Ahead,
+    until: Instant,
+    charges: SmallVec<[Pending<'c>; 4]>,
+    leased: LeasedCharges<'a, 'c>,
+}
+
+impl<'a, 'c> Request<'a, 'c> {
+    fn new(ahead: &'a Ahead, charges: &'c [Charge<'c>]) -> Self {
+        let pending = |charge: &Charge<'c>| Pending { charge: *charge, state: State::Open };
+        Self {
+            ahead,
+            until: ahead.until(),
+            charges: charges.iter().map(pending).collect(),
+            leased: LeasedCharges::new(ahead),
+        }
     }
 
-    /// The verdict, in which nothing is told of what was not asked any more.
-    fn verdict(self, now: Millis) -> Verdict {
-        let admitted = !self.refuses();
-        let (mut decisions, mut origins) = (SmallVec::new(), Vec::new());
-        for (charge, made) in self.charges.iter().zip(self.made) {
-            let (decision, origin) = match made {
-                Some(made) if admitted => (made.decision, made.origin),
-                Some(made) => (made.undone(charge.cost), made.origin),
-                None => (uncounted(charge.limit, now), Origin { now, fallback: false }),
-            };
-            decisions.push(decision);
-            origins.push(origin);
+    /// Decides what the leases and the deny cache can; says whether a limit is known to refuse.
+    fn decide_here(&mut self) -> bool {
+        let mut refused = false;
+        for pending in &mut self.charges {
+            let taken = if refused { None } else { self.ahead.take(&pending.charge) };
+            if let Some((decision, at)) = taken {
+                self.leased.add_taken(&pending.charge, at);
+                pending.decide(decision, at);
+            } else if let Some((decision, at)) = self.ahead.refused(&pending.charge) {
+                // Of all that are known to refuse, the longest tells when to come again.
+                refused = true;
+                pending.decide(decision, at);
+            }
         }
-        let now = origins.first().map_or(now, |origin| origin.now);
-        let fallback = origins.iter().any(|origin| origin.fallback);
-        Verdict { admitted, now, fallback, decisions, origins: Some(origins.into()) }
+        refused
+    }
+
+    /// Waits in all queues for leases at once. What has to be asked for stays open.
+    async fn wait_for_leases(&mut self) {
+        let ahead = self.ahead;
+        let queued: SmallVec<[(&mut Pending<'c>, Queued); 4]> = self
+            .charges
+            .iter_mut()
+            .filter(|pending| pending.is_open() && reserves(&pending.charge))
+            .filter_map(|pending| ahead.queue(&pending.charge).map(|queued| (pending, queued)))
+            .collect();
+        for (pending, queued) in queued {
+            match queued.outcome(&pending.charge.limit.quota).await {
+                Stood::Decided((decision, at)) => {
+                    if decision.admitted {
+                        self.leased.add(&pending.charge, at);
+                    }
+                    pending.decide(decision, at);
+                }
+                Stood::Ask => {}
+                Stood::Failed(failure) => pending.state = State::Failed(failure),
+            }
+        }
+    }
+
+    /// The charges that are not decided and did not fail.
+    fn open(&self) -> SmallVec<[Charge<'c>; 4]> {
+        let open = self.charges.iter().filter(|pending| pending.is_open());
+        open.map(|pending| pending.charge).collect()
+    }
+
+    fn is_refused(&self) -> bool {
+        self.charges.iter().any(Pending::refuses)
+    }
+
+    /// The failures, in the charges' order.
+    fn failures(&self) -> impl Iterator<Item = Failure> {
+        self.charges.iter().filter_map(Pending::failure)
+    }
+
+    /// Takes over a verdict on the charges of which `is_meant`, in their order.
+    fn adopt(&mut self, is_meant: impl Fn(&Pending<'c>) -> bool, verdict: Verdict) {
+        let meant = self.charges.iter_mut().filter(|pending| is_meant(pending));
+        for (pending, outcome) in meant.zip(verdict.outcomes) {
+            pending.state = State::Known(outcome);
+        }
+    }
+
+    /// What was charged in this process because Redis gave no answer.
+    fn charged_here(&self) -> SmallVec<[(Charge<'c>, Decided); 2]> {
+        let charged = self.charges.iter().filter_map(|pending| {
+            let outcome = pending.outcome();
+            let decided = outcome.admitted().filter(|decided| decided.by == Decider::Fallback)?;
+            Some((pending.charge, *decided))
+        });
+        charged.collect()
+    }
+
+    /// The verdict; of a refusal it tells what refuses.
+    fn verdict(self) -> Verdict {
+        let admitted = !self.is_refused();
+        let outcomes = self.charges.iter().map(|pending| match pending.outcome() {
+            outcome if admitted || outcome.refused().is_some() => outcome,
+            _ => Outcome::NotCharged,
+        });
+        let verdict = Verdict { admitted, outcomes: outcomes.collect() };
+        if admitted {
+            self.leased.spend();
+        }
+        verdict
     }
 }
 
 impl Store {
-    /// Decides charges of which some may be decided here. Tokens first, which can be put back, then what
-    /// is charged in this process because its fetch failed, then the rest at the store, in one call.
+    /// Decides charges of which some may be decided here: from leases first, which can be put back, then
+    /// what is charged in this process because its fetch failed, then the rest at the store, in one call.
     pub(super) async fn charge_several(
         &self,
         ahead: &Ahead,
         charges: &[Charge<'_>],
         now: Millis,
     ) -> Result<Verdict, StoreError> {
-        let (mut known, mut held) = (Known::nothing(charges), Held::new(ahead));
-        let mut rest: SmallVec<[usize; 4]> = SmallVec::new();
+        let mut request = Request::new(ahead, charges);
+        let until = request.until;
         // Those that only watch tell what becomes of requests that others refuse: the store decides all.
         let watched = charges.iter().any(|charge| !charge.limit.enforce);
-        let until = ahead.until();
-        let mut refused = false;
-        for (at, charge) in charges.iter().enumerate() {
-            let taken = if refused { None } else { ahead.take(charge) };
-            if let Some((decision, then)) = taken {
-                held.add_taken(charge, then);
-                known.set(at, decision, then);
-            } else if let Some((decision, then)) = ahead.refused(charge) {
-                // Of all that are known to refuse, the longest tells when to come again.
-                refused = true;
-                known.set(at, decision, then);
-            } else {
-                rest.push(at);
-            }
-        }
-        if refused {
+        if request.decide_here() {
             if watched {
-                drop(held);
+                drop(request);
                 return self.ask(charges, now).await;
             }
-            return Ok(known.verdict(now));
+            return Ok(request.verdict());
         }
-        if rest.len() == charges.len() && !charges.iter().any(reserves) {
+        if request.charges.iter().all(Pending::is_open) && !charges.iter().any(reserves) {
             return self.ask(charges, now).await;
         }
-        let mut failed = self.stand(ahead, &mut known, &mut held, &mut rest).await;
-        if known.refuses() {
+        request.wait_for_leases().await;
+        request.failures().for_each(|failure| self.counts.failed(failure));
+        let failed = request.failures().next().is_some();
+        let some_open = request.charges.iter().any(Pending::is_open);
+        if request.is_refused() {
             // The rest may have to wait for longer: the store tells of all from one reading.
-            if failed.is_empty() && (watched || !rest.is_empty()) {
-                drop(held);
+            if !failed && (watched || some_open) {
+                drop(request);
                 return self.ask_until(charges, now, until).await;
             }
-            return Ok(known.verdict(now));
+            return Ok(request.verdict());
         }
-        if !failed.is_empty() && has_waited(until) {
-            // It has waited for as long as it may.
-            failed.extend(rest.drain(..).map(|at| (at, Failure::Open)));
+        if failed {
+            self.charge_failed(&mut request, now)?;
         }
-        let local = self.charge_failed(&mut known, &failed, now)?;
-        if !known.refuses() && !rest.is_empty() {
-            let asked: SmallVec<[Charge<'_>; 4]> = rest.iter().map(|&at| charges[at]).collect();
-            match self.ask_until(&asked, now, until).await {
-                Ok(verdict) => known.adopt(&rest, &verdict),
+        let open = request.open();
+        if !request.is_refused() && !open.is_empty() {
+            match self.ask_until(&open, now, until).await {
+                Ok(verdict) => request.adopt(Pending::is_open, verdict),
                 Err(error) => {
-                    self.undo(&local, now).await;
+                    self.undo(&request.charged_here(), now).await;
                     return Err(error);
                 }
             }
         }
-        if known.refuses() {
-            self.undo(&local, now).await;
-        } else {
-            held.spend();
+        if request.is_refused() {
+            self.undo(&request.charged_here(), now).await;
         }
-        Ok(known.verdict(now))
+        Ok(request.verdict())
     }
 
-    /// Stands in all lines at once for what reserves among `rest`, and leaves there what has to be asked
-    /// for. Returns those to which the store gave no answer.
-    async fn stand<'c>(
-        &self,
-        ahead: &Ahead,
-        known: &mut Known<'c>,
-        held: &mut Held<'_, 'c>,
-        rest: &mut SmallVec<[usize; 4]>,
-    ) -> SmallVec<[(usize, Failure); 4]> {
-        let (charges, mut failed) = (known.charges, SmallVec::new());
-        let queued: SmallVec<[_; 4]> = rest
-            .iter()
-            .map(|&at| reserves(&charges[at]).then(|| ahead.queue(&charges[at])).flatten())
-            .collect();
-        let mut places = std::mem::take(rest).into_iter();
-        for (queued, at) in queued.into_iter().zip(&mut places) {
-            let Some(queued) = queued else {
-                rest.push(at);
-                continue;
-            };
-            match queued.outcome(&charges[at].limit.quota).await {
-                Stood::Decided((decision, then)) => {
-                    if decision.admitted {
-                        held.add(&charges[at], then);
-                    }
-                    known.set(at, decision, then);
-                }
-                Stood::Ask => rest.push(at),
-                Stood::Failed(failure) => {
-                    self.counts.failed(failure);
-                    failed.push((at, failure));
-                }
+    /// Decides by their failure policies those to which the store gave no answer.
+    fn charge_failed(&self, request: &mut Request<'_, '_>, now: Millis) -> Result<(), StoreError> {
+        if has_waited(request.until) {
+            // The request has waited for as long as it may.
+            for pending in request.charges.iter_mut().filter(|pending| pending.is_open()) {
+                pending.state = State::Failed(Failure::Open);
             }
         }
-        failed
-    }
-
-    /// Decides by their failure policies those to which the store gave no answer. Returns what it has
-    /// charged in this process.
-    fn charge_failed<'c>(
-        &self,
-        known: &mut Known<'c>,
-        failed: &[(usize, Failure)],
-        now: Millis,
-    ) -> Result<SmallVec<[Charge<'c>; 2]>, StoreError> {
         // If one may have been charged at the store, none is noted.
-        let kind = |&(_, failure): &(usize, Failure)| failure;
         let unknown = |failure: &Failure| !matches!(failure, Failure::Open | Failure::Server);
-        let Some(&(_, first)) = failed.first() else { return Ok(SmallVec::new()) };
-        let failure = failed.iter().map(kind).find(unknown).unwrap_or(first);
-        let places: SmallVec<[usize; 4]> = failed.iter().map(|&(at, _)| at).collect();
+        let Some(first) = request.failures().next() else { return Ok(()) };
+        let failure = request.failures().find(unknown).unwrap_or(first);
+        let failed = |pending: &Pending<'_>| pending.failure().is_some();
         let charges: SmallVec<[Charge<'_>; 4]> =
-            places.iter().map(|&at| known.charges[at]).collect();
+            request.charges.iter().filter(|p| failed(p)).map(|pending| pending.charge).collect();
         let verdict = self.fall_back(&charges, now, failure)?;
-        known.adopt(&places, &verdict);
-        let made = charges.iter().zip(&verdict.decisions);
-        let made = made.filter(|(_, made)| verdict.admitted && made.admitted && made.counted);
-        Ok(made.map(|(charge, _)| *charge).collect())
+        request.adopt(failed, verdict);
+        Ok(())
     }
 
     /// Takes back what was charged in this process for a request that is refused.
-    async fn undo(&self, charged: &[Charge<'_>], now: Millis) {
-        let refund = |&Charge { limit, key, cost }| {
-            let change = Change::Refund { charged_at: now, cost };
-            Settlement { limit, key, change }
-        };
-        let refunds: SmallVec<[Settlement<'_>; 2]> = charged.iter().map(refund).collect();
+    async fn undo(&self, charged: &[(Charge<'_>, Decided)], now: Millis) {
+        let refunds: SmallVec<[Settlement<'_>; 2]> = charged
+            .iter()
+            .map(|&(Charge { limit, key, cost }, decided)| {
+                let change = Change::Refund { charged_at: decided.charged_at(), cost };
+                Settlement { limit, key, change }
+            })
+            .collect();
         // In this process nothing is waited for, and nothing fails.
-        let _ = self.settle(&refunds, true, now).await;
+        let _ = self.settle(&refunds, Decider::Fallback, now).await;
     }
 }

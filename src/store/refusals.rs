@@ -129,7 +129,6 @@ impl Entry {
             reset_at: 0,
             retry_at: None,
             wait: 0,
-            counted: true,
         },
         cost: 0,
     };

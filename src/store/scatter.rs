@@ -19,7 +19,7 @@ use super::{
     redis::{Failure, Place, Shared, Worker},
     stats::WorkerCounts,
 };
-use crate::limit::{Change, Charge, Decision, Key, Limit, Millis, Origin, Settlement, Verdict};
+use crate::limit::{Change, Charge, Key, Limit, Millis, Outcome, Settlement, Verdict};
 
 /// The place that all of these share, if they do.
 pub(super) fn common<T>(items: &[T], place: impl Fn(&T) -> Place) -> Option<Place> {
@@ -28,37 +28,69 @@ pub(super) fn common<T>(items: &[T], place: impl Fn(&T) -> Place) -> Option<Plac
     rest.iter().all(|item| place(item) == first).then_some(first)
 }
 
-/// What lives at one place.
-struct Group<T> {
+/// What came of asking one place, or of asking none.
+type Answer = Result<Verdict, Failure>;
+
+/// One item of a request, the place of its record, and what came of it.
+struct Scattered<T> {
+    item: T,
     place: Place,
-    /// Where the items stand among all, in order.
-    at: SmallVec<[usize; 4]>,
+    outcome: Outcome,
+}
+
+/// What a place is asked.
+struct Part<T> {
+    place: Place,
     items: SmallVec<[T; 4]>,
 }
 
-fn split<T: Copy>(items: &[T], place: impl Fn(&T) -> Place) -> Vec<Group<T>> {
-    let mut groups: Vec<Group<T>> = Vec::new();
-    for (at, item) in items.iter().enumerate() {
-        let place = place(item);
-        let known = groups.iter().position(|group| group.place == place);
-        let known = known.unwrap_or_else(|| {
-            groups.push(Group { place, at: SmallVec::new(), items: SmallVec::new() });
-            groups.len() - 1
-        });
-        groups[known].at.push(at);
-        groups[known].items.push(*item);
+/// The items of a request, in order.
+struct Items<T>(SmallVec<[Scattered<T>; 4]>);
+
+impl<T: Copy> Items<T> {
+    fn new(items: &[T], place: impl Fn(&T) -> Place) -> Self {
+        let scattered =
+            |item: &T| Scattered { item: *item, place: place(item), outcome: Outcome::NotCharged };
+        Self(items.iter().map(scattered).collect())
     }
-    groups
+
+    /// One part for each place, in the order of the places' first items.
+    fn parts(&self) -> Vec<Part<T>> {
+        let mut parts: Vec<Part<T>> = Vec::new();
+        for Scattered { item, place, .. } in &self.0 {
+            match parts.iter_mut().find(|part| part.place == *place) {
+                Some(part) => part.items.push(*item),
+                None => parts.push(Part { place: *place, items: [*item].into_iter().collect() }),
+            }
+        }
+        parts
+    }
+
+    /// Notes the outcomes of those at the places of which `is_meant`, in their order.
+    fn note(
+        &mut self,
+        is_meant: impl Fn(Place) -> bool,
+        outcomes: impl IntoIterator<Item = Outcome>,
+    ) {
+        let meant = self.0.iter_mut().filter(|scattered| is_meant(scattered.place));
+        for (scattered, outcome) in meant.zip(outcomes) {
+            scattered.outcome = outcome;
+        }
+    }
+
+    fn outcomes(self) -> SmallVec<[Outcome; 2]> {
+        self.0.into_iter().map(|scattered| scattered.outcome).collect()
+    }
 }
 
 /// A worker's door where one call does not do.
-pub(super) struct Apart<'a> {
+pub(super) struct Scatter<'a> {
     pub(super) worker: &'a Arc<Worker>,
     pub(super) counts: &'a Arc<CachePadded<WorkerCounts>>,
     pub(super) stores: &'a Stores,
 }
 
-impl Apart<'_> {
+impl Scatter<'_> {
     /// Decides all charges, and charges all or none. Waits once for the response timeout at the most. A
     /// place that gives no decision is decided by its limits' policies alone.
     pub(super) async fn charge(
@@ -66,46 +98,61 @@ impl Apart<'_> {
         charges: &[Charge<'_>],
         now: Millis,
     ) -> Result<Verdict, StoreError> {
-        let groups = split(charges, |charge| self.worker.place(charge.key));
-        let mut answers = self.counted(self.charged(&groups).await);
-        let shared = answers.iter().flatten().all(|verdict| verdict.admitted);
-        let lost = lost(&groups, &answers);
-        let (memory, gateways) = (&self.stores.memory, self.stores.presence.gateways());
-        // If one may have been charged at its place, none is noted.
-        let noting = answers.iter().filter_map(|answer| answer.as_ref().err());
-        let noting = noting.map(|&failure| self.stores.noting(failure));
-        let noting = noting.reduce(Option::and).flatten();
-        let local = if lost.items.is_empty() {
-            Ok(Verdict::empty(now))
-        } else if shared {
-            fallback::decide(&lost.items, now, memory, gateways, self.counts, noting)
-        } else {
-            fallback::refused(&lost.items, now, memory, gateways, self.counts)
-        };
+        let mut items = Items::new(charges, |charge| self.worker.place(charge.key));
+        let mut asked = self.charged(items.parts()).await;
+        let shared = asked.answers().all(|verdict| verdict.admitted);
+        let local = self.decide_lost(&items, &asked, shared, now);
         let admitted = shared && local.as_ref().is_ok_and(|verdict| verdict.admitted);
         if !admitted {
-            for (group, answer) in groups.iter().zip(&mut answers) {
-                if let Ok(verdict) = answer {
-                    self.undo(group, verdict);
-                }
+            asked.undo();
+        }
+        for Asked { part, answer } in asked.parts.drain(..) {
+            if let Some(Ok(verdict)) = answer {
+                items.note(|place| place == part.place, outcomes_of(verdict, admitted));
             }
         }
-        let parts = parts(&groups, answers).chain([(&lost.at, local?)]);
-        Ok(Verdict { admitted, ..merged(charges.len(), parts, now) })
+        let lost = std::mem::take(&mut asked.lost);
+        items.note(|place| lost.contains(&place), outcomes_of(local?, admitted));
+        Ok(Verdict { admitted, outcomes: items.outcomes() })
+    }
+
+    /// Decides by their failure policies the charges whose places gave no decision. `shared`: the others
+    /// admit.
+    fn decide_lost(
+        &self,
+        items: &Items<Charge<'_>>,
+        asked: &AllAsked<'_, '_>,
+        shared: bool,
+        now: Millis,
+    ) -> Result<Verdict, StoreError> {
+        let lost = items.0.iter().filter(|scattered| asked.lost.contains(&scattered.place));
+        let lost: SmallVec<[Charge<'_>; 4]> = lost.map(|scattered| scattered.item).collect();
+        if lost.is_empty() {
+            return Ok(Verdict::empty());
+        }
+        let (memory, gateways) = (&self.stores.memory, self.stores.presence.gateways());
+        if !shared {
+            return fallback::refused(&lost, now, memory, gateways, self.counts);
+        }
+        // If one may have been charged at its place, none is noted.
+        let noting = asked.failures().map(|failure| self.stores.noting(failure));
+        let noting = noting.reduce(Option::and).flatten();
+        fallback::decide(&lost, now, memory, gateways, self.counts, noting)
     }
 
     /// What each place answers. Whoever gives up before all have leaves nothing charged that is known of.
-    async fn charged(&self, groups: &[Group<Charge<'_>>]) -> Vec<Result<Verdict, Failure>> {
-        let told = groups.iter().map(|_| None).collect();
-        let mut answers = Answers { apart: self, groups, told };
-        let asked = groups.iter().zip(0..).map(|(group, at): (_, usize)| async move {
-            (at, self.worker.charge(group.place, &group.items).await)
+    async fn charged<'s, 'c>(&'s self, parts: Vec<Part<Charge<'c>>>) -> AllAsked<'s, 'c> {
+        let parts = parts.into_iter().map(|part| Asked { part, answer: None }).collect();
+        let mut asked = AllAsked { scatter: self, parts, lost: SmallVec::new() };
+        let calls = asked.parts.iter_mut().map(|Asked { part, answer }| async {
+            *answer = Some(self.worker.charge(part.place, &part.items).await);
         });
-        let mut asked: FuturesUnordered<_> = asked.collect();
-        while let Some((at, answer)) = asked.next().await {
-            answers.told[at] = Some(answer);
-        }
-        answers.told.drain(..).flatten().collect()
+        let mut calls: FuturesUnordered<_> = calls.collect();
+        while calls.next().await.is_some() {}
+        drop(calls);
+        asked.failures().for_each(|failure| self.counts.failed(failure));
+        asked.find_lost();
+        asked
     }
 
     /// What each of these charges would meet by itself; charges nothing.
@@ -114,62 +161,63 @@ impl Apart<'_> {
         charges: &[Charge<'_>],
         now: Millis,
     ) -> Result<Verdict, StoreError> {
-        let groups = split(charges, |charge| self.worker.place(charge.key));
-        let asked = groups.iter().map(|group| self.worker.look(group.place, &group.items));
-        let answers = self.counted(join_all(asked).await);
-        let lost = lost(&groups, &answers);
+        let mut items = Items::new(charges, |charge| self.worker.place(charge.key));
+        let parts = items.parts();
+        let answers = join_all(parts.iter().map(|p| self.worker.look(p.place, &p.items))).await;
+        let mut lost: SmallVec<[Charge<'_>; 4]> = SmallVec::new();
+        let mut lost_places: SmallVec<[Place; 4]> = SmallVec::new();
+        for (part, answer) in parts.iter().zip(answers) {
+            match answer {
+                Ok(verdict) => items.note(|place| place == part.place, verdict.outcomes),
+                Err(failure) => {
+                    self.counts.failed(failure);
+                    lost_places.push(part.place);
+                }
+            }
+        }
+        let at_lost = items.0.iter().filter(|scattered| lost_places.contains(&scattered.place));
+        lost.extend(at_lost.map(|scattered| scattered.item));
         let (memory, gateways) = (&self.stores.memory, self.stores.presence.gateways());
-        let local = fallback::look(&lost.items, now, memory, gateways)?;
-        let parts = parts(&groups, answers).chain([(&lost.at, local)]);
-        Ok(merged(charges.len(), parts, now))
+        let local = fallback::look(&lost, now, memory, gateways)?;
+        items.note(|place| lost_places.contains(&place), local.outcomes);
+        Ok(verdict_of(charges, items))
     }
 
-    /// Corrects each at its place; `None` where nothing could be. What could not is not counted in the
-    /// verdict.
-    pub(super) async fn settle(&self, settlements: &[Settlement<'_>]) -> Option<Verdict> {
-        let groups = split(settlements, |settlement| self.worker.place(settlement.key));
-        let asked = groups.iter().map(|group| self.worker.settle(group.place, &group.items));
-        let answers = self.counted(join_all(asked).await);
-        let now = answers.iter().flatten().next()?.now;
-        let mut lost = Verdict::empty(now);
-        let mut at = SmallVec::<[usize; 4]>::new();
-        for (group, _) in groups.iter().zip(&answers).filter(|(_, answer)| answer.is_err()) {
-            at.extend_from_slice(&group.at);
-            let limits = group.items.iter().map(|settlement| settlement.limit);
-            lost.decisions.extend(limits.map(|limit| fallback::uncounted(limit, now)));
+    /// Corrects each at its place; [`Outcome::Unknown`] where that gave no answer.
+    pub(super) async fn settle(&self, settlements: &[Settlement<'_>]) -> SmallVec<[Outcome; 2]> {
+        let mut items = Items::new(settlements, |settlement| self.worker.place(settlement.key));
+        let parts = items.parts();
+        let answers = join_all(parts.iter().map(|p| self.worker.settle(p.place, &p.items))).await;
+        for (part, answer) in parts.iter().zip(answers) {
+            let outcomes = match answer {
+                Ok(verdict) => verdict.outcomes,
+                Err(failure) => {
+                    self.counts.failed(failure);
+                    part.items.iter().map(|_| Outcome::Unknown).collect()
+                }
+            };
+            items.note(|place| place == part.place, outcomes);
         }
-        let parts = parts(&groups, answers).chain([(&at, lost)]);
-        Some(merged(settlements.len(), parts, now))
+        items.outcomes()
     }
 
-    fn counted(&self, answers: Vec<Result<Verdict, Failure>>) -> Vec<Result<Verdict, Failure>> {
-        for failure in answers.iter().filter_map(|answer| answer.as_ref().err()) {
-            self.counts.failed(*failure);
-        }
-        answers
-    }
-
-    /// Gives back what a place has charged, behind the request, and tells in `verdict` what holds then. One
-    /// that does not arrive is counted as a failure, and not repeated: it may have been made.
-    fn undo(&self, group: &Group<Charge<'_>>, verdict: &mut Verdict) {
+    /// Gives back what a place has charged, behind the request. One that does not arrive is counted as a
+    /// failure, and not repeated: it may have been made.
+    fn undo(&self, part: &Part<Charge<'_>>, verdict: &Verdict) {
         if !verdict.admitted {
             return;
         }
         let mut owed: Vec<(Limit, Key, Change)> = Vec::new();
-        for (charge, decision) in group.items.iter().zip(&mut verdict.decisions) {
-            if decision.admitted && charge.cost > 0 {
-                let charged_at = verdict.now + decision.wait;
-                let change = Change::Refund { charged_at, cost: charge.cost };
+        for (charge, outcome) in part.items.iter().zip(&verdict.outcomes) {
+            if let Some(decided) = outcome.admitted().filter(|_| charge.cost > 0) {
+                let change = Change::Refund { charged_at: decided.charged_at(), cost: charge.cost };
                 owed.push((charge.limit.clone(), charge.key, change));
-                let cost = u64::from(charge.cost);
-                decision.remaining = (decision.remaining + cost).min(decision.limit);
-                decision.used = decision.used.saturating_sub(cost);
             }
         }
         if owed.is_empty() {
             return;
         }
-        let (worker, counts, place) = (self.worker.clone(), self.counts.clone(), group.place);
+        let (worker, counts, place) = (self.worker.clone(), self.counts.clone(), part.place);
         let (refusals, clock) = (Arc::clone(&self.stores.refusals), self.stores.clock.clone());
         tokio::spawn(async move {
             let settlements: SmallVec<[Settlement<'_>; 4]> =
@@ -186,89 +234,80 @@ impl Apart<'_> {
     }
 }
 
-/// What places have answered so far. Dropped before all have, it gives back what they have charged.
-struct Answers<'a, 'c> {
-    apart: &'a Apart<'a>,
-    groups: &'a [Group<Charge<'c>>],
-    told: Vec<Option<Result<Verdict, Failure>>>,
+/// One place, and what it has answered so far.
+struct Asked<'c> {
+    part: Part<Charge<'c>>,
+    answer: Option<Answer>,
 }
 
-impl Drop for Answers<'_, '_> {
-    fn drop(&mut self) {
-        for (group, answer) in self.groups.iter().zip(self.told.drain(..)) {
-            if let Some(Ok(mut verdict)) = answer {
-                self.apart.undo(group, &mut verdict);
+/// All places of a request. Dropped before the verdict is made, it gives back what they have charged.
+struct AllAsked<'s, 'c> {
+    scatter: &'s Scatter<'s>,
+    parts: Vec<Asked<'c>>,
+    /// Places that gave no decision.
+    lost: SmallVec<[Place; 4]>,
+}
+
+impl AllAsked<'_, '_> {
+    fn answers(&self) -> impl Iterator<Item = &Verdict> {
+        self.parts.iter().filter_map(|asked| asked.answer.as_ref()?.as_ref().ok())
+    }
+
+    fn failures(&self) -> impl Iterator<Item = Failure> {
+        self.parts.iter().filter_map(|asked| asked.answer.as_ref()?.as_ref().err().copied())
+    }
+
+    fn find_lost(&mut self) {
+        let failed = self.parts.iter().filter(|asked| matches!(asked.answer, Some(Err(_))));
+        self.lost = failed.map(|asked| asked.part.place).collect();
+    }
+
+    /// Gives back what the places have charged.
+    fn undo(&self) {
+        for Asked { part, answer } in &self.parts {
+            if let Some(Ok(verdict)) = answer {
+                self.scatter.undo(part, verdict);
             }
         }
     }
+}
+
+impl Drop for AllAsked<'_, '_> {
+    fn drop(&mut self) {
+        self.undo();
+    }
+}
+
+/// The outcomes of a part of a request; where the whole is refused, only of what refuses.
+fn outcomes_of(verdict: Verdict, admitted: bool) -> impl Iterator<Item = Outcome> {
+    verdict.outcomes.into_iter().map(move |outcome| {
+        if admitted || outcome.refused().is_some() { outcome } else { Outcome::NotCharged }
+    })
 }
 
 fn settlement(limit: &Limit, key: Key, change: Change) -> Settlement<'_> {
     Settlement { limit, key, change }
 }
 
+/// The verdict of looks that were each made by itself.
+fn verdict_of(charges: &[Charge<'_>], items: Items<Charge<'_>>) -> Verdict {
+    let outcomes = items.outcomes();
+    let mut refused = charges.iter().zip(&outcomes);
+    let admitted = !refused.any(|(charge, o)| charge.limit.enforce && o.refused().is_some());
+    Verdict { admitted, outcomes }
+}
+
 /// What each of these charges would meet by itself, for whoever asks seldom: over connections of their own.
-pub(super) async fn look_apart(
+pub(super) async fn look_each(
     shared: &Shared,
     charges: &[Charge<'_>],
     now: Millis,
 ) -> Result<Verdict, Failure> {
-    let groups = split(charges, |charge| shared.place(charge.key));
-    let asked = groups.iter().map(|group| shared.look(group.place, &group.items, now));
-    let answers = join_all(asked).await;
-    if let Some(failure) = answers.iter().find_map(|answer| answer.as_ref().err()) {
-        return Err(*failure);
+    let mut items = Items::new(charges, |charge| shared.place(charge.key));
+    let parts = items.parts();
+    let answers = join_all(parts.iter().map(|p| shared.look(p.place, &p.items, now))).await;
+    for (part, answer) in parts.iter().zip(answers) {
+        items.note(|place| place == part.place, answer?.outcomes);
     }
-    Ok(merged(charges.len(), parts(&groups, answers), now))
-}
-
-/// Those that their places gave no decision to, in the order of places.
-struct Lost<'a> {
-    at: SmallVec<[usize; 4]>,
-    items: SmallVec<[Charge<'a>; 4]>,
-}
-
-fn lost<'a>(groups: &[Group<Charge<'a>>], answers: &[Result<Verdict, Failure>]) -> Lost<'a> {
-    let mut lost = Lost { at: SmallVec::new(), items: SmallVec::new() };
-    for (group, _) in groups.iter().zip(answers).filter(|(_, answer)| answer.is_err()) {
-        lost.at.extend_from_slice(&group.at);
-        lost.items.extend_from_slice(&group.items);
-    }
-    lost
-}
-
-/// What was answered, and what about.
-fn parts<T>(
-    groups: &[Group<T>],
-    answers: Vec<Result<Verdict, Failure>>,
-) -> impl Iterator<Item = (&SmallVec<[usize; 4]>, Verdict)> {
-    let answered = groups.iter().zip(answers);
-    answered.filter_map(|(group, answer)| Some((&group.at, answer.ok()?)))
-}
-
-/// One verdict on all, in their order. `now` is that of a verdict on nothing.
-fn merged<'a>(
-    count: usize,
-    parts: impl Iterator<Item = (&'a SmallVec<[usize; 4]>, Verdict)>,
-    now: Millis,
-) -> Verdict {
-    let mut verdict = Verdict::empty(now);
-    let mut decided: Vec<Option<(Decision, Origin)>> = vec![None; count];
-    let mut together = 0;
-    for (at, part) in parts.filter(|(at, _)| !at.is_empty()) {
-        together += 1;
-        verdict.admitted &= part.admitted;
-        verdict.fallback |= part.fallback;
-        let origin = Origin { now: part.now, fallback: part.fallback };
-        for (at, decision) in at.iter().zip(part.decisions) {
-            if let Some(place) = decided.get_mut(*at) {
-                *place = Some((decision, origin));
-            }
-        }
-    }
-    let decided: Vec<(Decision, Origin)> = decided.into_iter().flatten().collect();
-    verdict.now = decided.first().map_or(now, |(_, origin)| origin.now);
-    verdict.decisions = decided.iter().map(|(decision, _)| *decision).collect();
-    verdict.origins = (together > 1).then(|| decided.iter().map(|(_, origin)| *origin).collect());
-    verdict
+    Ok(verdict_of(charges, items))
 }

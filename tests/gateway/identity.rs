@@ -204,3 +204,37 @@ fn one_connection_may_carry_many_callers() {
         }
     }
 }
+
+/// A token that a client adds to its own buys no counter: each that is present is counted.
+#[test]
+fn of_several_tokens_each_is_counted() {
+    let client = "token: ['header:authorization', 'cookie:session', 'header:x-key']";
+    let gateway = counting("token, path", client);
+    for turn in 1..=20 {
+        let invented = format!("Authorization: Bearer {turn}\r\nCookie: session=mine\r\n");
+        assert_eq!(used(&gateway, &invented), turn, "the cookie's counter is the tightest");
+    }
+    assert_eq!(used(&gateway, "Cookie: session=mine\r\n"), 21);
+    assert_eq!(used(&gateway, "Cookie: session=mine\r\nX-Key: new\r\n"), 22);
+    assert_eq!(used(&gateway, "Authorization: Bearer 7\r\n"), 2, "it was counted, too");
+    let same = "Authorization: one\r\nCookie: session=one\r\nX-Key: one\r\n";
+    assert_eq!(used(&gateway, same), 1, "the same token is counted once");
+    assert_eq!(used(&gateway, same), 2);
+    for _ in 0..78 {
+        used(&gateway, "Cookie: session=mine\r\n");
+    }
+    let refused =
+        get(gateway.address(), "/a?k=1", "Authorization: Bearer fresh\r\nCookie: session=mine\r\n");
+    assert_eq!(refused.status, 429, "an invented token buys nothing");
+    assert_eq!(refused.json()["violated-policies"], serde_json::json!(["caller"]));
+    let fresh = used(&gateway, "Authorization: Bearer fresh\r\n");
+    assert_eq!(fresh, 1, "a refusal charges none of them");
+}
+
+#[test]
+fn a_malformed_token_beside_a_good_one_is_refused() {
+    let client = "token: ['header:authorization', 'cookie:session']";
+    let gateway = counting("token", client);
+    let twice = "Authorization: mine\r\nCookie: session=a; session=b\r\n";
+    assert_eq!(get(gateway.address(), "/a?k=1", twice).status, 400);
+}

@@ -1,3 +1,5 @@
+/// What an answer says of its limits after it has corrected them.
+mod corrections;
 /// What a request costs, said by itself or by its answer.
 mod costs;
 /// Answers that are not charged.

@@ -1,8 +1,9 @@
 use std::sync::Arc;
 
+use crate::verdict::{OutcomesExt as _, VerdictExt as _};
 use tidegate::{
     clock::Clock,
-    limit::{Algorithm, Change, Charge, Decision, Key, Limit, Quota, Settlement},
+    limit::{Algorithm, Change, Charge, Decider, Decision, Key, Limit, Quota, Settlement},
     store::{Store, Stores},
 };
 
@@ -48,19 +49,19 @@ impl Bench {
     async fn ask(&self, cost: u32) -> Decision {
         let verdict = self.store.charge(&[self.charge(cost)], self.clock.now()).await;
         let verdict = verdict.expect("a limit that is local without Redis");
-        assert!(!verdict.fallback, "{}", self.what);
-        verdict.decisions[0]
+        assert!(!verdict.is_fallback(), "{}", self.what);
+        verdict.decision(0)
     }
 
     async fn look(&self) -> Decision {
         let looked = self.store.look(&[self.charge(1)], self.clock.now()).await;
-        looked.expect("a store that answers").decisions[0]
+        looked.expect("a store that answers").decision(0)
     }
 
     async fn settle(&self, change: Change) -> Decision {
         let settlement = [Settlement { limit: &self.limit, key: Key(1), change }];
-        let settled = self.store.settle(&settlement, false, self.clock.now()).await;
-        settled.expect("a store that answers").decisions[0]
+        let settled = self.store.settle(&settlement, Decider::Store, self.clock.now()).await;
+        settled.decision(0)
     }
 
     /// With another quota, as after a reload.
@@ -142,11 +143,11 @@ async fn an_exhausted_narrow_limit_does_not_drain_the_broad_one() {
         for _ in 0..10 {
             assert!(bench.store.charge(&both, NOW).await.unwrap().admitted, "{}", bench.what);
         }
-        let look = async || bench.store.look(&both[..1], NOW).await.unwrap().decisions[0];
+        let look = async || bench.store.look(&both[..1], NOW).await.unwrap().decision(0);
         let before = look().await;
         for _ in 0..1_000 {
             let verdict = bench.store.charge(&both, NOW).await.unwrap();
-            assert!(!verdict.admitted && verdict.decisions[0].admitted, "{}", bench.what);
+            assert!(!verdict.admitted && verdict.outcomes[0].refused().is_none(), "{}", bench.what);
         }
         assert_eq!(look().await, before, "{}", bench.what);
     })
@@ -165,7 +166,7 @@ async fn a_reload_keeps_what_was_used() {
             let limit =
                 Limit { quota: Quota { limit: quota, ..bench.limit.quota }, ..bench.limit.clone() };
             let looks = [Charge { limit: &limit, ..bench.charge(1) }];
-            let after = bench.store.look(&looks, bench.clock.now()).await.unwrap().decisions[0];
+            let after = bench.store.look(&looks, bench.clock.now()).await.unwrap().decision(0);
             if &*bench.limit.name == "leaky" {
                 // Slots are times: of the 48 s that were taken 45.5 are left.
                 let (left, rate) = (45_500_u64, u64::from(quota));

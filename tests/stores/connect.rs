@@ -1,5 +1,6 @@
 use tidegate::clock::Clock;
 
+use crate::verdict::VerdictExt as _;
 use crate::{
     redis_server::RedisServer,
     support::{charge, eventually, limit, stores},
@@ -30,15 +31,15 @@ async fn a_connection_loads_only_the_scripts_that_redis_does_not_know() {
     let first = stores(&redis, Clock::system());
     let workers = [first.worker(), first.worker()];
     for worker in &workers {
-        assert!(!worker.charge(&[charge(&limit, 1)], 0).await.unwrap().fallback);
+        assert!(!worker.charge(&[charge(&limit, 1)], 0).await.unwrap().is_fallback());
     }
     assert_eq!(calls(&redis, "script|load"), 4, "by the first worker");
 
     redis.command::<()>(&["SCRIPT", "FLUSH"]);
-    assert!(!workers[0].charge(&[charge(&limit, 1)], 0).await.unwrap().fallback);
+    assert!(!workers[0].charge(&[charge(&limit, 1)], 0).await.unwrap().is_fallback());
     assert_eq!(calls(&redis, "eval"), 1, "a script that Redis forgot is sent with the call");
     let second = stores(&redis, Clock::system());
-    assert!(!second.worker().charge(&[charge(&limit, 1)], 0).await.unwrap().fallback);
+    assert!(!second.worker().charge(&[charge(&limit, 1)], 0).await.unwrap().is_fallback());
     assert_eq!(calls(&redis, "script|load"), 7, "the three others");
     assert_eq!(calls(&redis, "eval"), 1);
 }
@@ -50,7 +51,7 @@ async fn a_connection_that_died_while_nobody_asked_is_replaced_before_the_next_r
     let worker = stores.worker();
     let limit = limit("idle", 1_000);
     eventually("Redis decides", async || {
-        !worker.charge(&[charge(&limit, 1)], 0).await.unwrap().fallback
+        !worker.charge(&[charge(&limit, 1)], 0).await.unwrap().is_fallback()
     })
     .await;
     let failures = stores.stats().failures;
@@ -63,6 +64,6 @@ async fn a_connection_that_died_while_nobody_asked_is_replaced_before_the_next_r
     })
     .await;
     eventually("it is in use", async || stores.status().is_healthy()).await;
-    assert!(!worker.charge(&[charge(&limit, 1)], 0).await.unwrap().fallback);
+    assert!(!worker.charge(&[charge(&limit, 1)], 0).await.unwrap().is_fallback());
     assert_eq!(stores.stats().failures, failures, "no request has met it");
 }

@@ -1,7 +1,8 @@
+use crate::verdict::OutcomesExt as _;
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use tidegate::{
     clock::Clock,
-    limit::{Algorithm, Change, Charge, Key, Limit, MAX_QUOTA_MILLIS, Quota, Settlement},
+    limit::{Algorithm, Change, Charge, Decider, Key, Limit, MAX_QUOTA_MILLIS, Quota, Settlement},
     store::{Store, Stores, memory::Memory},
 };
 use tokio::runtime::Runtime;
@@ -159,10 +160,11 @@ impl Both<'_> {
             Settlement { limit, key: Key(self.caller + who), change: change(correction) }
         };
         let settlements: Vec<Settlement<'_>> = wanted.iter().map(settlement).collect();
-        let ours = self.memory.settle(&settlements, self.now, 1);
-        let settling = self.store.settle(&settlements, false, self.now);
-        let theirs = self.runtime.block_on(settling).expect("Redis");
-        prop_assert_eq!(ours, theirs.decisions);
+        let ours = settlements.iter().map(|s| self.memory.settle(s, self.now, 1));
+        let ours: Vec<_> = ours.collect();
+        let settling = self.store.settle(&settlements, Decider::Store, self.now);
+        let theirs = self.runtime.block_on(settling);
+        prop_assert_eq!(ours, theirs.decisions());
         Ok(())
     }
 
@@ -242,9 +244,9 @@ fn the_largest_quotas_are_exact_in_lua() {
                     assert_eq!(memory.charge(&charges, clock.now()), theirs);
                     let change = Change::Overdraw { cost: u32::MAX };
                     let settlements = [Settlement { limit: &limit, key: Key(2), change }];
-                    let theirs = store.settle(&settlements, false, 0).await.unwrap();
-                    let ours = memory.settle(&settlements, clock.now(), 1);
-                    assert_eq!(ours, theirs.decisions);
+                    let theirs = store.settle(&settlements, Decider::Store, 0).await;
+                    let ours = memory.settle(&settlements[0], clock.now(), 1);
+                    assert_eq!(ours, theirs.decision(0));
                 }
             }
         }

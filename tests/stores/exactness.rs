@@ -1,5 +1,6 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::verdict::VerdictExt as _;
 use tidegate::{
     clock::Clock,
     limit::{Algorithm, Limit, Quota},
@@ -68,12 +69,12 @@ async fn a_refusal_by_one_limit_charges_none() {
         stores.forget_refusals();
         let verdict = store.charge(&both, 0).await.unwrap();
         assert!(!verdict.admitted);
-        assert_eq!(verdict.decisions[0].remaining, 999);
+        assert_eq!(verdict.decision(0).remaining, 999);
     }
     // What is known is told, and of the other limit nothing.
     let verdict = store.charge(&both, 0).await.unwrap();
-    assert!(!verdict.admitted && !verdict.decisions[0].counted);
-    assert_eq!(verdict.decisions[1].remaining, 0);
+    assert!(!verdict.admitted && !verdict.decided(0).is_some());
+    assert_eq!(verdict.decision(1).remaining, 0);
 }
 
 #[tokio::test]
@@ -82,9 +83,9 @@ async fn redis_own_time_decides_and_comes_back() {
     let (_stores, store) = gateway(&redis);
     let limit = limit("a", 10);
     let verdict = store.charge(&[charge(&limit, 1)], 5).await.unwrap();
-    let off = verdict.now.abs_diff(Clock::system().now());
+    let off = verdict.now().abs_diff(Clock::system().now());
     assert!(off < 5_000, "{off} ms off");
-    assert!(verdict.decisions[0].reset_at > verdict.now);
+    assert!(verdict.decision(0).reset_at > verdict.now());
 }
 
 #[tokio::test]

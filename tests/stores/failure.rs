@@ -1,9 +1,10 @@
 use std::time::{Duration, Instant};
 
+use crate::verdict::{OutcomesExt as _, VerdictExt as _};
 use futures_util::FutureExt;
 use tidegate::{
     clock::{self, Clock},
-    limit::{Change, Charge, Limit, OnFailure, Settlement, Verdict},
+    limit::{Change, Charge, Decider, Limit, OnFailure, Settlement, Verdict},
     store::{Failure, Store, StoreError, Stores, Topology},
 };
 use tokio_util::sync::CancellationToken;
@@ -65,15 +66,15 @@ async fn absent_at_start_each_policy_applies_and_it_recovers() {
     let closed = with_policy("closed", 2, OnFailure::Closed, 2);
 
     let (outcome, took) = timed(&store, &local).await;
-    let decision = outcome.unwrap().decisions[0];
-    assert!(decision.admitted && decision.counted && took < AT_ONCE, "{took:?}");
+    let decision = outcome.unwrap().decision(0);
+    assert!(decision.admitted && took < AT_ONCE, "{took:?}");
     assert!(timed(&store, &local).await.0.unwrap().admitted);
     let refused = timed(&store, &local).await.0.unwrap();
-    assert!(!refused.admitted && refused.decisions[0].retry_at.is_some());
+    assert!(!refused.admitted && refused.decision(0).retry_at.is_some());
 
     for _ in 0..5 {
         let verdict = timed(&store, &open).await.0.unwrap();
-        assert!(verdict.admitted && !verdict.decisions[0].counted);
+        assert!(verdict.admitted && !verdict.decided(0).is_some());
     }
     let outcome = timed(&store, &closed).await.0;
     assert_eq!(outcome, Err(StoreError::Unavailable { limit: 2 }));
@@ -85,7 +86,7 @@ async fn absent_at_start_each_policy_applies_and_it_recovers() {
 
     redis.restart();
     recovered(&stores, &store).await;
-    assert!(timed(&store, &closed).await.0.unwrap().decisions[0].counted);
+    assert!(timed(&store, &closed).await.0.unwrap().decided(0).is_some());
 }
 
 #[tokio::test]
@@ -103,11 +104,12 @@ async fn mixed_policies_stay_all_or_none() {
     assert_eq!(outcome, Err(StoreError::Unavailable { limit: 3 }));
     let verdict = store.charge(&three, now()).await.unwrap();
     assert!(verdict.admitted, "the refusal by the closed limit charged nothing");
-    let counted: Vec<bool> = verdict.decisions.iter().map(|decision| decision.counted).collect();
+    let counted: Vec<bool> =
+        verdict.outcomes.iter().map(|outcome| outcome.decided().is_some()).collect();
     assert_eq!(counted, [false, true, true]);
     assert!(!store.charge(&three, now()).await.unwrap().admitted);
     let verdict = store.charge(&[charge(&broad, 1)], now()).await.unwrap();
-    assert_eq!(verdict.decisions[0].remaining, 8, "the refusal charged nothing");
+    assert_eq!(verdict.decision(0).remaining, 8, "the refusal charged nothing");
 }
 
 #[tokio::test]
@@ -166,11 +168,11 @@ async fn a_forgotten_script_is_loaded_again_unnoticed() {
     let redis = RedisServer::start();
     let (stores, store) = gateway(&redis);
     let limit = limit("script", 10);
-    assert_eq!(timed(&store, &limit).await.0.unwrap().decisions[0].remaining, 9);
+    assert_eq!(timed(&store, &limit).await.0.unwrap().decision(0).remaining, 9);
     let _: String = redis.command(&["SCRIPT", "FLUSH"]);
-    assert_eq!(timed(&store, &limit).await.0.unwrap().decisions[0].remaining, 8);
+    assert_eq!(timed(&store, &limit).await.0.unwrap().decision(0).remaining, 8);
     let _: String = redis.command(&["FLUSHALL"]);
-    assert_eq!(timed(&store, &limit).await.0.unwrap().decisions[0].remaining, 9);
+    assert_eq!(timed(&store, &limit).await.0.unwrap().decision(0).remaining, 9);
     assert_eq!(stores.stats().failures, [0; 5]);
 }
 
@@ -234,7 +236,7 @@ async fn a_share_holds_at_least_one_request() {
     };
     assert!(ask().await.admitted);
     let refused = ask().await;
-    assert!(!refused.admitted && refused.decisions[0].retry_at.is_some());
+    assert!(!refused.admitted && refused.decision(0).retry_at.is_some());
     stop.cancel();
 }
 
@@ -253,23 +255,24 @@ async fn a_correction_waits_no_longer_than_a_charge_and_is_not_repeated() {
     let redis = RedisServer::start();
     let (stores, store) = hasty_gateway(&redis).await;
     let limit = limit("settled", 10);
-    let charged_at = store.charge(&[charge(&limit, 1)], now()).await.unwrap().now;
+    let charged_at = store.charge(&[charge(&limit, 1)], now()).await.unwrap().now();
     let change = Change::Refund { charged_at, cost: 1 };
     let settlements = [Settlement { limit: &limit, key: charge(&limit, 1).key, change }];
-    let settled = store.settle(&settlements, false, now()).await.unwrap();
-    assert_eq!(settled.decisions[0].remaining, 10);
+    let settled = store.settle(&settlements, Decider::Store, now()).await;
+    assert_eq!(settled.decision(0).remaining, 10);
 
     let _: String = redis.command(&["SCRIPT", "FLUSH"]);
-    assert!(store.settle(&settlements, false, now()).await.is_some(), "a forgotten script");
+    let again = store.settle(&settlements, Decider::Store, now()).await;
+    assert!(again.are_made()[0], "a forgotten script");
 
     let failed = || [Failure::Timeout, Failure::Open].map(|kind| failures(&stores, kind));
     let before = failed();
     redis.suspend();
     let start: Instant = clock::instant();
-    assert_eq!(store.settle(&settlements, false, now()).await, None);
+    assert_eq!(store.settle(&settlements, Decider::Store, now()).await.are_made(), [false]);
     assert!(start.elapsed() < IN_TIME);
-    let again = store.settle(&settlements, false, now()).now_or_never();
-    assert_eq!(again, Some(None), "nobody waits");
+    let again = store.settle(&settlements, Decider::Store, now()).now_or_never();
+    assert_eq!(again.map(|settled| settled.are_made()), Some(vec![false]), "nothing waits");
     assert_eq!(failed(), before.map(|count| count + 1), "neither was asked a second time");
     redis.resume();
     recovered(&stores, &store).await;
@@ -281,21 +284,21 @@ async fn a_fallbacks_charge_is_corrected_where_it_was_made() {
     let (stores, store) = gateway(&redis);
     let limit = limit("apart", 10);
     let verdict = store.charge(&[charge(&limit, 1)], now()).await.unwrap();
-    assert!(verdict.fallback && verdict.decisions[0].remaining == 9);
+    assert!(verdict.is_fallback() && verdict.decision(0).remaining == 9);
     redis.restart();
     recovered(&stores, &store).await;
     eventually("Redis has heard", async || {
         let looked = store.look(&[charge(&limit, 1)], now()).await.expect("a local policy");
-        stores.stats().unmerged == 0 && looked.decisions[0].used == 1
+        stores.stats().unmerged == 0 && looked.decision(0).used == 1
     })
     .await;
     let other = store.charge(&[charge(&limit, 1)], now()).await.unwrap();
-    assert!(!other.fallback && other.decisions[0].remaining == 8);
+    assert!(!other.is_fallback() && other.decision(0).remaining == 8);
 
-    let change = Change::Refund { charged_at: verdict.now, cost: 1 };
+    let change = Change::Refund { charged_at: verdict.now(), cost: 1 };
     let settlements = [Settlement { limit: &limit, key: charge(&limit, 1).key, change }];
-    let settled = store.settle(&settlements, verdict.fallback, now()).await.unwrap();
-    assert_eq!(settled.decisions[0].remaining, 10, "of what was counted here");
+    let settled = store.settle(&settlements, Decider::Fallback, now()).await;
+    assert_eq!(settled.decision(0).remaining, 10, "of what was counted here");
     let looked = store.look(&[charge(&limit, 1)], now()).await.unwrap();
-    assert_eq!(looked.decisions[0].remaining, 8, "Redis keeps what it was told");
+    assert_eq!(looked.decision(0).remaining, 8, "Redis keeps what it was told");
 }

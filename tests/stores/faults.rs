@@ -1,3 +1,4 @@
+use crate::verdict::VerdictExt as _;
 use futures_util::future::join_all;
 use tidegate::{
     clock::Clock,
@@ -36,24 +37,24 @@ async fn survived(redis: &RedisServer, number: usize, answer: &str) {
     let store = stores.worker();
     let limit = limit(&format!("fault-{number}"), 1_000);
     let ask = async || store.charge(&[charge(&limit, 1)], 0).await.expect("a local policy");
-    eventually("Redis decides", async || !ask().await.fallback).await;
-    let used = ask().await.decisions[0].used;
+    eventually("Redis decides", async || !ask().await.is_fallback()).await;
+    let used = ask().await.decision(0).used;
 
     refuser.answer(answer);
     let waited = || stores.stats().failures[Failure::Timeout.index()];
     let before = waited();
     let verdict = ask().await;
-    assert!(verdict.fallback && verdict.admitted, "{answer}: {verdict:?}");
+    assert!(verdict.is_fallback() && verdict.admitted, "{answer}: {verdict:?}");
     for _ in 0..100 {
-        assert!(ask().await.fallback, "{answer}: the breaker is open");
+        assert!(ask().await.is_fallback(), "{answer}: the breaker is open");
     }
     assert_eq!(waited(), before, "{answer}: nobody waits");
 
     refuser.pass();
-    eventually("Redis decides again", async || !ask().await.fallback).await;
+    eventually("Redis decides again", async || !ask().await.is_fallback()).await;
     eventually("what passed meanwhile is told", async || {
         // An answer that says nothing may come from a server that has charged.
-        let counted = ask().await.decisions[0].used > used + 100;
+        let counted = ask().await.decision(0).used > used + 100;
         counted || !answer.starts_with('-')
     })
     .await;
@@ -73,14 +74,14 @@ async fn an_evicted_record_is_a_caller_never_seen() {
     let limit = limit("evicted", 3);
     let ask = async || store.charge(&[charge(&limit, 1)], 0).await.expect("Redis decides");
     for left in [2, 1] {
-        assert_eq!(ask().await.decisions[0].remaining, left);
+        assert_eq!(ask().await.decision(0).remaining, left);
     }
     let records: Vec<String> = redis.command(&["KEYS", "*:evicted:*"]);
     let [record] = &records[..] else { panic!("all of a limit is one key: {records:?}") };
     let _: u64 = redis.command(&["DEL", record]);
     let verdict = ask().await;
-    let decision = verdict.decisions[0];
+    let decision = verdict.decision(0);
     assert_eq!((decision.remaining, decision.used), (2, 1));
-    assert!(decision.reset_at > verdict.now, "a window of its own");
+    assert!(decision.reset_at > verdict.now(), "a window of its own");
     assert_eq!(stores.stats().failures, [0; 5]);
 }

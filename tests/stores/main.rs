@@ -41,3 +41,5 @@ mod reset;
 mod support;
 /// Several servers: shards, Cluster, Sentinel; TLS and passwords; how often a lost one is tried.
 mod topology;
+#[path = "../support/verdict.rs"]
+mod verdict;

@@ -1,10 +1,11 @@
 use tidegate::{
     clock::Clock,
-    limit::{Algorithm, Change, Charge, Key, Limit, Quota, Settlement},
+    limit::{Algorithm, Change, Charge, Decider, Key, Limit, Quota, Settlement},
     store::{Failure, Store, Stores},
 };
 use tokio_util::sync::CancellationToken;
 
+use crate::verdict::VerdictExt as _;
 use crate::{
     redis_server::RedisServer,
     support::{charge, eventually, gateway, hasty_gateway, limit},
@@ -54,14 +55,14 @@ async fn regain(stores: &Stores, store: &Store) {
     let other = limit("other", 1_000_000);
     eventually("Redis has heard", async || {
         let verdict = store.charge(&[charge(&other, 98)], now()).await.expect("a local policy");
-        !verdict.fallback && stores.stats().unmerged == 0
+        !verdict.is_fallback() && stores.stats().unmerged == 0
     })
     .await;
 }
 
 async fn used(stores: &Stores, limit: &Limit) -> u64 {
     let looked = stores.look(&[Charge { cost: 0, ..charge(limit, 1) }]).await.expect("Redis");
-    looked.decisions[0].used
+    looked.decision(0).used
 }
 
 #[tokio::test]
@@ -99,7 +100,7 @@ async fn a_refusal_from_before_the_loss_is_not_told_any_more() {
     let dear = [Charge { cost: 5, ..charge(&limit, 1) }];
     let retry_at = async || {
         let verdict = store.charge(&dear, now()).await.expect("a local policy");
-        verdict.decisions[0].retry_at.expect("three are missing")
+        verdict.decision(0).retry_at.expect("three are missing")
     };
     let before = retry_at().await;
     redis.suspend();
@@ -126,7 +127,7 @@ async fn what_was_used_counts_in_a_redis_that_came_back_empty_and_is_told_once()
         let charged_at = now();
         let change = Change::Refund { charged_at, cost: 2 };
         let settlements = [Settlement { limit, key: Key(1), change }];
-        store.settle(&settlements, true, charged_at).await.unwrap();
+        store.settle(&settlements, Decider::Fallback, charged_at).await;
     }
     redis.restart();
     regain(&stores, &store).await;
@@ -177,7 +178,7 @@ async fn many_callers_are_told_in_calls_of_bounded_size() {
     let stats = stores.stats();
     assert!(stats.merged >= 2_000 && stats.merge_drops == 0, "{stats:?}");
     let looked = stores.look(&[charge(&of, 2_999 << 64)]).await.unwrap();
-    assert_eq!(looked.decisions[0].used, 1);
+    assert_eq!(looked.decision(0).used, 1);
     assert_eq!(stats.failures[Failure::Timeout.index()], 0);
 }
 

@@ -3,6 +3,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::verdict::VerdictExt as _;
 use tidegate::{
     clock::{self, Clock},
     limit::{Algorithm, Charge, Key, Limit, OnFailure, Quota, Reserve},
@@ -78,7 +79,7 @@ pub(crate) async fn hasty_gateway(redis: &RedisServer) -> (Arc<Stores>, Store) {
     let limit = limit("there", 1_000_000);
     eventually("Redis decides", async || {
         let charged = store.charge(&[charge(&limit, 97)], Clock::system().now()).await;
-        !charged.expect("a local policy").fallback && stores.stats().unmerged == 0
+        !charged.expect("a local policy").is_fallback() && stores.stats().unmerged == 0
     })
     .await;
     (stores, store)

@@ -6,10 +6,10 @@ use serde::Serialize;
 use super::request::Request;
 use crate::error::GatewayError;
 use crate::framing::{Fields, Length, RequestHead};
-use crate::identity::{AddressSource, Caller, KeyValues, Secret};
-use crate::limit::{Millis, Verdict};
+use crate::identity::{AddressSource, Caller, KeyValues, Secret, Subject};
+use crate::limit::{Admission, Charge, Key, Millis, Outcome};
 use crate::plan::{self, Asked, Matched};
-use crate::respond::{self, Told};
+use crate::respond::{self, LimitReport};
 use crate::snapshot::{Action, Route, Snapshot};
 use crate::store::memory::Memory;
 use crate::upstream::Kind;
@@ -82,43 +82,42 @@ struct KeyStory {
 impl Story {
     /// What the gateway would do with `request` at `now`, step by step as it does.
     pub(super) fn of(snapshot: &Snapshot, request: &Request, now: Millis) -> Self {
-        let mut story = Self { decision: "unasked", ..Self::default() };
-        if let Err((error, route)) = story.follow(snapshot, request, now) {
-            story.refused(&error, route);
+        let mut story = Self { decision: Admission::Unasked.label(), ..Self::default() };
+        if let Err(error) = story.follow(snapshot, request, now) {
+            story.refused(&error, &[]);
         }
         story
     }
 
-    /// Follows the request as far as it comes; the error has the route, where there is one.
-    fn follow<'s>(
+    /// Follows the request as far as it comes.
+    fn follow(
         &mut self,
-        snapshot: &'s Snapshot,
+        snapshot: &Snapshot,
         request: &Request,
         now: Millis,
-    ) -> Result<(), (GatewayError, Option<&'s Route>)> {
-        let early = |error| (error, None);
-        let head = &request.read(snapshot.http.head).map_err(early)?;
+    ) -> Result<(), GatewayError> {
+        let head = &request.read(snapshot.http.head)?;
         self.method = head.method.to_string();
-        plan::screen(head).map_err(early)?;
+        plan::screen(head)?;
         if head.is_about_server() {
-            self.decision = "none";
+            self.decision = Admission::Unlimited.label();
             self.status = Some(200);
             return Ok(());
         }
-        let asked = Asked::read(snapshot, request.peer, head).map_err(early)?;
+        let asked = Asked::read(snapshot, request.peer, head)?;
         self.host = asked.host.to_string();
         self.path = asked.path.to_string();
         self.client = asked.client.ip.to_string();
         self.client_source = asked.client.source.label();
         let matched = asked.find(snapshot).map_err(|error| {
             if matches!(error, GatewayError::NoRoute | GatewayError::OtherMethods(_)) {
-                self.decision = "none";
+                self.decision = Admission::Unlimited.label();
             }
-            early(error)
+            error
         })?;
         let route = &snapshot.routes[matched.index];
         self.route = Some(route.name.to_string());
-        self.routed(snapshot, &matched, head, now).map_err(|error| (error, Some(route)))
+        self.routed(snapshot, &matched, head, now)
     }
 
     fn routed(
@@ -130,37 +129,36 @@ impl Story {
     ) -> Result<(), GatewayError> {
         let route = matched.route;
         self.throttle = route.throttle && snapshot.throttle.is_some();
-        let (caller, asks, looks, values) = matched.subject(|subject| {
-            let values = route.limits.iter().map(|used| used.policy.key.values(subject));
-            let values = values.collect::<Result<Vec<KeyValues>, _>>();
+        let (caller, limits, told) = matched.subject(|subject| {
             (
                 Caller::of(subject, SECRET),
-                plan::asks(route, subject, SECRET),
-                plan::looks(route, subject, SECRET),
-                values,
+                limits_of(route, subject),
+                plan::status_requests(route, subject, SECRET),
             )
         });
         if self.throttle {
             caller.map_err(GatewayError::Ambiguous)?;
         }
-        looks?;
-        let (asks, values) = (asks?, values.map_err(GatewayError::Ambiguous)?);
+        told?;
+        let mut limits = limits?;
         let path = plan::forwarded_path(&self.path, route.strip_prefix.as_deref());
         let forwarded =
             head.query().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
         if matches!(head.body, Length::Known(length) if length > route.max_body) {
             return Err(GatewayError::BodyTooLong);
         }
-        self.decision = "none";
-        if !asks.is_empty() {
-            let charges = plan::charges(route, &asks);
-            let verdict = Memory::new(charges.len()).charge(&charges, now);
-            let told = Told { route, asks: &asks };
-            self.limited(told, values, &verdict);
-            let cross_origin = head.fields.contains("origin");
-            self.rate_headers(snapshot, told, &verdict, cross_origin);
-            if !verdict.admitted {
-                return Err(GatewayError::Refused(Box::new(verdict)));
+        self.decision = Admission::Unlimited.label();
+        if !limits.is_empty() {
+            let admitted = charge(&mut limits, now);
+            let admission = if admitted { Admission::Admitted } else { Admission::Refused };
+            self.decision = admission.label();
+            self.rate_headers(snapshot, &limits, head.fields.contains("origin"));
+            if !admitted {
+                self.refused(&GatewayError::Refused, &limits);
+            }
+            self.limits = limits.into_iter().map(LimitStory::new).collect();
+            if !admitted {
+                return Ok(());
             }
         }
         let upstream = match &route.action {
@@ -182,48 +180,20 @@ impl Story {
         Ok(())
     }
 
-    /// Tells what the limits say of a caller who has used nothing.
-    fn limited(&mut self, told: Told<'_>, values: Vec<KeyValues>, verdict: &Verdict) {
-        self.decision = if verdict.admitted { "admitted" } else { "refused" };
-        let limits = told.route.limits.iter().zip(told.asks).zip(values).zip(&verdict.decisions);
-        self.limits = limits
-            .map(|(((used, ask), values), decision)| {
-                (used.policy.limit(ask.tier), ask, values, decision)
-            })
-            .map(|(limit, ask, values, decision)| LimitStory {
-                name: limit.name.to_string(),
-                algorithm: limit.algorithm.tag(),
-                quota: limit.quota.limit,
-                window_ms: limit.quota.window,
-                cost: ask.cost,
-                tier: ask.tier,
-                enforced: limit.enforce,
-                key: values
-                    .parts
-                    .into_iter()
-                    .map(|value| KeyStory { part: value.part, value: value.value })
-                    .collect(),
-                fallback: values.fallback.map(|address| address.to_string()),
-                admitted: decision.admitted,
-                remaining: decision.remaining,
-            })
-            .collect();
-    }
-
     fn rate_headers(
         &mut self,
         snapshot: &Snapshot,
-        told: Told<'_>,
-        verdict: &Verdict,
+        limits: &[ExplainedLimit<'_>],
         cross_origin: bool,
     ) {
         let mut fields = Fields::new();
-        respond::rate_headers(&mut fields, told, verdict, snapshot.headers, cross_origin);
+        let reports = limits.iter().map(ExplainedLimit::report);
+        respond::rate_headers(&mut fields, reports, snapshot.headers, cross_origin);
         self.add_headers(&fields);
     }
 
-    fn refused(&mut self, error: &GatewayError, route: Option<&Route>) {
-        let reply = respond::error(error, route, "");
+    fn refused(&mut self, error: &GatewayError, limits: &[ExplainedLimit<'_>]) {
+        let reply = respond::error(error, limits.iter().map(ExplainedLimit::report), "");
         self.status = Some(reply.status.as_u16());
         self.reason = Some(error.detail());
         self.add_headers(&reply.fields);
@@ -269,7 +239,72 @@ impl Story {
     }
 }
 
+/// One limit of the route as this request meets it.
+struct ExplainedLimit<'s> {
+    charge: Charge<'s>,
+    tier: Option<u16>,
+    values: KeyValues,
+    outcome: Outcome,
+}
+
+impl ExplainedLimit<'_> {
+    fn report(&self) -> LimitReport<'_> {
+        LimitReport { limit: self.charge.limit, cost: self.charge.cost, outcome: &self.outcome }
+    }
+}
+
+/// The limits of `route`, once for each caller that the request counts as.
+fn limits_of<'s>(
+    route: &'s Route,
+    subject: &Subject<'_>,
+) -> Result<Vec<ExplainedLimit<'s>>, GatewayError> {
+    let mut limits = Vec::new();
+    for request in plan::limit_requests(route, subject, SECRET)? {
+        let Some(charge) = plan::charge(route, &request) else { continue };
+        let key = &route.limits[usize::from(request.limit)].policy.key;
+        for subject in key.subjects(subject).map_err(GatewayError::Ambiguous)? {
+            let own = key.key(&subject, SECRET).map_err(GatewayError::Ambiguous)?;
+            if Key(own) == request.key {
+                let values = key.values(&subject).map_err(GatewayError::Ambiguous)?;
+                let (tier, outcome) = (request.tier, Outcome::NotCharged);
+                limits.push(ExplainedLimit { charge, tier, values, outcome });
+                break;
+            }
+        }
+    }
+    Ok(limits)
+}
+
+/// Charges a caller that has used nothing; says whether all limits admit.
+fn charge(limits: &mut [ExplainedLimit<'_>], now: Millis) -> bool {
+    let charges: Vec<Charge<'_>> = limits.iter().map(|limit| limit.charge).collect();
+    let verdict = Memory::new(charges.len()).charge(&charges, now);
+    for (limit, outcome) in limits.iter_mut().zip(verdict.outcomes) {
+        limit.outcome = outcome;
+    }
+    verdict.admitted
+}
+
 impl LimitStory {
+    fn new(explained: ExplainedLimit<'_>) -> Self {
+        let ExplainedLimit { charge: Charge { limit, cost, .. }, tier, values, outcome } =
+            explained;
+        let parts = values.parts.into_iter();
+        Self {
+            name: limit.name.to_string(),
+            algorithm: limit.algorithm.tag(),
+            quota: limit.quota.limit,
+            window_ms: limit.quota.window,
+            cost,
+            tier,
+            enforced: limit.enforce,
+            key: parts.map(|value| KeyStory { part: value.part, value: value.value }).collect(),
+            fallback: values.fallback.map(|address| address.to_string()),
+            admitted: outcome.admitted().is_some(),
+            remaining: outcome.decided().map_or(0, |decided| decided.decision.remaining),
+        }
+    }
+
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { name, algorithm, quota, cost, .. } = self;
         let window = humantime::format_duration(std::time::Duration::from_millis(self.window_ms));

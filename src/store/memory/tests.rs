@@ -94,8 +94,11 @@ fn a_refusal_by_one_limit_charges_none() {
     for _ in 0..1_000 {
         let verdict = store.charge(&both, NOW);
         assert!(!verdict.admitted);
-        assert!(verdict.decisions[0].admitted && !verdict.decisions[1].admitted);
-        assert_eq!(verdict.decisions[0].remaining, 999);
+        assert!(
+            verdict.decided(0).unwrap().decision.admitted
+                && !verdict.decided(1).unwrap().decision.admitted
+        );
+        assert_eq!(verdict.decided(0).unwrap().decision.remaining, 999);
     }
 }
 
@@ -104,9 +107,12 @@ fn two_limits_that_count_the_same_key_keep_two_records() {
     let (one, other) = (limit("one", 5), limit("other", 5));
     let store = Memory::new(1_000);
     for expected in (0..5).rev() {
-        assert_eq!(store.charge(&[charge(&one, 1)], NOW).decisions[0].remaining, expected);
+        assert_eq!(
+            store.charge(&[charge(&one, 1)], NOW).decided(0).unwrap().decision.remaining,
+            expected
+        );
     }
-    assert_eq!(store.charge(&[charge(&other, 1)], NOW).decisions[0].remaining, 4);
+    assert_eq!(store.charge(&[charge(&other, 1)], NOW).decided(0).unwrap().decision.remaining, 4);
 }
 
 #[test]
@@ -115,9 +121,19 @@ fn one_record_charged_twice_by_a_request_counts_both_or_none() {
     let store = Memory::new(1_000);
     let twice = [charge(&limit, 1), charge(&limit, 1)];
     let verdict = store.charge(&twice, NOW);
-    assert_eq!((verdict.decisions[0].remaining, verdict.decisions[1].remaining), (2, 1));
+    assert_eq!(
+        (
+            verdict.decided(0).unwrap().decision.remaining,
+            verdict.decided(1).unwrap().decision.remaining
+        ),
+        (2, 1)
+    );
     let verdict = store.charge(&twice, NOW);
-    assert!(!verdict.admitted && verdict.decisions[0].admitted && !verdict.decisions[1].admitted);
+    assert!(
+        !verdict.admitted
+            && verdict.decided(0).unwrap().decision.admitted
+            && !verdict.decided(1).unwrap().decision.admitted
+    );
     assert!(store.charge(&[charge(&limit, 1)], NOW).admitted, "the refusal charged nothing");
 }
 
@@ -177,7 +193,8 @@ fn a_flood_of_made_up_keys_evicts_itself_and_spares_the_caller_near_his_limit() 
     assert_eq!(store.len(), 2_000);
     assert_eq!(store.evictions(), 100_000 + 20 - 2_000);
     for n in 0..20 {
-        let decision = store.charge(&[charge(&limit, key(1_000_000 + n))], NOW).decisions[0];
+        let decision =
+            store.charge(&[charge(&limit, key(1_000_000 + n))], NOW).decided(0).unwrap().decision;
         assert_eq!(decision.used, 91);
     }
 }
@@ -203,9 +220,9 @@ fn a_changed_quota_keeps_what_was_used() {
         store.charge(&[charge(&before, 1)], NOW);
     }
     let verdict = store.charge(&[charge(&lowered, 1)], NOW);
-    assert_eq!((verdict.admitted, verdict.decisions[0].used), (false, 8));
+    assert_eq!((verdict.admitted, verdict.decided(0).unwrap().decision.used), (false, 8));
     let verdict = store.charge(&[charge(&raised, 1)], NOW);
-    assert_eq!((verdict.admitted, verdict.decisions[0].remaining), (true, 11));
+    assert_eq!((verdict.admitted, verdict.decided(0).unwrap().decision.remaining), (true, 11));
 }
 
 #[test]

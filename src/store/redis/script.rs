@@ -2,13 +2,11 @@
 
 use std::sync::LazyLock;
 
-use redis::{Cmd, Pipeline};
-use smallvec::SmallVec;
-
 use crate::limit::{
-    Algorithm, Change, Charge, Decision, Fetch, Grant, Key, Limit, Millis, Quota, Settlement,
-    Verdict,
+    Algorithm, Change, Charge, Decided, Decider, Decision, Fetch, Grant, Key, Limit, Millis, Quota,
+    Settlement, Verdict,
 };
+use redis::{Cmd, Pipeline};
 
 /// What stands before each script that reads records: the algorithms, and how records are read and
 /// written. A new algorithm is one line here.
@@ -215,19 +213,13 @@ pub(super) fn verdict<'a>(
     if fields.len() != limits.len() * FIELDS {
         return None;
     }
-    let (mut decisions, mut admits) = (SmallVec::new(), true);
+    let at = u64::try_from(now).ok()?;
+    let mut verdict = Verdict::empty();
     for (limit, fields) in limits.zip(fields.chunks_exact(FIELDS)) {
         let decision = decision(limit, fields)?;
-        admits &= decision.admitted || !limit.enforce;
-        decisions.push(decision);
+        verdict.push(Decided { decision, at, by: Decider::Store }, limit.enforce);
     }
-    Some(Verdict {
-        admitted: admits,
-        now: u64::try_from(now).ok()?,
-        fallback: false,
-        decisions,
-        origins: None,
-    })
+    Some(verdict)
 }
 
 /// What a reply to [`Scripts::acquire`] says, and the time by the server's clock; `None` if it is not
@@ -255,6 +247,5 @@ fn decision(limit: &Limit, fields: &[i64]) -> Option<Decision> {
         // Negative: admitted, or never.
         retry_at: u64::try_from(retry_at).ok(),
         wait: u64::try_from(wait).ok()?,
-        counted: true,
     })
 }

@@ -35,7 +35,6 @@ fn refusal(limit: u32, used: u64, retry_at: Millis) -> Decision {
         reset_at: retry_at,
         retry_at: Some(retry_at),
         wait: 0,
-        counted: true,
     }
 }
 

@@ -46,9 +46,17 @@ impl<W: Waiter, A: Atomics> Desk<W, A> {
     }
 
     /// Gives back what was taken here at `now` ([`Taken::now`]), as [`Entry::give_back`]: where it
-    /// returns false, the store has to be told.
-    pub fn give_back(&self, limit: &Limit, key: Key, now: Millis, cost: u32, ticks: u64) -> bool {
-        self.entry(limit, key).is_some_and(|entry| entry.give_back(now, cost, ticks))
+    /// gives none, the store has to be told.
+    pub fn give_back(
+        &self,
+        limit: &Limit,
+        key: Key,
+        now: Millis,
+        cost: u32,
+        ticks: u64,
+    ) -> Option<Taken> {
+        let entry = self.entry(limit, key)?;
+        entry.give_back(now, cost, ticks).then(|| entry.told().taken(ticks, entry.spendable(ticks)))
     }
 
     /// Stands in line at `ticks`, after [`Self::take`] gave nothing. [`Joined::Gone`] if the book is full:

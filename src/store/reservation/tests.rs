@@ -85,7 +85,6 @@ fn reply(tokens: u32, remaining: u64, ticks: u64) -> Reply {
         reset_at: START + 7_000,
         retry_at: (tokens == 0).then_some(START + 6_000),
         wait: 0,
-        counted: true,
     };
     let end = if tokens > 0 { (now / 1_000 + 1) * 1_000 } else { 0 };
     Reply { grant: Grant { tokens, end, decision }, now, sent: ticks, received: ticks }

@@ -72,7 +72,6 @@ impl Taken {
             reset_at: self.reset_at,
             retry_at: None,
             wait: 0,
-            counted: true,
         }
     }
 }

@@ -13,11 +13,12 @@ mod together;
 /// Redis lost while tokens are here.
 mod without;
 
+use crate::verdict::{OutcomesExt as _, VerdictExt as _};
 use std::sync::Arc;
 
 use tidegate::{
     clock::Clock,
-    limit::{Change, Charge, Decision, Key, Limit, Reserve, Settlement, Verdict},
+    limit::{Change, Charge, Decider, Decision, Key, Limit, Reserve, Settlement, Verdict},
     store::{Store, Stores},
 };
 
@@ -52,14 +53,14 @@ impl Gateway {
     }
 
     async fn cost(&self, limit: &Limit, cost: u32) -> Decision {
-        self.ask(&[Charge { cost, ..charge(limit, 1) }]).await.decisions[0]
+        self.ask(&[Charge { cost, ..charge(limit, 1) }]).await.decision(0)
     }
 
-    /// Gives a unit back that was charged then; whether a store was told.
-    async fn refund(&self, limit: &Limit, charged_at: u64) -> bool {
+    /// Gives a unit back that was charged then; what holds after it.
+    async fn refund(&self, limit: &Limit, charged_at: u64) -> Decision {
         let change = Change::Refund { charged_at, cost: 1 };
         let settlement = Settlement { limit, key: Key(1), change };
-        self.store.settle(&[settlement], false, NOW).await.is_some()
+        self.store.settle(&[settlement], Decider::Store, NOW).await.decision(0)
     }
 
     /// What Redis has counted of the caller.
@@ -71,7 +72,7 @@ impl Gateway {
         // Of a limit that reserves, tokens that are kept here would be told as left.
         let plain = Limit { reserve: Reserve::Off, ..limit.clone() };
         let looked = self.stores.look(&[charge(&plain, key)]).await.expect("a Redis");
-        looked.decisions[0].used
+        looked.decision(0).used
     }
 
     /// Tokens that are kept here.

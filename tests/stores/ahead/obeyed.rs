@@ -4,6 +4,7 @@ use tidegate::{
 };
 
 use super::{Gateway, reserving};
+use crate::verdict::VerdictExt as _;
 use crate::{
     redis_server::RedisServer,
     support::{NOW, charge},
@@ -27,8 +28,11 @@ async fn who_waits_as_long_as_the_longest_of_his_limits_says_is_let_in() {
             // Whoever decides: the store, the line, what is remembered.
             for turn in 0..4 {
                 let verdict = gateway.ask(&charges).await;
-                let longest = verdict.decisions.iter().filter_map(|decision| decision.retry_at);
-                let wait = longest.max().expect("a refusal") - verdict.now;
+                let longest = verdict
+                    .outcomes
+                    .iter()
+                    .filter_map(|outcome| outcome.refused()?.decision.retry_at);
+                let wait = longest.max().expect("a refusal") - verdict.now();
                 assert!(!verdict.admitted && wait > 59_000, "{tokens:?} {turn}: {wait}");
             }
             clock.set(clock.now() + 60_000);

@@ -1,9 +1,10 @@
 use tidegate::{
     clock::Clock,
-    limit::{Algorithm, Change, Charge, Key, Limit, Quota, Settlement},
+    limit::{Algorithm, Change, Charge, Decider, Key, Limit, Quota, Settlement},
 };
 
 use super::{Gateway, calls, reserving};
+use crate::verdict::{OutcomesExt as _, VerdictExt as _};
 use crate::{
     redis_server::RedisServer,
     support::{NOW, charge, limit},
@@ -29,15 +30,15 @@ async fn a_blocked_caller_costs_redis_nothing_until_he_may_come_again() {
         let limit = Limit { algorithm, ..limit(algorithm.tag(), 3) };
         let retry_at = blocked(&gateway, &limit).await;
         let (asked, told) = (calls(&redis), gateway.ask(&[charge(&limit, 1)]).await);
-        let reset_at = told.decisions[0].reset_at;
+        let reset_at = told.decision(0).reset_at;
         let wait = retry_at - begin;
         for step in 0..1_000 {
             clock.set(begin + wait * step / 1_001);
             let verdict = gateway.ask(&[charge(&limit, 1)]).await;
-            let decision = verdict.decisions[0];
-            assert!(!verdict.admitted && !verdict.fallback && decision.counted);
+            let decision = verdict.decision(0);
+            assert!(!verdict.admitted && !verdict.is_fallback());
             assert_eq!((decision.retry_at, decision.reset_at), (Some(retry_at), reset_at));
-            assert!((clock.now() - 1..=clock.now()).contains(&verdict.now.max(begin)), "{step}");
+            assert!((clock.now() - 1..=clock.now()).contains(&verdict.now().max(begin)), "{step}");
         }
         assert_eq!(calls(&redis), asked, "{}", algorithm.tag());
         clock.set(retry_at);
@@ -63,8 +64,8 @@ async fn a_blocked_caller_stays_refused_when_redis_is_lost() {
     for step in 0..100 {
         clock.set(NOW + step * 100);
         let verdict = gateway.ask(&[charge(&limit, 1)]).await;
-        assert!(!verdict.admitted && !verdict.fallback, "not decided anew");
-        assert_eq!(verdict.decisions[0].retry_at, Some(retry_at));
+        assert!(!verdict.admitted && !verdict.is_fallback(), "not decided anew");
+        assert_eq!(verdict.decision(0).retry_at, Some(retry_at));
     }
     assert_eq!(gateway.stores.stats().failures, [0; 5]);
 }
@@ -113,7 +114,7 @@ async fn who_is_charged_more_is_told_the_longer_wait() {
     assert_eq!(gateway.one(&limit).await.retry_at, Some(retry_at));
     let change = Change::Overdraw { cost: 5 };
     let settlement = Settlement { limit: &limit, key: Key(1), change };
-    assert!(gateway.store.settle(&[settlement], false, NOW).await.is_some());
+    assert!(gateway.store.settle(&[settlement], Decider::Store, NOW).await.are_made()[0]);
     let told = gateway.one(&limit).await.retry_at;
     assert_eq!(told, Some(retry_at + 5 * 30_000));
 }
@@ -181,10 +182,9 @@ async fn where_one_of_several_is_known_to_refuse_nobody_is_asked_and_none_is_cha
             for _ in 0..100 {
                 let verdict = gateway.ask(&both).await;
                 assert!(!verdict.admitted);
-                let [told, untold] = [1 - at, at].map(|at| verdict.decisions[at]);
-                assert!(told.counted && !told.admitted && told.retry_at.is_some());
-                // Where tokens were here, what they leave is told.
-                assert!(!untold.counted || (untold.used, untold.remaining) == (1, 99));
+                let told = verdict.decision(1 - at);
+                assert!(!told.admitted && told.retry_at.is_some());
+                assert!(verdict.decided(at).is_none(), "nothing was charged");
             }
         }
         assert_eq!(calls(&redis), asked);
@@ -201,7 +201,7 @@ async fn a_limit_that_only_watches_sees_what_another_refuses() {
     for narrow in [limit("narrow", 2), reserving("ahead", 2, 1)] {
         blocked(&gateway, &narrow).await;
         let verdict = gateway.ask(&[charge(&narrow, 1), charge(&watching, 1)]).await;
-        assert!(!verdict.admitted && verdict.decisions[1].counted && verdict.decisions[1].admitted);
+        assert!(!verdict.admitted && verdict.decided(1).is_some() && verdict.decision(1).admitted);
         assert_eq!(gateway.used(&watching).await, 0, "and charges nothing");
     }
 }

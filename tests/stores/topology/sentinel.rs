@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use crate::verdict::VerdictExt as _;
 use tidegate::{
     clock::Clock,
     store::{Credentials, Stores, Topology},
@@ -49,14 +50,15 @@ async fn a_primary_is_followed_wherever_sentinel_says_that_it_is() {
     eventually("Sentinel names the other", async || trio.primary() == Some(1)).await;
     let after = crate::support::limit("after-1", 1_000_000);
     eventually("the new primary decides", async || {
-        !ask(&store, &[charge(&after, 1)]).await.fallback && charged(1)
+        !ask(&store, &[charge(&after, 1)]).await.is_fallback() && charged(1)
     })
     .await;
 
     // And one because it is dead.
     trio.whole();
     trio.servers[1].kill();
-    eventually("it is noticed", async || ask(&store, &[charge(&limit, 1)]).await.fallback).await;
+    eventually("it is noticed", async || ask(&store, &[charge(&limit, 1)]).await.is_fallback())
+        .await;
     eventually("Sentinel names the first again", async || trio.primary() == Some(0)).await;
     shared("the first decides again", &store, &limit, 1).await;
     eventually("all is well", async || stores.status().is_healthy()).await;
@@ -109,7 +111,7 @@ async fn a_primary_is_kept_where_sentinels_name_no_other_that_is_one() {
         }
         let before = reports(&first);
         eventually("the sentinels were asked again", async || {
-            assert!(!ask(&store, &[charge(&limit, 1)]).await.fallback, "it is not taken away");
+            assert!(!ask(&store, &[charge(&limit, 1)]).await.is_fallback(), "it is not taken away");
             reports(&first) > before + 2
         })
         .await;

@@ -1,8 +1,9 @@
 use std::time::Duration;
 
+use crate::verdict::{OutcomesExt as _, VerdictExt as _};
 use tidegate::{
     clock::Clock,
-    limit::{Change, Limit, OnFailure, Settlement},
+    limit::{Change, Decider, Limit, OnFailure, Settlement},
     store::{Shard, StoreError, Stores, Topology},
 };
 use tokio_util::sync::CancellationToken;
@@ -39,41 +40,43 @@ async fn limits_on_two_shards_are_charged_all_or_none() {
     let both = [charge(&broad, on_a), charge(&narrow, on_b)];
 
     let verdict = ask(&store, &both).await;
-    assert!(verdict.admitted && !verdict.fallback);
-    assert_eq!(verdict.origins.as_ref().map(|origins| origins.len()), Some(2));
-    assert_eq!(verdict.decisions.iter().map(|d| d.remaining).collect::<Vec<_>>(), [9, 0]);
+    assert!(verdict.admitted && !verdict.is_fallback());
+    assert_eq!(
+        verdict.outcomes.decisions().iter().map(|d| d.remaining).collect::<Vec<_>>(),
+        [9, 0]
+    );
 
     for _ in 0..3 {
         stores.forget_refusals();
         let verdict = ask(&store, &both).await;
-        assert!(!verdict.admitted && verdict.decisions[0].admitted);
-        assert!(verdict.decisions[1].retry_at.is_some());
+        assert!(!verdict.admitted && verdict.decided(0).is_none());
+        assert!(verdict.decision(1).retry_at.is_some());
     }
     eventually("what was refused is given back", async || {
-        store.look(&both, now()).await.unwrap().decisions[0].remaining == 9
+        store.look(&both, now()).await.unwrap().decision(0).remaining == 9
     })
     .await;
     stores.forget_refusals();
     let verdict = ask(&store, &both).await;
-    assert_eq!(verdict.decisions[0].remaining, 9, "told as if it had not been charged");
+    assert!(verdict.decided(0).is_none(), "its charge is undone");
 
     // Corrections go each to its shard, and are told of together.
     let looked = stores.look(&both).await.unwrap();
-    assert_eq!(looked.decisions[1].remaining, 0);
-    let change = |at: usize| Change::Refund { charged_at: verdict.origin(at).now, cost: 1 };
+    assert_eq!(looked.decision(1).remaining, 0);
+    let change =
+        |at: usize| Change::Refund { charged_at: verdict.decided(at).unwrap().at, cost: 1 };
     let first = ask(&store, &[charge(&broad, on_a)]).await;
     let settlements = [
         Settlement {
             limit: &broad,
             key: key(on_a),
-            change: Change::Refund { charged_at: first.now, cost: 1 },
+            change: Change::Refund { charged_at: first.now(), cost: 1 },
         },
         Settlement { limit: &narrow, key: key(on_b), change: change(1) },
     ];
-    let settled = store.settle(&settlements, false, now()).await.unwrap();
-    assert_eq!(settled.decisions.len(), 2);
-    assert!(settled.decisions.iter().all(|decision| decision.counted));
-    assert_eq!(settled.decisions[1].remaining, 1, "the refunds took nothing else");
+    let settled = store.settle(&settlements, Decider::Store, now()).await;
+    assert_eq!(settled.are_made(), [true, true]);
+    assert_eq!(settled.decision(1).remaining, 1, "the refunds took nothing else");
     stores.reset(&[&narrow], key(on_b)).await.unwrap();
     assert!(ask(&store, &both).await.admitted);
 }
@@ -90,8 +93,10 @@ async fn a_shard_that_is_lost_takes_only_its_own_keys() {
     b.kill();
 
     let verdict = ask(&store, &both).await;
-    assert!(verdict.admitted && verdict.fallback && verdict.decisions.iter().all(|d| d.counted));
-    let fallen = [0, 1].map(|at| verdict.origin(at).fallback);
+    assert!(
+        verdict.admitted && verdict.is_fallback() && verdict.outcomes.are_made() == [true, true]
+    );
+    let fallen = [0, 1].map(|at| verdict.decided(at).unwrap().by == Decider::Fallback);
     assert_eq!(fallen, [true, false], "only the lost one falls back");
     let up: Vec<bool> = [&b, &a]
         .map(|server| {
@@ -104,22 +109,21 @@ async fn a_shard_that_is_lost_takes_only_its_own_keys() {
 
     // This gateway's own count is at its end: what the other shard has charged is given back.
     let verdict = ask(&store, &both).await;
-    assert!(!verdict.admitted && !verdict.decisions[0].admitted);
+    assert!(!verdict.admitted && !verdict.decision(0).admitted);
     let refused = store.charge(&[charge(&closed, on_b), charge(&broad, on_a)], now()).await;
     assert_eq!(refused, Err(StoreError::Unavailable { limit: 7 }));
     eventually("what was refused is given back", async || {
         let looked = store.look(&[charge(&broad, on_a)], now()).await.unwrap();
-        assert!(!looked.fallback);
-        looked.decisions[0].remaining == 9
+        assert!(!looked.is_fallback());
+        looked.decision(0).remaining == 9
     })
     .await;
     let settlements = [&narrow, &broad].map(|limit| {
         let on = if limit.name == narrow.name { on_b } else { on_a };
         Settlement { limit, key: key(on), change: Change::Overdraw { cost: 1 } }
     });
-    let settled = store.settle(&settlements, false, now()).await.unwrap();
-    let counted: Vec<bool> = settled.decisions.iter().map(|decision| decision.counted).collect();
-    assert_eq!(counted, [false, true]);
+    let settled = store.settle(&settlements, Decider::Store, now()).await;
+    assert_eq!(settled.are_made(), [false, true]);
 
     b.restart();
     shared("the shard is back", &store, &broad, on_b).await;
@@ -169,7 +173,7 @@ async fn a_stale_replica_answers_the_operator_and_decides_nothing() {
     assert!(store.charge(&one, NOW).await.unwrap().admitted);
     eventually("the replica has it", async || {
         replica.command::<u64>(&["DBSIZE"]) == 1
-            && stores.look(&one).await.unwrap().decisions[0].remaining == 2
+            && stores.look(&one).await.unwrap().decision(0).remaining == 2
     })
     .await;
 
@@ -183,17 +187,17 @@ async fn a_stale_replica_answers_the_operator_and_decides_nothing() {
         assert!(!store.charge(&one, NOW).await.unwrap().admitted);
     };
     admitted(2).await;
-    assert_eq!(stores.look(&one).await.unwrap().decisions[0].remaining, 2, "the replica's word");
-    assert_eq!(store.look(&one, NOW).await.unwrap().decisions[0].remaining, 0, "the primary's");
+    assert_eq!(stores.look(&one).await.unwrap().decision(0).remaining, 2, "the replica's word");
+    assert_eq!(store.look(&one, NOW).await.unwrap().decision(0).remaining, 0, "the primary's");
 
     // By the clock the record is long over; on the replica it is still there.
     clock.set(NOW + 3_600_000);
     assert_eq!(replica.command::<u64>(&["DBSIZE"]), 1);
-    let looked = stores.look(&one).await.unwrap().decisions[0];
+    let looked = stores.look(&one).await.unwrap().decision(0);
     assert_eq!((looked.remaining, looked.used), (3, 0));
     replica.kill();
     assert!(store.charge(&one, NOW + 3_600_000).await.unwrap().admitted);
-    assert_eq!(stores.look(&one).await.unwrap().decisions[0].remaining, 2, "the primary's");
+    assert_eq!(stores.look(&one).await.unwrap().decision(0).remaining, 2, "the primary's");
 }
 
 #[tokio::test]
@@ -204,10 +208,10 @@ async fn a_primary_that_became_a_replica_is_lost_until_it_is_one_again() {
     let limit = limit("turned", 1_000);
     shared("it is there", &store, &limit, 1).await;
     replicate(&server, &other);
-    assert!(ask(&store, &[charge(&limit, 1)]).await.fallback);
+    assert!(ask(&store, &[charge(&limit, 1)]).await.is_fallback());
     // It answers all the while, and is not taken for one that writes.
     tokio::time::sleep(Duration::from_millis(1_600)).await;
-    assert!(ask(&store, &[charge(&limit, 1)]).await.fallback);
+    assert!(ask(&store, &[charge(&limit, 1)]).await.is_fallback());
     let _: String = server.command(&["REPLICAOF", "NO", "ONE"]);
     shared("it writes again", &store, &limit, 1).await;
 }

@@ -117,7 +117,7 @@ fn a_desk_finds_the_entry_that_took_the_place() {
     let fetching = fetch(desk.join(&limit, KEY, Caller::of(1), 100));
     assert!(fetching.complete(&reply(3, 50, 100)).is_none());
     let taken = desk.take(&limit, KEY, 1, 101).unwrap();
-    assert!(desk.give_back(&limit, KEY, taken.now, 1, 102));
+    assert!(desk.give_back(&limit, KEY, taken.now, 1, 102).is_some());
     swept(&book, 100);
     swept(&book, 100 + RETIRE);
     assert_eq!(book.numbers().entries, 0);
