@@ -3,6 +3,9 @@
 //! Each rule is a function from files to violations, and each is shown a made-up file that breaks it.
 #![allow(missing_docs, reason = "a test says in its name what it shows")]
 
+/// No files of a room import each other in a circle.
+#[path = "architecture/circles.rs"]
+mod circles;
 /// What the documents promise is what the code does.
 #[path = "architecture/documents.rs"]
 mod documents;
@@ -364,6 +367,14 @@ fn what_is_reserved_is_named_in_its_place_only() {
 fn only_the_configuration_and_the_logs_reader_derive_deserialize() {
     none(&deserialize(&all("src", ".rs")));
     breaks(deserialize, "src/limit/mod.rs", "#[derive(Deserialize)]", "src/config/limits.rs");
+}
+
+/// Rooms whose files import each other in no circle.
+const WITHOUT_CIRCLES: [&str; 3] = ["gateway", "limit", "snapshot"];
+
+#[test]
+fn files_of_a_room_import_in_one_direction() {
+    none(&circles::circles(&all("src", ".rs"), &WITHOUT_CIRCLES));
 }
 
 #[test]

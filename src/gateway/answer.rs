@@ -6,7 +6,7 @@ use http::{Method, StatusCode};
 use super::context::RequestContext;
 use crate::{
     framing::{AnswerHead, Fields, Version},
-    respond::{Replaced, Reply},
+    respond::Replaced,
     upstream::{AnswerStream, write_fields},
 };
 
@@ -44,34 +44,6 @@ pub struct AnswerBounds {
     pub gap: Option<u64>,
     /// From its head to its last byte.
     pub whole: Option<u64>,
-}
-
-/// An answer before the gateway has added what every answer has.
-#[expect(clippy::large_enum_variant, reason = "there is one a request, and a box is an allocation")]
-pub(super) enum Draft {
-    /// Made here.
-    Reply(Reply),
-    /// The upstream's.
-    Upstream(AnswerHead, AnswerStream),
-}
-
-impl Draft {
-    pub(super) fn status(&self) -> StatusCode {
-        match self {
-            Self::Reply(reply) => reply.status,
-            Self::Upstream(head, _) => {
-                StatusCode::from_u16(head.status).unwrap_or(StatusCode::BAD_GATEWAY)
-            }
-        }
-    }
-
-    /// The upstream's header fields, where one answered.
-    pub(super) fn upstream_fields(&self) -> Option<&Fields> {
-        match self {
-            Self::Reply(_) => None,
-            Self::Upstream(head, _) => Some(&head.fields),
-        }
-    }
 }
 
 impl Answer {

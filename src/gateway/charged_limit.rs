@@ -2,7 +2,7 @@
 
 use std::{rc::Rc, sync::Arc};
 
-use super::{answer::Draft, background::Correction, rules::LimitRule};
+use super::{background::Correction, draft::Draft, rules::LimitRule};
 use crate::{
     limit::{Change, Charge, Decider, Key, Limit, Outcome},
     respond::LimitReport,

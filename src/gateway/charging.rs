@@ -7,10 +7,10 @@ use tokio::time::sleep;
 
 use super::{
     Gateway,
-    answer::Draft,
     background::{Background, Correction},
     charged_limit::ChargedLimit,
     context::RequestContext,
+    draft::Draft,
     leases::{ConcurrencyPermit, LeasedCharge},
 };
 use crate::{

@@ -1,6 +1,6 @@
 //! A request on its way to an upstream, and whose fault it is where none answers.
 
-use super::{Gateway, Peer, answer::Draft, context::RequestContext, rules::Rules};
+use super::{Gateway, Peer, context::RequestContext, draft::Draft, rules::Rules};
 use crate::{
     clock,
     error::GatewayError,

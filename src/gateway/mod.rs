@@ -12,6 +12,7 @@ mod charged_limit;
 mod charging;
 mod context;
 mod date;
+mod draft;
 mod forward;
 mod hold;
 mod leases;
@@ -32,22 +33,22 @@ use std::{
 
 use crossbeam_utils::CachePadded;
 
-use self::{
-    answer::Draft,
-    background::Background,
-    charged_limit::ChargedLimit,
-    context::LineWriter,
-    date::DateCache,
-    leases::LeaseTable,
-    request_id::RequestIds,
-    rules::{Rules, RulesCache},
-};
 pub use self::{
     answer::{Answer, AnswerBounds, Content},
     context::RequestContext,
     line::Lines,
     places::{Place, Places},
     via::Via,
+};
+use self::{
+    background::Background,
+    charged_limit::ChargedLimit,
+    context::LineWriter,
+    date::DateCache,
+    draft::Draft,
+    leases::LeaseTable,
+    request_id::RequestIds,
+    rules::{Rules, RulesCache},
 };
 use crate::{
     clock::Clock,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Gateway, answer::Draft, context::RequestContext};
+use super::{Gateway, context::RequestContext, draft::Draft};
 use crate::{
     error::GatewayError,
     limit::{Admission, Charge},
