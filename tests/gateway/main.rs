@@ -53,6 +53,8 @@ mod seen;
 mod binary;
 // As many as the quota pass, however many come at once.
 mod exactness;
+// Clients leave, Redis comes and goes, and nothing stays held.
+mod chaos;
 // Memory is given back when callers go silent.
 mod memory;
 // No connection makes the process grow, whatever its client sends or leaves unread.
