@@ -162,6 +162,32 @@ async fn a_hung_redis_delays_the_first_requests_and_no_more() {
 }
 
 #[tokio::test]
+async fn a_loss_that_one_worker_meets_delays_no_other() {
+    let redis = RedisServer::start();
+    let (stores, first) = hasty_gateway(&redis).await;
+    let others = [stores.worker(), stores.worker(), stores.worker()];
+    let limit = limit("met", 1_000);
+    for other in &others {
+        eventually("Redis decides", async || {
+            !other.charge(&[charge(&limit, 1)], now()).await.unwrap().fallback
+        })
+        .await;
+    }
+    let late = failures(&stores, Failure::Timeout);
+    redis.suspend();
+    assert!(timed(&first, &limit).await.0.unwrap().fallback);
+    eventually("all workers follow", async || stores.status().lost == 4).await;
+    for other in &others {
+        assert!(at_once(other, &limit).fallback);
+    }
+    assert_eq!(failures(&stores, Failure::Timeout), late + 1, "only the first has waited");
+    redis.resume();
+    for store in others.iter().chain([&first]) {
+        recovered(&stores, store).await;
+    }
+}
+
+#[tokio::test]
 async fn a_forgotten_script_is_loaded_again_unnoticed() {
     let redis = RedisServer::start();
     let (stores, store) = gateway(&redis);
