@@ -175,8 +175,11 @@ async fn a_loss_that_one_worker_meets_delays_no_other() {
     }
     let late = failures(&stores, Failure::Timeout);
     redis.suspend();
+    let suspended: Instant = clock::instant();
     assert!(timed(&first, &limit).await.0.unwrap().fallback);
     eventually("all workers follow", async || stores.status().lost == 4).await;
+    // A ping of their own would take the connect timeout of 5 s.
+    assert!(suspended.elapsed() < AT_ONCE);
     for other in &others {
         assert!(at_once(other, &limit).fallback);
     }

@@ -143,8 +143,7 @@ impl Log {
     fn of(&self, server: &RedisServer) -> String {
         let all = self.0.lock().expect("no thread panics with it").clone();
         let all = String::from_utf8(all).expect("text");
-        let lines = all.lines().filter(|line| line.contains(&*server.address()));
-        lines.map(|line| format!("{line}\n")).collect()
+        all.lines().filter(|line| line.contains(&*server.address())).collect()
     }
 }
 
