@@ -25,7 +25,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::redis::Reached;
+pub(crate) use self::redis::NodeConnection;
 use self::{
     ahead::Tokens,
     journal::{Journal, Noting},
@@ -68,6 +68,9 @@ pub enum SetupError {
     /// The certificates that Redis' is to be checked against are not certificates.
     #[error("the certificates for TLS to Redis are not usable: expected PEM")]
     Ca,
+    /// The operating system gave no thread.
+    #[error("the thread that connects to Redis cannot be started: {0}")]
+    Thread(#[from] std::io::Error),
     /// The operating system gave no random numbers.
     #[error("no random numbers: {0}")]
     Random(#[from] getrandom::Error),
@@ -191,9 +194,6 @@ impl Stores {
             };
             // Beside each other: a Sentinel that hangs delays no report.
             tokio::join!(heard, looked);
-            if let Some(shared) = &self.redis {
-                shared.revive().await;
-            }
         }
         if let Some(reporter) = reporter {
             reporter.leave().await;

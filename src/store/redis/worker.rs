@@ -4,14 +4,15 @@ use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use redis::{Cmd, FromRedisValue, RedisError, aio::MultiplexedConnection};
+use redis::{Cmd, RedisError};
 use tokio::task::AbortHandle;
 
 use super::{
     Failure, Shared,
+    breaker::{BreakerConnection, Live},
+    call::run,
+    client::is_elsewhere,
     cluster::{Cluster, SlotMap},
-    link::{Link, Live},
-    node::is_elsewhere,
     place::Place,
     script::{self, By},
     shared::Servers,
@@ -40,12 +41,12 @@ struct Links {
 struct View {
     /// The map that the connections are in the order of; none without a Cluster.
     map: Option<Arc<SlotMap>>,
-    links: Box<[Arc<Link>]>,
+    links: Box<[Arc<BreakerConnection>]>,
 }
 
 /// Whom a call asked last.
 struct Asked {
-    link: Arc<Link>,
+    link: Arc<BreakerConnection>,
     live: Live,
 }
 
@@ -77,7 +78,10 @@ impl Worker {
             Servers::Fixed(shards) => (None, shards.iter().map(|shard| &shard.primary).collect()),
             Servers::Cluster(cluster) => (Some(Arc::clone(cluster)), Vec::new()),
         };
-        let links = nodes.into_iter().map(|node| Arc::new(Link::new(Arc::clone(node)))).collect();
+        let links = nodes
+            .into_iter()
+            .map(|node| Arc::new(BreakerConnection::new(Arc::clone(node))))
+            .collect();
         let view = View { map: None, links };
         let links = Links { cluster, now: ArcSwap::from_pointee(view), replacing: Mutex::new(()) };
         let links = Arc::new(links);
@@ -185,7 +189,7 @@ impl Worker {
     async fn ask(
         &self,
         place: Place,
-        link: Option<Arc<Link>>,
+        link: Option<Arc<BreakerConnection>>,
         command: impl Fn(By) -> Cmd,
         asked: &mut Option<Asked>,
     ) -> Result<Vec<i64>, Miss> {
@@ -220,7 +224,7 @@ impl Drop for Worker {
 
 impl Links {
     /// The connection for a place, where one is known.
-    fn to(&self, place: Place) -> Option<Arc<Link>> {
+    fn to(&self, place: Place) -> Option<Arc<BreakerConnection>> {
         let view = self.now.load();
         let Some(map) = &view.map else {
             return view.links.get(usize::from(place.0)).cloned();
@@ -235,7 +239,7 @@ impl Links {
     }
 
     /// The connection for a place that none was known for: waits for the Cluster's first map.
-    async fn find(&self, place: Place) -> Result<Arc<Link>, Failure> {
+    async fn find(&self, place: Place) -> Result<Arc<BreakerConnection>, Failure> {
         let cluster = self.cluster.as_ref().ok_or(Failure::Open)?;
         cluster.read_once().await;
         self.replace(cluster);
@@ -243,12 +247,16 @@ impl Links {
     }
 
     /// Follows a Cluster's word that another node has the place; whether to say that it was sent there.
-    fn redirected(&self, error: &RedisError, asked: &Link) -> Option<(Arc<Link>, bool)> {
+    fn redirected(
+        &self,
+        error: &RedisError,
+        asked: &BreakerConnection,
+    ) -> Option<(Arc<BreakerConnection>, bool)> {
         let cluster = self.cluster.as_ref()?;
         let (node, asking) = cluster.redirect(error, asked.node())?;
         let view = self.replace(cluster);
         let known = view.links.iter().find(|link| link.node().name == node.name);
-        Some((known.map_or_else(|| Arc::new(Link::new(node)), Arc::clone), asking))
+        Some((known.map_or_else(|| Arc::new(BreakerConnection::new(node)), Arc::clone), asking))
     }
 
     /// Connections for the map of now: those that are there stay.
@@ -261,7 +269,7 @@ impl Links {
         }
         let links = map.nodes.iter().map(|node| {
             let known = view.links.iter().find(|link| Arc::ptr_eq(link.node(), node));
-            known.map_or_else(|| Arc::new(Link::new(Arc::clone(node))), Arc::clone)
+            known.map_or_else(|| Arc::new(BreakerConnection::new(Arc::clone(node))), Arc::clone)
         });
         let links = links.collect();
         let view = Arc::new(View { map: Some(map), links });
@@ -289,32 +297,4 @@ async fn follow(links: Arc<Links>, cluster: Arc<Cluster>) {
             return;
         }
     }
-}
-
-/// Runs a script; `asking` says first that a Cluster's other node sent it here.
-pub(super) async fn run<T: FromRedisValue>(
-    connection: &mut MultiplexedConnection,
-    command: impl Fn(By) -> Cmd,
-    asking: bool,
-) -> Result<T, RedisError> {
-    let answer: Result<T, _> = once(connection, &command(By::Name), asking).await;
-    if answer.as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT")) {
-        // Redis forgot the script, so it ran nothing: asking again cannot charge twice.
-        return once(connection, &command(By::Text), asking).await;
-    }
-    answer
-}
-
-async fn once<T: FromRedisValue>(
-    connection: &mut MultiplexedConnection,
-    command: &Cmd,
-    asking: bool,
-) -> Result<T, RedisError> {
-    if !asking {
-        return command.query_async(connection).await;
-    }
-    let mut both = redis::pipe();
-    both.cmd("ASKING").ignore().add_command(command.clone());
-    let (reply,) = both.query_async(connection).await?;
-    Ok(reply)
 }
