@@ -16,8 +16,8 @@ use super::tiers;
 use crate::config::{self, Config, KeyPart};
 use crate::identity::{KeyPlan, TokenSource};
 use crate::limit::{
-    Algorithm, Limit, MAX_QUOTA_MILLIS, MAX_RESOLUTION, Millis, OnFailure, Quota, concurrency,
-    leaky_bucket, sliding_log,
+    Algorithm, Limit, MAX_QUOTA_MILLIS, MAX_RESOLUTION, Millis, OnFailure, Quota, leaky_bucket,
+    sliding_log,
 };
 
 /// The largest quota of a log that nobody is asked about: 80 KB a key.
@@ -241,11 +241,6 @@ fn bounds(check: &mut Check<'_>, path: &str, at: &str, by: config::Algorithm, qu
     if u64::from(quota.limit) > most {
         let what = format!("`{}`, too much to count exactly", quota.limit);
         check.fault(at, what, &format!("at most {most}, or {shorter}"));
-    }
-    if by == config::Algorithm::Concurrency {
-        let most = concurrency::MAX_SLOTS;
-        let what = format!("`{}` slots", quota.limit);
-        check.ensure(quota.limit <= most, at, &what, &format!("at most {most}"));
     }
     if by == config::Algorithm::SlidingLog {
         let fits = quota.window <= sliding_log::MAX_WINDOW;
