@@ -7,6 +7,7 @@ mod acquire;
 pub mod concurrency;
 mod counts;
 pub mod fixed_window;
+mod holes;
 mod horizon;
 #[cfg(test)]
 mod late;

@@ -19,8 +19,8 @@ pub enum State {
     FixedWindow(fixed_window::State),
     /// See [`token_bucket`].
     TokenBucket(Horizon),
-    /// See [`leaky_bucket`].
-    LeakyBucket(Horizon),
+    /// See [`leaky_bucket::State`].
+    LeakyBucket(leaky_bucket::State),
     /// See [`concurrency::State`].
     Concurrency(concurrency::State),
 }
@@ -33,7 +33,7 @@ impl State {
             Algorithm::SlidingLog => Self::SlidingLog(Box::default()),
             Algorithm::FixedWindow => Self::FixedWindow(fixed_window::State::default()),
             Algorithm::TokenBucket => Self::TokenBucket(Horizon::default()),
-            Algorithm::LeakyBucket => Self::LeakyBucket(Horizon::default()),
+            Algorithm::LeakyBucket => Self::LeakyBucket(leaky_bucket::State::default()),
             Algorithm::Concurrency => Self::Concurrency(concurrency::State::default()),
         }
     }

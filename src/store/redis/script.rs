@@ -19,6 +19,7 @@ macro_rules! with_records {
             include_str!("../../../lua/fixed_window.lua"),
             include_str!("../../../lua/token_bucket.lua"),
             include_str!("../../../lua/leaky_bucket.lua"),
+            include_str!("../../../lua/holes.lua"),
             include_str!("../../../lua/concurrency.lua"),
             include_str!("../../../lua/record.lua"),
             $(include_str!($script)),+,

@@ -110,7 +110,7 @@ fn what_is_cut_off_at_the_end_gives_its_slots_back() {
 }
 
 #[test]
-fn a_slot_before_anothers_is_not_given_out_twice() {
+fn a_slot_before_anothers_is_the_next_ones_and_nobody_elses() {
     let stage = Stage::Redis(RedisServer::start());
     let arrivals = Arrivals::default();
     let upstream = arrivals.upstream();
@@ -122,11 +122,15 @@ fn a_slot_before_anothers_is_not_given_out_twice() {
     let mut next = stand_in_line(other, "me", "/c", "");
     drop(gone);
     one.wait_for("tidegate_limit_waiting ", 0);
-    let mut last = stand_in_line(one, "me", "/d", "");
-    assert_eq!((next.reply().status, last.reply().status), (200, 200));
-    for (slot, path) in [(2, "/c"), (3, "/d")] {
+    eventually("the store has it", || used(other, "?key=me") == Some(2));
+    let mut second = stand_in_line(one, "me", "/d", "");
+    let mut last = stand_in_line(one, "me", "/e", "");
+    let statuses = [&mut next, &mut second, &mut last].map(|client| client.reply().status);
+    assert_eq!(statuses, [200; 3]);
+    for (slot, path) in [(1, "/d"), (2, "/c"), (3, "/e")] {
         let [came] = arrivals.of(path, start)[..] else { panic!("{path}: not released once") };
         assert!(came + Duration::from_millis(2) >= SLOT * slot, "{path} {came:?}");
+        assert!(came < SLOT * slot + SLOT / 2, "{path} {came:?}");
     }
 }
 
