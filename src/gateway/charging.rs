@@ -16,30 +16,14 @@ use super::{Gateway, answer::Draft, context::RequestContext, rules::Rules, slots
 use crate::{
     clock::Clock,
     error::GatewayError,
-    limit::{Algorithm, Change, Decision, Key, Limit, Millis, Settlement, Verdict},
+    limit::{Algorithm, Change, Decision, Millis, Verdict},
     plan::charges,
     snapshot::{Ask, Route, RouteLimit},
-    store::{Store, StoreError},
+    store::{Correction, Store, StoreError},
 };
 
 /// How often it is looked whether requests are still held when a worker ends.
 const A_MOMENT: Duration = Duration::from_millis(1);
-
-/// A correction that outlives its request.
-pub(super) struct Owed {
-    pub(super) limit: Arc<Limit>,
-    pub(super) key: Key,
-    pub(super) change: Change,
-    /// Whether the charge was made in this process because Redis was lost.
-    pub(super) fallback: bool,
-}
-
-impl Owed {
-    /// The same as the store takes it.
-    pub(super) fn settlement(&self) -> Settlement<'_> {
-        Settlement { limit: &self.limit, key: self.key, change: self.change }
-    }
-}
 
 impl Gateway {
     /// Charges all limits of the route, or none.
@@ -76,7 +60,9 @@ impl Gateway {
         context: &mut RequestContext,
     ) -> Result<Verdict, StoreError> {
         let charges = charges(route, &context.asks);
-        if !charges.iter().any(|charge| charge.limit.algorithm == Algorithm::Concurrency) {
+        let holds =
+            |algorithm| matches!(algorithm, Algorithm::Concurrency | Algorithm::LeakyBucket);
+        if !charges.iter().any(|charge| holds(charge.limit.algorithm)) {
             return self.store.charge(&charges, self.shared.clock.now()).await;
         }
         let limits = route.limits.iter().zip(&context.asks);
@@ -84,7 +70,8 @@ impl Gateway {
             let limit = Arc::clone(used.policy.limit(ask.tier));
             Wanted { limit, key: ask.key, cost: ask.cost }
         });
-        // Boxed, so that requests that hold no slot do not carry its state.
+        // In a task of its own: a slot is given back also where the client goes away meanwhile. Boxed, so
+        // that requests without one do not carry its state.
         let (verdict, lent) = Box::pin(self.slots.take(wanted.collect())).await?;
         context.lent = lent;
         Ok(verdict)
@@ -101,7 +88,7 @@ impl Gateway {
             return;
         }
         let limits = &rules.snapshot.routes[*route].limits;
-        let mut owed: SmallVec<[(usize, Owed); 2]> = SmallVec::new();
+        let mut owed: SmallVec<[(usize, Correction); 2]> = SmallVec::new();
         for (at, ((used, ask), decision)) in
             limits.iter().zip(&*asks).zip(&verdict.decisions).enumerate()
         {
@@ -110,7 +97,7 @@ impl Gateway {
                 let change = correction(used, ask, answer, origin.now + decision.wait);
                 let limit = used.policy.limit(ask.tier);
                 let (limit, key, fallback) = (Arc::clone(limit), ask.key, origin.fallback);
-                let owe = |change| Owed { limit, key, change, fallback };
+                let owe = |change| Correction { limit, key, change, fallback };
                 owed.extend(change.map(|change| (at, owe(change))));
             }
         }
@@ -120,12 +107,12 @@ impl Gateway {
     }
 
     #[cold]
-    fn pay(&self, verdict: &mut Verdict, owed: SmallVec<[(usize, Owed); 2]>) {
+    fn pay(&self, verdict: &mut Verdict, owed: SmallVec<[(usize, Correction); 2]>) {
         for (at, owed) in &owed {
             correct(&mut verdict.decisions[*at], owed.change);
         }
         let owed = owed.into_iter().map(|(_, owed)| owed);
-        self.payer.repay(owed.collect());
+        self.payer.repay(owed);
     }
 
     /// Returns when no request is held, none holds a slot, and no correction is under way. To be called
@@ -168,21 +155,9 @@ impl Payer {
         self.clock.now()
     }
 
-    /// Tells the store of corrections. Nobody waits for it.
-    #[cold]
-    pub(super) fn repay(&self, owed: SmallVec<[Owed; 2]>) {
-        let store = Rc::clone(&self.store);
-        let now = self.now();
-        self.see_to(async move {
-            for fallback in [false, true] {
-                let there = owed.iter().filter(|owed| owed.fallback == fallback);
-                let settlements: SmallVec<[Settlement<'_>; 2]> =
-                    there.map(Owed::settlement).collect();
-                // One that does not arrive is counted by the store; it may have been made, and is not
-                // repeated.
-                let _ = store.settle(&settlements, fallback, now).await;
-            }
-        });
+    /// Tells the store of corrections, which no request waits for.
+    pub(super) fn repay(&self, owed: impl IntoIterator<Item = Correction>) {
+        self.store.correct(owed, self.now());
     }
 
     /// Does what need not be waited for, but must not be given up with a request.
@@ -218,7 +193,7 @@ fn correct(decision: &mut Decision, change: Change) {
             decision.used -= cost;
             decision.remaining = decision.limit.saturating_sub(decision.used);
         }
-        Change::Overdraw { cost } | Change::Late { cost, .. } => {
+        Change::Overdraw { cost } => {
             decision.used += u64::from(cost);
             decision.remaining = decision.limit.saturating_sub(decision.used);
         }

@@ -15,7 +15,6 @@ use tokio::{sync::Notify, time::sleep_until};
 
 use super::{
     Gateway,
-    charging::Owed,
     context::RequestContext,
     line::{Size, Slot},
     rules::Rules,
@@ -25,6 +24,7 @@ use crate::{
     error::GatewayError,
     limit::{Algorithm, Change, Key, Limit, Millis, Verdict},
     metrics::LimitCounters,
+    store::Correction,
 };
 
 /// A request that is held, and what it has of each of its buckets. However it ends, its places are
@@ -196,15 +196,17 @@ impl Drop for Held<'_> {
             return;
         }
         let lines = &self.gateway.shared.lines;
-        let freed = self.places.iter().filter_map(|place| {
-            let charged_at = match place.state {
-                State::Waiting(id) => lines.leave(place.bucket(), id)?.at,
-                State::Taken(at) => at,
+        let payer = &self.gateway.payer;
+        for place in &self.places {
+            let give_back = |charged_at| {
+                let change = Change::Refund { charged_at, cost: place.cost };
+                let (limit, key, fallback) = (Arc::clone(place.limit), place.key, place.fallback);
+                payer.repay([Correction { limit, key, change, fallback }]);
             };
-            let change = Change::Refund { charged_at, cost: place.cost };
-            let (limit, key, fallback) = (Arc::clone(place.limit), place.key, place.fallback);
-            Some(Owed { limit, key, change, fallback })
-        });
-        self.gateway.payer.repay(freed.collect());
+            match place.state {
+                State::Waiting(id) => lines.leave(place.bucket(), id, |slot| give_back(slot.at)),
+                State::Taken(at) => give_back(at),
+            }
+        }
     }
 }

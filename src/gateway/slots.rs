@@ -15,10 +15,10 @@ use std::{
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::charging::{Owed, Payer};
+use super::charging::Payer;
 use crate::{
-    limit::{Algorithm, Change, Charge, Key, Limit, Millis, Origin, Settlement, Verdict},
-    store::StoreError,
+    limit::{Algorithm, Change, Charge, Decision, Key, Limit, Millis, Origin, Settlement, Verdict},
+    store::{Correction, StoreError},
 };
 
 /// Leases that one call takes anew.
@@ -85,7 +85,7 @@ impl Slots {
         self.leases.borrow().is_empty()
     }
 
-    /// Charges all or none. The slots that this takes are given back also when nobody waits for the
+    /// Charges all or none. The slots that this takes are given back also when no request waits for the
     /// verdict any more.
     pub(super) async fn take(
         self: &Rc<Self>,
@@ -104,11 +104,34 @@ impl Slots {
                 let lent = slots.lend(&wanted, &verdict);
                 (verdict, lent)
             });
-            // Sent to nobody, it is dropped here.
-            drop(tell.send(lent));
+            // The slots that it lent are given back where it is dropped.
+            if let Err(Ok((verdict, _lent))) = tell.send(lent) {
+                slots.abandon(&wanted, &verdict);
+            }
         });
         // Only a worker that ends drops the task.
         told.await.unwrap_or(Err(StoreError::Unavailable { limit: 0 }))
+    }
+
+    /// Gives back what a request was charged that would have been held, and whose client is gone before: as
+    /// one that leaves while it is held, it has used nothing.
+    fn abandon(&self, wanted: &[Wanted], verdict: &Verdict) {
+        let decided = wanted.iter().zip(&verdict.decisions).enumerate();
+        let is_held = |(_, (wanted, decision)): (usize, (&Wanted, &Decision))| {
+            wanted.limit.enforce && decision.wait > 0
+        };
+        if !verdict.admitted || !decided.clone().any(is_held) {
+            return;
+        }
+        let charged = decided.filter(|(_, (wanted, decision))| {
+            let is_leased = wanted.limit.algorithm == Algorithm::Concurrency;
+            decision.admitted && decision.counted && !is_leased
+        });
+        self.payer.repay(charged.map(|(at, (Wanted { limit, key, cost }, decision))| {
+            let Origin { now, fallback } = verdict.origin(at);
+            let change = Change::Refund { charged_at: now + decision.wait, cost: *cost };
+            Correction { limit: Arc::clone(limit), key: *key, change, fallback }
+        }));
     }
 
     /// Notes what was taken.
@@ -143,7 +166,7 @@ impl Slots {
     /// Gives back the slots of one request, but for those that are being taken anew.
     fn give_back(&self, leases: &[u64]) {
         let mut all = self.leases.borrow_mut();
-        let mut owed = SmallVec::new();
+        let mut owed: SmallVec<[Correction; 2]> = SmallVec::new();
         for id in leases {
             if let Some(lease) = all.get_mut(id).filter(|lease| lease.busy) {
                 lease.over = true;
@@ -186,7 +209,7 @@ impl Slots {
     /// Takes these leases anew, then gives back those that they follow: so nobody else gets the slots in
     /// between. A lease that has ended meanwhile is taken all the same: its request is in flight.
     async fn take_anew(&self, leases: &[u64], fallback: bool) {
-        let held: SmallVec<[Owed; BATCH]> = {
+        let held: SmallVec<[Correction; BATCH]> = {
             let all = self.leases.borrow();
             leases.iter().filter_map(|id| all.get(id)).map(Lease::owed).collect()
         };
@@ -194,12 +217,13 @@ impl Slots {
             .iter()
             .flat_map(|owed| {
                 let change = Change::Overdraw { cost: owed.change.cost() };
-                let anew = Settlement { change, ..owed.settlement() };
-                [anew, owed.settlement()]
+                let Correction { limit, key, .. } = owed;
+                let held = Settlement { limit, key: *key, change: owed.change };
+                [Settlement { change, ..held }, held]
             })
             .collect();
         let settled = self.payer.store.settle(&settlements, fallback, self.payer.now()).await;
-        let mut over = SmallVec::new();
+        let mut over: SmallVec<[Correction; 2]> = SmallVec::new();
         let mut all = self.leases.borrow_mut();
         for (at, id) in leases.iter().enumerate() {
             let Some(lease) = all.get_mut(id) else { continue };
@@ -225,13 +249,13 @@ impl Slots {
 
 impl Lease {
     /// What gives it back.
-    fn owed(&self) -> Owed {
+    fn owed(&self) -> Correction {
         let change = Change::Refund { charged_at: self.charged_at, cost: self.cost };
         let (limit, key, fallback) = (Arc::clone(&self.limit), self.key, self.fallback);
-        Owed { limit, key, change, fallback }
+        Correction { limit, key, change, fallback }
     }
 
-    fn into_owed(self) -> Owed {
+    fn into_owed(self) -> Correction {
         self.owed()
     }
 }

@@ -12,11 +12,11 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     Failure, StoreError, Stores,
     ahead::{Ahead, Known, Stood, reserves, tell_tokens},
+    corrections::{Correction, CorrectionSender, Source},
     fallback,
     groups::{self, Apart},
-    merge,
-    redis::Worker,
-    returns,
+    maintenance::Maintenance,
+    redis::{Unanswered, Worker},
     stats::WorkerCounts,
 };
 use crate::limit::{Change, Charge, Millis, OnFailure, Settlement, Verdict};
@@ -35,23 +35,26 @@ pub struct Store {
 struct Way {
     worker: Arc<Worker>,
     ahead: Ahead,
-    /// Gives back tokens that are not spent.
-    _returning: AbortOnDropHandle<()>,
-    /// Brings what was charged here to Redis, when it is back.
-    _merging: AbortOnDropHandle<()>,
+    corrections: CorrectionSender,
+    _maintenance: AbortOnDropHandle<()>,
 }
 
 impl Store {
     pub(super) fn new(stores: &Arc<Stores>, counts: Arc<CachePadded<WorkerCounts>>) -> Self {
         let shared = stores.redis.as_ref().map(|shared| {
             let worker = Arc::new(Worker::new(Arc::clone(shared), stores.clock.clone()));
-            let returning = returns::run(Arc::clone(&worker), Arc::clone(stores));
-            let merging = merge::run(Arc::clone(&worker), Arc::clone(stores));
+            let corrections = CorrectionSender::new(
+                Arc::clone(&stores.corrections),
+                Arc::clone(&worker),
+                Arc::clone(&counts),
+            );
+            let maintenance = Maintenance::new(stores, &worker, &corrections);
+            let (keeper, counts) = (Arc::clone(&worker), Arc::clone(&counts));
             Way {
-                ahead: Ahead::new(stores, Arc::clone(&worker), Arc::clone(&counts)),
+                ahead: Ahead::new(stores, keeper, corrections.clone(), counts),
                 worker,
-                _returning: AbortOnDropHandle::new(tokio::spawn(returning)),
-                _merging: AbortOnDropHandle::new(tokio::spawn(merging)),
+                corrections,
+                _maintenance: AbortOnDropHandle::new(tokio::spawn(maintenance.run())),
             }
         });
         Self { stores: Arc::clone(stores), counts, shared }
@@ -101,21 +104,32 @@ impl Store {
         charges: &[Charge<'_>],
         now: Millis,
     ) -> Result<Verdict, StoreError> {
-        let Some(Way { worker, ahead, .. }) = &self.shared else {
+        self.ask_within(charges, now, None).await
+    }
+
+    async fn ask_within(
+        &self,
+        charges: &[Charge<'_>],
+        now: Millis,
+        until: Option<Instant>,
+    ) -> Result<Verdict, StoreError> {
+        let Some(way @ Way { worker, ahead, .. }) = &self.shared else {
             return Ok(self.stores.memory.charge(charges, now));
         };
         self.counts.asked();
         let sent = ahead.ticks();
         let verdict = match groups::common(charges, |charge| worker.place(charge.key)) {
-            None => Box::pin(self.apart(worker).charge(charges, now)).await?,
-            Some(place) => match worker.charge(place, charges).await {
-                Ok(verdict) => {
-                    self.stores.journal.wake();
-                    verdict
-                }
-                Err(failure) => {
+            None => Box::pin(self.apart(way).charge(charges, now, until)).await?,
+            Some(place) => match worker.charge(place, charges, until).await {
+                Ok(verdict) => verdict,
+                Err(Unanswered { failure, late }) => {
                     self.counts.failed(failure);
-                    return self.fall_back(charges, now, failure);
+                    let decided = self.fall_back(charges, now, failure);
+                    if let Some(late) = late {
+                        let passed = decided.as_ref().is_ok_and(|verdict| verdict.admitted);
+                        way.corrections.undo_late(late, charges, passed);
+                    }
+                    return decided;
                 }
             },
         };
@@ -131,16 +145,11 @@ impl Store {
         now: Millis,
         until: Instant,
     ) -> Result<Verdict, StoreError> {
-        let asking = tokio::time::timeout_at(until.into(), self.ask(charges, now));
-        if let Ok(decided) = asking.await {
-            return decided;
-        }
-        self.counts.failed(Failure::Timeout);
-        self.fall_back(charges, now, Failure::Timeout)
+        self.ask_within(charges, now, Some(until)).await
     }
 
-    /// Decides without Redis, by each limit's policy. What is charged here is noted, to be merged when
-    /// Redis is back, unless by this `failure` it may have been charged there already.
+    /// Decides without Redis, by each limit's policy. What is charged here is recorded, to be charged there
+    /// when Redis is back, unless by this `failure` it may have been charged there already.
     pub(super) fn fall_back(
         &self,
         charges: &[Charge<'_>],
@@ -148,13 +157,45 @@ impl Store {
         failure: Failure,
     ) -> Result<Verdict, StoreError> {
         let (memory, gateways) = (&self.stores.memory, self.stores.presence.gateways());
-        let noting = self.stores.noting(failure);
-        fallback::decide(charges, now, memory, gateways, &self.counts, noting)
+        let recorder = self.stores.recorder_after(failure);
+        fallback::decide(charges, now, memory, gateways, &self.counts, recorder)
     }
 
     /// For charges that live at several places.
-    fn apart<'a>(&'a self, worker: &'a Arc<Worker>) -> Apart<'a> {
-        Apart { worker, counts: &self.counts, stores: &self.stores }
+    fn apart<'a>(&'a self, Way { worker, corrections, .. }: &'a Way) -> Apart<'a> {
+        Apart { worker, counts: &self.counts, stores: &self.stores, corrections }
+    }
+
+    /// Corrects what requests were charged, each where the charge was made: in memory at once, in Redis
+    /// behind the caller, in the order of these calls over all workers. `now` is the gateway's time.
+    pub fn correct(&self, corrections: impl IntoIterator<Item = Correction>, now: Millis) {
+        for Correction { limit, key, change, fallback } in corrections {
+            let settlement = Settlement { limit: &limit, key, change };
+            let Some(Way { ahead, corrections, .. }) = self.shared.as_ref().filter(|_| !fallback)
+            else {
+                self.settle_here(&[settlement], now);
+                continue;
+            };
+            if !ahead.absorbs(&settlement) {
+                corrections.push([(limit, key, change)], Source::Request);
+            }
+        }
+    }
+
+    /// Corrects charges that were made in this process; nothing where a limit made none.
+    fn settle_here(&self, settlements: &[Settlement<'_>], now: Millis) -> Option<Verdict> {
+        if self.shared.is_none() {
+            let decisions = self.stores.memory.settle(settlements, now, 1);
+            return Some(Verdict { decisions, ..Verdict::empty(now) });
+        }
+        let local = |of: &&Settlement<'_>| of.limit.on_failure == OnFailure::Local;
+        let local: SmallVec<[Settlement<'_>; 4]> =
+            settlements.iter().filter(local).copied().collect();
+        let recorder = self.stores.outage_recorder();
+        local.iter().for_each(|settlement| recorder.settled(settlement));
+        let gateways = self.stores.presence.gateways();
+        let decisions = self.stores.memory.settle(&local, now, gateways);
+        Some(Verdict { fallback: true, decisions, ..Verdict::empty(now) })
     }
 
     /// Corrects what a request was charged, and tells what holds after it; `None` where nothing was
@@ -167,36 +208,18 @@ impl Store {
         fallback: bool,
         now: Millis,
     ) -> Option<Verdict> {
-        let settled = |settlements: &[Settlement<'_>], gateways| {
-            let decisions = self.stores.memory.settle(settlements, now, gateways);
-            Some(Verdict { fallback, decisions, ..Verdict::empty(now) })
-        };
         if settlements.is_empty() {
             return None;
         }
-        let Some(Way { worker, ahead, .. }) = &self.shared else { return settled(settlements, 1) };
-        if fallback {
-            let local = |of: &&Settlement<'_>| of.limit.on_failure == OnFailure::Local;
-            let local: SmallVec<[Settlement<'_>; 4]> =
-                settlements.iter().filter(local).copied().collect();
-            let gateways = self.stores.presence.gateways();
-            let noting = self.stores.noted();
-            local.iter().for_each(|settlement| noting.settled(settlement, now, gateways));
-            return settled(&local, gateways);
-        }
+        let Some(way @ Way { worker, ahead, .. }) = self.shared.as_ref().filter(|_| !fallback)
+        else {
+            return self.settle_here(settlements, now);
+        };
         let mut kept: SmallVec<[Settlement<'_>; 4]> = SmallVec::new();
-        for settlement in settlements {
-            let Settlement { limit, key, change } = *settlement;
-            if let Change::Refund { charged_at, cost } = change
-                && ahead.take_back(limit, key, charged_at, cost)
-            {
-                continue;
-            }
-            kept.push(*settlement);
-        }
+        kept.extend(settlements.iter().filter(|settlement| !ahead.absorbs(settlement)).copied());
         let place = worker.place(kept.first()?.key);
         let settled = if kept.iter().any(|settlement| worker.place(settlement.key) != place) {
-            Box::pin(self.apart(worker).settle(&kept)).await
+            Box::pin(self.apart(way).settle(&kept)).await
         } else {
             let settled = worker.settle(place, &kept).await;
             settled.inspect_err(|&failure| self.counts.failed(failure)).ok()
@@ -219,11 +242,12 @@ impl Store {
     /// [`StoreError::Unavailable`] as [`Self::charge`].
     pub async fn look(&self, charges: &[Charge<'_>], now: Millis) -> Result<Verdict, StoreError> {
         let memory = &self.stores.memory;
-        let Some(Way { worker, .. }) = self.shared.as_ref().filter(|_| !charges.is_empty()) else {
+        let Some(way) = self.shared.as_ref().filter(|_| !charges.is_empty()) else {
             return Ok(memory.look(charges, now));
         };
+        let worker = &way.worker;
         let mut verdict = match groups::common(charges, |charge| worker.place(charge.key)) {
-            None => Box::pin(self.apart(worker).look(charges, now)).await?,
+            None => Box::pin(self.apart(way).look(charges, now)).await?,
             Some(place) => match worker.look(place, charges).await {
                 Ok(verdict) => verdict,
                 Err(failure) => {
@@ -237,11 +261,12 @@ impl Store {
         Ok(verdict)
     }
 
-    /// Gives all tokens back that are kept here: nothing more is charged at this door. It takes no longer
-    /// than the response timeout a few times.
+    /// Gives all tokens back that are kept here, and sends the corrections that wait: nothing more is
+    /// charged through this store. It takes no longer than the response timeout a few times.
     pub async fn leave(&self) {
         if let (Some(way), Some(shared)) = (&self.shared, &self.stores.redis) {
-            let leaving = returns::all(&way.worker, &self.stores, shared.patience());
+            let maintenance = Maintenance::new(&self.stores, &way.worker, &way.corrections);
+            let leaving = maintenance.finish(shared.patience());
             // What is left then counts as spent, until its window has passed.
             let _ = tokio::time::timeout(2 * shared.patience() + LEAVING, leaving).await;
         }

@@ -4,7 +4,7 @@
 //! ends before all have answered, what a place has charged is given back behind the request: for a moment
 //! too much is counted, and never too much admitted.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use crossbeam_utils::CachePadded;
 use futures_util::{
@@ -14,12 +14,13 @@ use futures_util::{
 use smallvec::SmallVec;
 
 use super::{
-    StoreError, Stores, fallback,
-    record_id::record,
-    redis::{Failure, Place, Shared, Worker},
+    StoreError, Stores,
+    corrections::{CorrectionSender, Source},
+    fallback,
+    redis::{Failure, LateReply, Place, Shared, Unanswered, Worker},
     stats::WorkerCounts,
 };
-use crate::limit::{Change, Charge, Decision, Key, Limit, Millis, Origin, Settlement, Verdict};
+use crate::limit::{Change, Charge, Decision, Millis, Origin, Settlement, Verdict};
 
 /// The place that all of these share, if they do.
 pub(super) fn common<T>(items: &[T], place: impl Fn(&T) -> Place) -> Option<Place> {
@@ -56,6 +57,7 @@ pub(super) struct Apart<'a> {
     pub(super) worker: &'a Arc<Worker>,
     pub(super) counts: &'a Arc<CachePadded<WorkerCounts>>,
     pub(super) stores: &'a Stores,
+    pub(super) corrections: &'a CorrectionSender,
 }
 
 impl Apart<'_> {
@@ -65,24 +67,32 @@ impl Apart<'_> {
         &self,
         charges: &[Charge<'_>],
         now: Millis,
+        until: Option<Instant>,
     ) -> Result<Verdict, StoreError> {
         let groups = split(charges, |charge| self.worker.place(charge.key));
-        let mut answers = self.counted(self.charged(&groups).await);
+        let (answers, late): (Vec<_>, Vec<_>) =
+            self.charged(&groups, until).await.into_iter().map(apart_from_late).unzip();
+        let mut answers = self.counted(answers);
         let shared = answers.iter().flatten().all(|verdict| verdict.admitted);
         let lost = lost(&groups, &answers);
         let (memory, gateways) = (&self.stores.memory, self.stores.presence.gateways());
-        // If one may have been charged at its place, none is noted.
-        let noting = answers.iter().filter_map(|answer| answer.as_ref().err());
-        let noting = noting.map(|&failure| self.stores.noting(failure));
-        let noting = noting.reduce(Option::and).flatten();
+        // If one may have been charged at its place, none is recorded.
+        let recorder = answers.iter().filter_map(|answer| answer.as_ref().err());
+        let recorder = recorder.map(|&failure| self.stores.recorder_after(failure));
+        let recorder = recorder.reduce(Option::and).flatten();
         let local = if lost.items.is_empty() {
             Ok(Verdict::empty(now))
         } else if shared {
-            fallback::decide(&lost.items, now, memory, gateways, self.counts, noting)
+            fallback::decide(&lost.items, now, memory, gateways, self.counts, recorder)
         } else {
             fallback::refused(&lost.items, now, memory, gateways, self.counts)
         };
         let admitted = shared && local.as_ref().is_ok_and(|verdict| verdict.admitted);
+        for (group, late) in groups.iter().zip(late) {
+            if let Some(late) = late {
+                self.corrections.undo_late(late, &group.items, admitted);
+            }
+        }
         if !admitted {
             for (group, answer) in groups.iter().zip(&mut answers) {
                 if let Ok(verdict) = answer {
@@ -95,11 +105,15 @@ impl Apart<'_> {
     }
 
     /// What each place answers. Whoever gives up before all have leaves nothing charged that is known of.
-    async fn charged(&self, groups: &[Group<Charge<'_>>]) -> Vec<Result<Verdict, Failure>> {
+    async fn charged(
+        &self,
+        groups: &[Group<Charge<'_>>],
+        until: Option<Instant>,
+    ) -> Vec<Result<Verdict, Unanswered>> {
         let told = groups.iter().map(|_| None).collect();
         let mut answers = Answers { apart: self, groups, told };
         let asked = groups.iter().zip(0..).map(|(group, at): (_, usize)| async move {
-            (at, self.worker.charge(group.place, &group.items).await)
+            (at, self.worker.charge(group.place, &group.items, until).await)
         });
         let mut asked: FuturesUnordered<_> = asked.collect();
         while let Some((at, answer)) = asked.next().await {
@@ -149,40 +163,33 @@ impl Apart<'_> {
         answers
     }
 
-    /// Gives back what a place has charged, behind the request, and tells in `verdict` what holds then. One
-    /// that does not arrive is counted as a failure, and not repeated: it may have been made.
+    /// Gives back what a place has charged, behind the request, and tells in `verdict` what holds then.
     fn undo(&self, group: &Group<Charge<'_>>, verdict: &mut Verdict) {
         if !verdict.admitted {
             return;
         }
-        let mut owed: Vec<(Limit, Key, Change)> = Vec::new();
+        let mut refunds = Vec::new();
         for (charge, decision) in group.items.iter().zip(&mut verdict.decisions) {
             if decision.admitted && charge.cost > 0 {
                 let charged_at = verdict.now + decision.wait;
                 let change = Change::Refund { charged_at, cost: charge.cost };
-                owed.push((charge.limit.clone(), charge.key, change));
+                refunds.push((Arc::new(charge.limit.clone()), charge.key, change));
                 let cost = u64::from(charge.cost);
                 decision.remaining = (decision.remaining + cost).min(decision.limit);
                 decision.used = decision.used.saturating_sub(cost);
             }
         }
-        if owed.is_empty() {
-            return;
-        }
-        let (worker, counts, place) = (self.worker.clone(), self.counts.clone(), group.place);
-        let (refusals, clock) = (Arc::clone(&self.stores.refusals), self.stores.clock.clone());
-        tokio::spawn(async move {
-            let settlements: SmallVec<[Settlement<'_>; 4]> =
-                owed.iter().map(|(limit, key, change)| settlement(limit, *key, *change)).collect();
-            if let Err(failure) = worker.settle(place, &settlements).await {
-                counts.failed(failure);
-                tracing::debug!(failure = failure.label(), "a refused charge was not given back");
-            }
-            // Others may have been refused for it meanwhile.
-            for (limit, key, _) in &owed {
-                refusals.forgive(record(limit, *key), clock.ticks());
-            }
-        });
+        self.corrections.push(refunds, Source::Request);
+    }
+}
+
+/// An answer, and the reply that may still come.
+fn apart_from_late(
+    answer: Result<Verdict, Unanswered>,
+) -> (Result<Verdict, Failure>, Option<LateReply>) {
+    match answer {
+        Ok(verdict) => (Ok(verdict), None),
+        Err(Unanswered { failure, late }) => (Err(failure), late),
     }
 }
 
@@ -190,7 +197,7 @@ impl Apart<'_> {
 struct Answers<'a, 'c> {
     apart: &'a Apart<'a>,
     groups: &'a [Group<Charge<'c>>],
-    told: Vec<Option<Result<Verdict, Failure>>>,
+    told: Vec<Option<Result<Verdict, Unanswered>>>,
 }
 
 impl Drop for Answers<'_, '_> {
@@ -201,10 +208,6 @@ impl Drop for Answers<'_, '_> {
             }
         }
     }
-}
-
-fn settlement(limit: &Limit, key: Key, change: Change) -> Settlement<'_> {
-    Settlement { limit, key, change }
 }
 
 /// What each of these charges would meet by itself, for whoever asks seldom: over connections of their own.

@@ -10,7 +10,7 @@ use crate::limit::Key;
 pub(super) const SLOTS: u16 = 16_384;
 
 /// What one script call can reach together: a shard by its rank, a Cluster's slot, or all there is.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(in crate::store) struct Place(pub(super) u16);
 
 impl Place {
