@@ -100,7 +100,9 @@ impl CorrectionQueue {
     /// Drops the corrections of a record that the operator has deleted.
     pub(super) fn forget(&self, place: Place, limit: &Limit, key: Key) {
         let gone = self.lines.lock().forget(place, record(limit, key));
-        gone.iter().for_each(|pending| self.left(pending));
+        for pending in &gone {
+            self.left(pending);
+        }
     }
 
     /// Whether corrections are on their way, or could be.
@@ -147,7 +149,9 @@ impl CorrectionQueue {
     fn take(&self) -> Option<(Place, Vec<Pending>)> {
         let mut past = Vec::new();
         let batch = self.lines.lock().take(self.clock.ticks(), &mut past);
-        past.iter().for_each(|pending| self.left(pending));
+        for pending in &past {
+            self.left(pending);
+        }
         batch
     }
 
@@ -156,23 +160,33 @@ impl CorrectionQueue {
         if !matches!(outcome, Err(Failure::Open)) {
             // What was refused before was perhaps refused because of what is corrected now.
             let ticks = self.clock.ticks();
-            batch.iter().for_each(|pending| self.refusals.forgive(pending.record(), ticks));
+            for pending in &batch {
+                self.refusals.forgive(pending.record(), ticks);
+            }
         }
         let again = match outcome {
             Ok(()) => {
-                batch.iter().for_each(|pending| self.made(pending));
+                for pending in &batch {
+                    self.made(pending);
+                }
                 return self.lines.lock().go_on(place);
             }
             Err(Failure::Open) => batch,
             Err(Failure::Server) => {
                 let (lost, mut again): (Vec<_>, Vec<_>) =
                     batch.into_iter().partition(|pending| pending.refused);
-                lost.iter().for_each(|pending| self.lose(pending));
-                again.iter_mut().for_each(|pending| pending.refused = true);
+                for pending in &lost {
+                    self.lose(pending);
+                }
+                for pending in &mut again {
+                    pending.refused = true;
+                }
                 again
             }
             Err(Failure::Timeout | Failure::Io | Failure::Reply) => {
-                batch.iter().for_each(|pending| self.lose(pending));
+                for pending in &batch {
+                    self.lose(pending);
+                }
                 Vec::new()
             }
         };
@@ -331,3 +345,6 @@ impl Drop for Sender {
         queue.lines.lock().end();
     }
 }
+
+#[cfg(test)]
+mod tests;

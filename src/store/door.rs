@@ -183,10 +183,10 @@ impl Store {
     }
 
     /// Corrects charges that were made in this process; nothing where a limit made none.
-    fn settle_here(&self, settlements: &[Settlement<'_>], now: Millis) -> Option<Verdict> {
+    fn settle_here(&self, settlements: &[Settlement<'_>], now: Millis) -> Verdict {
         if self.shared.is_none() {
             let decisions = self.stores.memory.settle(settlements, now, 1);
-            return Some(Verdict { decisions, ..Verdict::empty(now) });
+            return Verdict { decisions, ..Verdict::empty(now) };
         }
         let local = |of: &&Settlement<'_>| of.limit.on_failure == OnFailure::Local;
         let local: SmallVec<[Settlement<'_>; 4]> =
@@ -195,7 +195,7 @@ impl Store {
         local.iter().for_each(|settlement| recorder.settled(settlement));
         let gateways = self.stores.presence.gateways();
         let decisions = self.stores.memory.settle(&local, now, gateways);
-        Some(Verdict { fallback: true, decisions, ..Verdict::empty(now) })
+        Verdict { fallback: true, decisions, ..Verdict::empty(now) }
     }
 
     /// Corrects what a request was charged, and tells what holds after it; `None` where nothing was
@@ -213,7 +213,7 @@ impl Store {
         }
         let Some(way @ Way { worker, ahead, .. }) = self.shared.as_ref().filter(|_| !fallback)
         else {
-            return self.settle_here(settlements, now);
+            return Some(self.settle_here(settlements, now));
         };
         let mut kept: SmallVec<[Settlement<'_>; 4]> = SmallVec::new();
         kept.extend(settlements.iter().filter(|settlement| !ahead.absorbs(settlement)).copied());

@@ -106,7 +106,7 @@ pub(super) enum Pushed {
 /// The lines of all places, and how many senders empty them.
 #[derive(Debug)]
 pub(super) struct Lines<P> {
-    lines: HashMap<P, Line, RandomState>,
+    all: HashMap<P, Line, RandomState>,
     ready: VecDeque<P>,
     waiting: usize,
     /// Senders that have begun.
@@ -117,8 +117,8 @@ pub(super) struct Lines<P> {
 
 impl<P> Default for Lines<P> {
     fn default() -> Self {
-        let (lines, ready) = (HashMap::default(), VecDeque::new());
-        Self { lines, ready, waiting: 0, senders: 0, sending: 0 }
+        let (all, ready) = (HashMap::default(), VecDeque::new());
+        Self { all, ready, waiting: 0, senders: 0, sending: 0 }
     }
 }
 
@@ -126,13 +126,13 @@ impl<P: Copy + Eq + Hash> Lines<P> {
     /// Puts a correction at the end of its place's line. Where there is no room, the oldest of the
     /// longest line leaves.
     pub(super) fn push(&mut self, place: P, pending: Pending) -> Pushed {
-        if let Some(last) = self.lines.get_mut(&place).and_then(|line| line.waiting.back_mut())
+        if let Some(last) = self.all.get_mut(&place).and_then(|line| line.waiting.back_mut())
             && last.merge(&pending)
         {
             return Pushed::Merged;
         }
         let dropped = if self.waiting >= ROOM { self.drop_oldest() } else { None };
-        let line = self.lines.entry(place).or_insert_with(|| {
+        let line = self.all.entry(place).or_insert_with(|| {
             self.ready.push_back(place);
             Line { waiting: VecDeque::new(), state: LineState::Ready }
         });
@@ -142,7 +142,7 @@ impl<P: Copy + Eq + Hash> Lines<P> {
     }
 
     fn drop_oldest(&mut self) -> Option<Pending> {
-        let longest = self.lines.values_mut().max_by_key(|line| line.waiting.len())?;
+        let longest = self.all.values_mut().max_by_key(|line| line.waiting.len())?;
         let oldest = longest.waiting.pop_front();
         self.waiting -= usize::from(oldest.is_some());
         oldest
@@ -164,7 +164,7 @@ impl<P: Copy + Eq + Hash> Lines<P> {
         past: &mut Vec<Pending>,
     ) -> Option<(P, Vec<Pending>)> {
         while let Some(place) = self.ready.pop_front() {
-            let Some(line) = self.lines.get_mut(&place) else { continue };
+            let Some(line) = self.all.get_mut(&place) else { continue };
             let mut batch = Vec::new();
             while batch.len() < BATCH
                 && let Some(pending) = line.waiting.pop_front()
@@ -173,7 +173,7 @@ impl<P: Copy + Eq + Hash> Lines<P> {
                 if pending.is_past(ticks) { past.push(pending) } else { batch.push(pending) }
             }
             if batch.is_empty() {
-                self.lines.remove(&place);
+                self.all.remove(&place);
                 continue;
             }
             line.state = LineState::Sending;
@@ -202,11 +202,13 @@ impl<P: Copy + Eq + Hash> Lines<P> {
 
     fn release(&mut self, place: P, again: Vec<Pending>, state: LineState) {
         self.sending -= 1;
-        let Some(line) = self.lines.get_mut(&place) else { return };
+        let Some(line) = self.all.get_mut(&place) else { return };
         self.waiting += again.len();
-        again.into_iter().rev().for_each(|pending| line.waiting.push_front(pending));
+        for pending in again.into_iter().rev() {
+            line.waiting.push_front(pending);
+        }
         if line.waiting.is_empty() {
-            self.lines.remove(&place);
+            self.all.remove(&place);
             return;
         }
         line.state = state;
@@ -217,7 +219,7 @@ impl<P: Copy + Eq + Hash> Lines<P> {
 
     /// Makes parked places ready that can be reached again.
     pub(super) fn resume(&mut self, is_live: impl Fn(P) -> bool) {
-        for (&place, line) in &mut self.lines {
+        for (&place, line) in &mut self.all {
             if line.state == LineState::Parked && is_live(place) {
                 line.state = LineState::Ready;
                 self.ready.push_back(place);
@@ -227,7 +229,7 @@ impl<P: Copy + Eq + Hash> Lines<P> {
 
     /// Removes the corrections of a record that wait.
     pub(super) fn forget(&mut self, place: P, record: u128) -> Vec<Pending> {
-        let Some(line) = self.lines.get_mut(&place) else { return Vec::new() };
+        let Some(line) = self.all.get_mut(&place) else { return Vec::new() };
         let (gone, kept): (Vec<_>, Vec<_>) =
             line.waiting.drain(..).partition(|pending| pending.record() == record);
         line.waiting = kept.into();
@@ -252,7 +254,9 @@ fn sort_slots(batch: &mut [Pending]) {
     let places: Vec<usize> = (0..batch.len()).filter(|&at| slot(&batch[at]).is_some()).collect();
     let mut slots: Vec<Pending> = places.iter().map(|&at| batch[at].clone()).collect();
     slots.sort_by_cached_key(|pending| (pending.record(), Reverse(slot(pending))));
-    places.into_iter().zip(slots).for_each(|(at, pending)| batch[at] = pending);
+    for (at, pending) in places.into_iter().zip(slots) {
+        batch[at] = pending;
+    }
 }
 
 #[cfg(test)]

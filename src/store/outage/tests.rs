@@ -160,9 +160,13 @@ fn a_sum_is_handed_over_before_it_leaves() {
     let (over, handed) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            ledger.take(1_000, |_| true, |_| {
-                handed.fetch_add(1, SeqCst);
-            });
+            ledger.take(
+                1_000,
+                |_| true,
+                |_| {
+                    handed.fetch_add(1, SeqCst);
+                },
+            );
             over.store(true, SeqCst);
         });
         while !over.load(SeqCst) {

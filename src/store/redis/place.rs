@@ -15,7 +15,7 @@ pub(in crate::store) struct Place(pub(super) u16);
 
 impl Place {
     /// Where everything is, where there is one server.
-    pub(super) const ONLY: Self = Self(0);
+    pub(in crate::store) const ONLY: Self = Self(0);
 }
 
 /// The tag of all records of a caller: what stands between braces in their Redis keys.

@@ -69,7 +69,7 @@ fn a_place_has_one_sender_and_keeps_its_order() {
         lines.go_on(place);
         assert!(lines.take(0, &mut Vec::new()).is_none(), "it has ended");
     }
-    assert_eq!((lines.senders, lines.sending, lines.waiting, lines.lines.len()), (0, 0, 0, 0));
+    assert_eq!((lines.senders, lines.sending, lines.waiting, lines.all.len()), (0, 0, 0, 0));
     assert!(!lines.is_busy());
 }
 
@@ -90,7 +90,7 @@ fn what_was_not_sent_comes_first_when_its_place_is_there_again() {
     let (_, rest) = lines.take(0, &mut Vec::new()).unwrap();
     assert_eq!(times(&rest), (64..80).collect::<Vec<_>>());
     lines.park(1, Vec::new());
-    assert!(lines.lines.is_empty(), "what may have been made is not kept");
+    assert!(lines.all.is_empty(), "what may have been made is not kept");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn it_is_bounded_and_the_longest_line_loses_its_oldest() {
         let Pushed::Replaced(oldest) = pushed else { panic!("{pushed:?}") };
         assert_eq!(times(&[oldest]), [at]);
     }
-    assert_eq!((lines.waiting, lines.lines[&1].waiting.len()), (ROOM, 13));
+    assert_eq!((lines.waiting, lines.all[&1].waiting.len()), (ROOM, 13));
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn what_no_longer_matters_is_not_sent() {
     lines.park(1, batch);
     lines.resume(|_| true);
     assert!(lines.take(6_000, &mut past).is_none());
-    assert_eq!((past.len(), lines.waiting, lines.lines.len()), (101, 0, 0));
+    assert_eq!((past.len(), lines.waiting, lines.all.len()), (101, 0, 0));
 }
 
 #[test]
