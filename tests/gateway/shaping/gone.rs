@@ -104,18 +104,22 @@ fn leave_together(workers: usize, held: bool) {
     let gateway = Gateway::start(&limited(&upstream, limit, ", request_timeout: 7200s", &more));
     assert_eq!(get(gateway.address(), "/first", "").status, 200);
     let mut clients: Vec<_> = (0..CROWD).map(|_| Client::connect(gateway.address())).collect();
+    let calls = gateway.metric("tidegate_store_calls_total");
+    if !held {
+        redis.suspend();
+    }
     for client in &mut clients {
         client.send("GET /b HTTP/1.1\r\nHost: a\r\n\r\n");
     }
     if held {
         gateway.wait_for("tidegate_limit_waiting ", CROWD);
         redis.suspend();
+    } else {
+        gateway.wait_for("tidegate_store_calls_total", calls + CROWD);
     }
     drop(clients);
-    if held {
-        gateway.wait_for("tidegate_limit_waiting ", 0);
-        redis.resume();
-    }
+    gateway.wait_for("tidegate_connections ", 0);
+    redis.resume();
     eventually("every slot but the first is free", || {
         gateway.metric("tidegate_limit_waiting ") == 0 && used(&gateway, "") == Some(1)
     });
