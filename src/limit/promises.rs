@@ -16,8 +16,6 @@ pub(super) enum Event {
     Refund(usize, u32),
     /// So much more is charged.
     Overdraw(u32),
-    /// So much was charged elsewhere, so many ms ago.
-    Late(Millis, u32),
 }
 
 /// Quotas that an algorithm may have.
@@ -57,7 +55,6 @@ pub(super) fn histories_of(
             12 => cost.prop_map(Event::Ask),
             2 * rarely => (0_usize..4, 1_u32..5).prop_map(|(ago, cost)| Event::Refund(ago, cost)),
             rarely => (1_u32..9).prop_map(Event::Overdraw),
-            rarely => (0..=s * 8, 1_u32..9).prop_map(|(ago, cost)| Event::Late(ago, cost)),
         ];
         let events = prop::collection::vec((later, event), 1..60);
         events.prop_map(move |events| (algorithm, quota, 1_700_000_000_000 + start, events))
@@ -105,10 +102,6 @@ impl Life {
             }
             Event::Overdraw(cost) => {
                 self.state.settle(&self.quota, self.now, Change::Overdraw { cost })
-            }
-            Event::Late(ago, cost) => {
-                let change = Change::Late { charged_at: self.now.saturating_sub(ago), cost };
-                self.state.settle(&self.quota, self.now, change)
             }
         }
     }

@@ -12,8 +12,9 @@ use tokio::sync::oneshot;
 
 use super::{
     Failure, Stores,
+    corrections::{CorrectionSender, Source},
     record_id::record,
-    redis::Worker,
+    redis::{Unanswered, Worker},
     refusals::{Heard, Refusals},
     reservation::{Book, Desk, Entry, Fetching, Joined, Outcome, Reply, Taken, Waiter},
     stats::WorkerCounts,
@@ -50,6 +51,7 @@ pub(super) struct Ahead {
     desk: Desk<Waiting>,
     refusals: Arc<Refusals>,
     worker: Arc<Worker>,
+    corrections: CorrectionSender,
     counts: Arc<CachePadded<WorkerCounts>>,
     clock: Clock,
 }
@@ -92,10 +94,11 @@ impl Ahead {
     pub(super) fn new(
         stores: &Stores,
         worker: Arc<Worker>,
+        corrections: CorrectionSender,
         counts: Arc<CachePadded<WorkerCounts>>,
     ) -> Self {
         let (desk, clock) = (Desk::new(Arc::clone(&stores.tokens)), stores.clock.clone());
-        Self { desk, refusals: Arc::clone(&stores.refusals), worker, counts, clock }
+        Self { desk, refusals: Arc::clone(&stores.refusals), worker, corrections, counts, clock }
     }
 
     /// Takes the charge from the tokens that are here, if they are enough.
@@ -121,19 +124,15 @@ impl Ahead {
         Some((refused.decision, refused.now))
     }
 
-    /// Takes back a charge of [`Self::take`] or the line that was made at `now`, as long as tokens of
-    /// that time are kept here, and tells what holds then; else `None`, and the store has to be told.
-    pub(super) fn take_back(
-        &self,
-        limit: &Limit,
-        key: Key,
-        now: Millis,
-        cost: u32,
-    ) -> Option<Known> {
+    /// Takes back a charge of [`Self::take`] or the line, as long as tokens of its time are kept here, and
+    /// tells what holds then; else `None`, and the store has to be told.
+    pub(super) fn absorb(&self, settlement: &Settlement<'_>) -> Option<Known> {
+        let &Settlement { limit, key, change } = settlement;
+        let Change::Refund { charged_at, cost } = change else { return None };
         if limit.reserve == Reserve::Off {
             return None;
         }
-        let taken = self.desk.give_back(limit, key, now, cost, self.clock.ticks())?;
+        let taken = self.desk.give_back(limit, key, charged_at, cost, self.clock.ticks())?;
         Some((taken.decision(&limit.quota), taken.now))
     }
 
@@ -143,13 +142,9 @@ impl Ahead {
         if let Some(entry) = self.desk.entry(charge.limit, charge.key) {
             return put_back(&entry, charge.cost, now, &self.clock);
         }
-        let (limit, key, worker) = (charge.limit.clone(), charge.key, Arc::clone(&self.worker));
         let change = Change::Refund { charged_at: now, cost: charge.cost };
-        tokio::spawn(async move {
-            // One that does not arrive counts as spent.
-            let settlement = Settlement { limit: &limit, key, change };
-            let _ = worker.settle(worker.place(key), &[settlement]).await;
-        });
+        let limit = Arc::new(charge.limit.clone());
+        self.corrections.push([(limit, charge.key, change)], Source::Request);
     }
 
     /// Forgets that a caller was refused: what he was charged was corrected, as the store knows by now.
@@ -196,6 +191,7 @@ impl Ahead {
                 let fetches = Fetches {
                     worker: Arc::clone(&self.worker),
                     refusals: Arc::clone(&self.refusals),
+                    corrections: self.corrections.clone(),
                     counts: Arc::clone(&self.counts),
                     clock: self.clock.clone(),
                 };
@@ -239,6 +235,7 @@ fn is_twice(charges: &[Charge<'_>], charge: &Charge<'_>) -> bool {
 struct Fetches {
     worker: Arc<Worker>,
     refusals: Arc<Refusals>,
+    corrections: CorrectionSender,
     counts: Arc<CachePadded<WorkerCounts>>,
     clock: Clock,
 }
@@ -268,8 +265,11 @@ impl Fetches {
                     }
                     fetching.complete(&Reply { grant, now, sent, received })
                 }
-                Err(failure) => {
+                Err(Unanswered { failure, late }) => {
                     fetching.fail(failure, received);
+                    if let Some(late) = late {
+                        self.corrections.return_late(late, limit, key, order);
+                    }
                     None
                 }
             };

@@ -36,8 +36,6 @@ enum Correction {
     Unfounded(u64, u32),
     /// So much more is charged.
     Overdraw(u32),
-    /// So much was charged elsewhere, so many ms ago.
-    Late(u64, u32),
 }
 
 fn limits() -> impl Strategy<Value = Vec<Limit>> {
@@ -80,8 +78,6 @@ fn steps(limits: &[Limit]) -> impl Strategy<Value = Vec<Step>> + use<> {
         6 => any::<usize>().prop_map(Correction::GiveBack),
         2 => (0..s * 8, 1_u32..6).prop_map(|(ago, cost)| Correction::Unfounded(ago, cost)),
         1 => more.prop_map(Correction::Overdraw),
-        3 => (0..s * 8, 1_u32..6).prop_map(|(ago, cost)| Correction::Late(ago, cost)),
-        1 => (0..s * 2, 0_u32..2_000_000).prop_map(|(ago, cost)| Correction::Late(ago, cost)),
     ];
     let charges = prop::collection::vec((0..count, 0_u128..2, cost), 1..4);
     let settlements = prop::collection::vec((0..count, 0_u128..2, corrections), 1..3);
@@ -173,10 +169,6 @@ impl Both<'_> {
                 Change::Refund { charged_at: at.saturating_sub(ago), cost }
             }
             Correction::Overdraw(cost) => Change::Overdraw { cost },
-            // Now and then ahead of the store's clock.
-            Correction::Late(ago, cost) => {
-                Change::Late { charged_at: (self.now + 50).saturating_sub(ago), cost }
-            }
         };
         let changes: Vec<Change> = wanted.iter_mut().map(change).collect();
         let settlement = |(&(at, who, _), &change): (&(usize, u128, Correction), &Change)| {
@@ -321,7 +313,6 @@ fn long_records_are_alike() {
                 0 => both.settle(&limits, &[(0, 0, Correction::Refund(ago, much))])?,
                 1 => both.settle(&limits, &[(0, 0, Correction::Refund(much as usize, 1))])?,
                 2 => both.settle(&limits, &[(0, 0, Correction::Overdraw(much))])?,
-                4 => both.settle(&limits, &[(0, 0, Correction::Late(ago as u64, much))])?,
                 3 => both.request(&limits, &[(0, 0, much * 100), (0, 0, 1)])?,
                 5..=9 => both.settle(&limits, &[(0, 0, Correction::GiveBack(ago))])?,
                 _ => both.request(&limits, &[(0, 0, much)])?,

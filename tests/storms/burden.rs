@@ -22,11 +22,11 @@ use crate::{
 /// How long attempts to connect are counted, at the least.
 const LONG: Duration = Duration::from_secs(4);
 
-/// Callers that come while Redis is away, each with two limits: more than the journal holds.
+/// Callers that come while Redis is away, each with two limits: more than the outage ledger holds.
 const FLOOD: u64 = 9_000;
 
-/// The most callers in a journal, as the README says.
-const JOURNAL: u64 = 16_384;
+/// The most callers in an outage ledger, as the README says.
+const LEDGER: u64 = 16_384;
 
 /// Counts who connects, and closes.
 fn closes_at_once() -> (String, Arc<AtomicU64>) {
@@ -103,7 +103,7 @@ fn memory_stays_bounded_in_a_flood_of_callers_while_redis_is_away() {
     let is_bounded = || {
         let keys = gateway.metric("tidegate_store_keys");
         let unmerged = unmerged();
-        assert!(keys <= 1_000 && unmerged <= JOURNAL, "{keys} counters, {unmerged} unmerged");
+        assert!(keys <= 1_000 && unmerged <= LEDGER, "{keys} counters, {unmerged} unmerged");
     };
     for first in (0..FLOOD).step_by(100) {
         let many: String =
@@ -122,7 +122,7 @@ fn memory_stays_bounded_in_a_flood_of_callers_while_redis_is_away() {
     let kinds = ["open", "timeout", "io", "server", "reply"];
     let failures = kinds
         .map(|kind| gateway.metric(&format!("tidegate_store_failures_total{{kind=\"{kind}\"")));
-    assert!(before > JOURNAL / 2, "{before} unmerged, {} dropped, {failures:?}", drops());
+    assert!(before > LEDGER / 2, "{before} unmerged, {} dropped, {failures:?}", drops());
     // Two limits of each caller: there is no room for all.
     assert_eq!(before + drops(), 2 * FLOOD);
 

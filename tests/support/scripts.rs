@@ -32,7 +32,7 @@ pub(crate) const ACQUIRE: &str = with_records!("../../lua/acquire.lua");
 pub(crate) const LOOK: &str = with_records!("../../lua/look.lua");
 
 /// Corrects.
-pub(crate) const SETTLE: &str = with_records!("../../lua/late.lua", "../../lua/settle.lua");
+pub(crate) const SETTLE: &str = with_records!("../../lua/settle.lua");
 
 /// Commands sent at once.
 const BATCH: usize = 500;

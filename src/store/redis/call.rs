@@ -11,14 +11,19 @@ pub(super) async fn run<T: FromRedisValue>(
     asking: bool,
 ) -> Result<T, RedisError> {
     let answer: Result<T, _> = once(connection, &command(By::Name), asking).await;
-    if answer.as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT")) {
-        // Redis forgot the script, so it ran nothing: asking again cannot charge twice.
+    if answer.as_ref().is_err_and(is_forgotten) {
         return once(connection, &command(By::Text), asking).await;
     }
     answer
 }
 
-async fn once<T: FromRedisValue>(
+/// Whether Redis forgot the script. Then it ran nothing: asking again cannot charge twice.
+pub(super) fn is_forgotten(error: &RedisError) -> bool {
+    error.code() == Some("NOSCRIPT")
+}
+
+/// Sends one command.
+pub(super) async fn once<T: FromRedisValue>(
     connection: &mut MultiplexedConnection,
     command: &Cmd,
     asking: bool,

@@ -37,7 +37,7 @@ const ACQUIRE: &str = with_records!("../../../lua/acquire.lua");
 const LOOK: &str = with_records!("../../../lua/look.lua");
 
 /// Corrects what requests were charged.
-const SETTLE: &str = with_records!("../../../lua/late.lua", "../../../lua/settle.lua");
+const SETTLE: &str = with_records!("../../../lua/settle.lua");
 
 /// The scripts that a worker calls.
 const TEXTS: [&str; 4] = [CHARGE, ACQUIRE, LOOK, SETTLE];
@@ -159,7 +159,6 @@ impl Scripts {
             let charged_at = match settlement.change {
                 Change::Refund { charged_at, .. } => exact(charged_at),
                 Change::Overdraw { .. } => -1,
-                Change::Late { charged_at, .. } => -2 - exact(charged_at),
             };
             ask(&mut command, settlement.limit, settlement.change.cost());
             command.arg(charged_at);

@@ -255,14 +255,6 @@ impl<W: Waiter, A: Atomics> Book<W, A> {
         self.shards.iter().all(|shard| shard.with(|shard| shard.entries.is_empty()))
     }
 
-    /// Takes back what the store has certainly not been told, so that it is given back later; lost where
-    /// there is no entry for it.
-    pub fn keep(&self, GiveBack { limit, key, back }: &GiveBack) {
-        let Some(entry) = self.entry(limit, *key) else { return self.lose(back) };
-        self.tally.given_back.fetch_sub(back.tokens.into(), Relaxed);
-        entry.set_aside(back.charged_at, back.tokens);
-    }
-
     /// Counts a give-back that did not arrive, so that its tokens are lost.
     pub fn lose(&self, back: &Back) {
         let tokens = u64::from(back.tokens);

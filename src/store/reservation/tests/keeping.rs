@@ -61,24 +61,6 @@ fn what_can_be_spent_is_told_until_its_sub_window_ends() {
 }
 
 #[test]
-fn what_was_not_told_is_kept_to_be_told() {
-    let (book, limit) = (book(), limit(Reserve::Tokens(10)));
-    stock(&book, &limit, KEY, 5);
-    let mut out = Vec::new();
-    book.sweep(100, |_| true, &mut out);
-    book.sweep(100 + IDLE, |_| true, &mut out);
-    let [back] = &out[..] else { panic!("{out:?}") };
-    assert_eq!((book.numbers().outstanding, book.numbers().given_back), (0, 5));
-    book.keep(back);
-    assert_eq!((book.numbers().outstanding, book.numbers().given_back), (5, 0));
-    assert_eq!(swept(&book, 101 + IDLE), [(5, START + 999)]);
-    book.drain(&mut Vec::new());
-    book.keep(back);
-    let numbers = book.numbers();
-    assert_eq!((numbers.outstanding, numbers.given_back, numbers.lost), (0, 0, 5));
-}
-
-#[test]
 fn who_is_not_seen_any_more_leaves_the_book() {
     let (book, limit) = (book(), limit(Reserve::Tokens(10)));
     let entry = stock(&book, &limit, KEY, 5);
