@@ -1,6 +1,6 @@
 //! The slots of a leaky bucket that were freed before others that are taken.
 //!
-//! Positions are in units of `1 / rate` ms after now, as in [`Horizon::ahead`](super::Horizon); a slot is
+//! Positions are in units of `1 / rate` ms after now, as in `Horizon::ahead`; a slot is
 //! `window` of them. A run begins where its slot began to the unit, so the slots of a bucket stay apart
 //! by what they always were.
 //!

@@ -6,7 +6,7 @@
 //! costs `q` takes `q` slots in a row and is released in the first; all of them must be within `max_wait`.
 //!
 //! Slots are given back in any order. The last that is taken moves the end of what is taken; one before
-//! it is kept as free ([`Hole`]), and goes to the first request that it is long enough for. So after all
+//! it is kept as free (`holes.rs`), and goes to the first request that it is long enough for. So after all
 //! have given back what they took, nothing is taken. 32 runs of free slots are kept; what is more passes
 //! unused. So does what was freed before the quota was changed or the clock was set back, and, where
 //! several slots fall into one ms, now and then one of a request that took several.
