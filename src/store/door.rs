@@ -139,7 +139,7 @@ impl Store {
         self.fall_back(charges, now, Failure::Timeout)
     }
 
-    /// Decides without Redis, by each limit's policy. What is charged here is noted, to be merged when
+    /// Decides without Redis: by the deny cache, or by each limit's policy. What is charged here is noted, to be merged when
     /// Redis is back, unless by this `failure` it may have been charged there already.
     pub(super) fn fall_back(
         &self,
@@ -147,6 +147,9 @@ impl Store {
         now: Millis,
         failure: Failure,
     ) -> Result<Verdict, StoreError> {
+        if let Some(denied) = fallback::denied(charges, now, &self.stores) {
+            return Ok(denied);
+        }
         let (memory, gateways) = (&self.stores.memory, self.stores.presence.gateways());
         let noting = self.stores.noting(failure);
         fallback::decide(charges, now, memory, gateways, &self.counts, noting)
@@ -204,7 +207,7 @@ impl Store {
         // Who was refused until this moment was perhaps refused before it arrived, and told another time.
         for Settlement { limit, key, change } in &kept {
             if settled.is_some() || matches!(change, Change::Refund { .. }) {
-                ahead.forgive(limit, *key);
+                ahead.invalidate(limit, *key);
             }
         }
         settled

@@ -2,8 +2,27 @@
 
 use smallvec::SmallVec;
 
-use super::{StoreError, journal::Noting, memory::Memory, stats::WorkerCounts};
-use crate::limit::{Charge, Decision, Limit, Millis, OnFailure, Verdict};
+use super::{StoreError, Stores, journal::Noting, memory::Memory, stats::WorkerCounts};
+use crate::limit::{Charge, Decision, Limit, Millis, OnFailure, Origin, Verdict};
+
+/// The refusal of a request of which the shared store has refused a charge before, and until when: it cannot
+/// say otherwise now, so no failure policy applies.
+pub(super) fn denied(charges: &[Charge<'_>], now: Millis, stores: &Stores) -> Option<Verdict> {
+    let ticks = stores.clock.ticks();
+    let denials: SmallVec<[_; 4]> =
+        charges.iter().map(|charge| stores.deny_cache.get_stale(charge, ticks)).collect();
+    let first = denials.iter().flatten().next()?;
+    let mut verdict = Verdict { admitted: false, ..Verdict::empty(first.now) };
+    let mut origins = Vec::new();
+    for (charge, denial) in charges.iter().zip(&denials) {
+        let unasked = || (uncounted(charge.limit, now), now);
+        let (decision, now) = denial.map_or_else(unasked, |denial| (denial.decision, denial.now));
+        verdict.decisions.push(decision);
+        origins.push(Origin { now, fallback: false });
+    }
+    verdict.origins = (origins.len() > 1).then(|| origins.into());
+    Some(verdict)
+}
 
 /// Decides a request without the shared store, all or nothing over all of its limits: `closed` refuses
 /// the whole, `local` counts here with this gateway's share of the quota, `open` admits. What is charged

@@ -77,6 +77,8 @@ impl Apart<'_> {
         let noting = noting.reduce(Option::and).flatten();
         let local = if lost.items.is_empty() {
             Ok(Verdict::empty(now))
+        } else if let Some(denied) = fallback::denied(&lost.items, now, self.stores) {
+            Ok(denied)
         } else if shared {
             fallback::decide(&lost.items, now, memory, gateways, self.counts, noting)
         } else {
@@ -170,7 +172,7 @@ impl Apart<'_> {
             return;
         }
         let (worker, counts, place) = (self.worker.clone(), self.counts.clone(), group.place);
-        let (refusals, clock) = (Arc::clone(&self.stores.refusals), self.stores.clock.clone());
+        let (deny_cache, clock) = (Arc::clone(&self.stores.deny_cache), self.stores.clock.clone());
         tokio::spawn(async move {
             let settlements: SmallVec<[Settlement<'_>; 4]> =
                 owed.iter().map(|(limit, key, change)| settlement(limit, *key, *change)).collect();
@@ -180,7 +182,7 @@ impl Apart<'_> {
             }
             // Others may have been refused for it meanwhile.
             for (limit, key, _) in &owed {
-                refusals.forgive(record(limit, *key), clock.ticks());
+                deny_cache.invalidate(record(limit, *key), clock.ticks());
             }
         });
     }

@@ -10,10 +10,10 @@ use futures_util::future::join_all;
 
 use super::{
     Stores,
+    deny_cache::DenyCache,
     journal::{Caller, Journal},
     record_id::record,
     redis::{Failure, Place, Worker},
-    refusals::Refusals,
 };
 use crate::{
     clock::Clock,
@@ -52,7 +52,7 @@ struct Asked {
 /// Tells every place that can be asked, several at a time. What belongs to others stays in the journal;
 /// false if there is such.
 async fn merge(worker: &Worker, stores: &Stores) -> bool {
-    let Stores { journal, refusals, clock, .. } = stores;
+    let Stores { journal, deny_cache, clock, .. } = stores;
     let can_be_told = |key| worker.is_live(worker.place(key));
     let (mut left, others) = journal.take(clock.ticks(), can_be_told);
     left.sort_by_cached_key(|caller| worker.place(caller.key));
@@ -62,7 +62,7 @@ async fn merge(worker: &Worker, stores: &Stores) -> bool {
         let place = worker.place(last.key);
         let elsewhere = left.iter().rposition(|caller| worker.place(caller.key) != place);
         let there = elsewhere.map_or(0, |last| last + 1);
-        let pending = Pending { journal, refusals, clock, left: left.split_off(there) };
+        let pending = Pending { journal, deny_cache, clock, left: left.split_off(there) };
         telling.push(pending.tell_all(worker, place));
     }
     while !telling.is_empty() {
@@ -82,7 +82,7 @@ async fn time(worker: &Worker, of: &Caller, ticks: u64) -> Result<Asked, Failure
 /// Callers of one place that were taken from the journal; what is left of them goes back.
 struct Pending<'a> {
     journal: &'a Journal,
-    refusals: &'a Refusals,
+    deny_cache: &'a DenyCache,
     clock: &'a Clock,
     left: Vec<Caller>,
 }
@@ -127,7 +127,7 @@ impl Pending<'_> {
         // Whoever was refused may have to wait for longer now.
         if !matches!(told, Err(Failure::Open)) {
             for Settlement { limit, key, .. } in &settlements {
-                self.refusals.forgive(record(limit, *key), self.clock.ticks());
+                self.deny_cache.invalidate(record(limit, *key), self.clock.ticks());
             }
         }
         match told {

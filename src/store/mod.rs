@@ -1,11 +1,12 @@
 //! Where limits keep their counters: this process, or Redis.
 //!
 //! [`Stores`] is the process's one store; it outlives every reload. Each worker has its own [`Store`],
-//! a door to it. With Redis behind it, `ahead` decides first, by refusals that it remembers and from tokens
+//! a door to it. With Redis behind it, `ahead` decides first, by the deny cache and from tokens
 //! taken ahead, `several` where a request has several limits; what has to be asked for goes to `redis`,
 //! by `groups` where it lives at several places; and `fallback` decides where no answer comes.
 
 mod ahead;
+pub mod deny_cache;
 mod door;
 mod fallback;
 mod groups;
@@ -14,7 +15,6 @@ pub mod memory;
 mod merge;
 mod record_id;
 mod redis;
-pub mod refusals;
 pub mod reservation;
 mod returns;
 mod several;
@@ -28,11 +28,11 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::redis::Reached;
 use self::{
     ahead::Tokens,
+    deny_cache::DenyCache,
     journal::{Journal, Noting},
     memory::Memory,
     record_id::record,
     redis::{Presence, Reporter, Shared},
-    refusals::Refusals,
     stats::Register,
 };
 pub use self::{
@@ -104,7 +104,7 @@ pub struct Stores {
     presence: Presence,
     register: Register,
     tokens: Arc<Tokens>,
-    refusals: Arc<Refusals>,
+    deny_cache: Arc<DenyCache>,
     /// Held by whoever gives tokens back.
     returning: Mutex<()>,
     clock: Clock,
@@ -140,7 +140,7 @@ impl Stores {
             presence: Presence::new(seed, getrandom::u64()?),
             register: Register::default(),
             tokens: Arc::default(),
-            refusals: Arc::default(),
+            deny_cache: Arc::default(),
             returning: Mutex::default(),
             clock,
         }))
@@ -209,11 +209,11 @@ impl Stores {
         }
         for record in deleted.records {
             self.tokens.forget(record);
-            self.refusals.forgive(record, self.clock.ticks());
+            self.deny_cache.invalidate(record, self.clock.ticks());
         }
         if deleted.more {
             // Nobody is refused for something that was deleted while this gateway heard nothing.
-            self.refusals.clear();
+            self.deny_cache.clear();
         }
         self.tokens.set_gateways(self.presence.gateways());
     }
@@ -245,16 +245,16 @@ impl Stores {
             // One that gave no answer may have been made.
             for record in limits.iter().map(|limit| record(limit, key)) {
                 self.tokens.forget(record);
-                self.refusals.forgive(record, self.clock.ticks());
+                self.deny_cache.invalidate(record, self.clock.ticks());
             }
         }
         outcome
     }
 
-    /// Forgets all refusals that are remembered, so that whoever comes next is decided by Redis: for tests
-    /// of what Redis decides. A gateway never does.
-    pub fn forget_refusals(&self) {
-        self.refusals.clear();
+    /// Empties the deny cache, so that the next request is decided by Redis: for tests of what Redis
+    /// decides. A gateway never does.
+    pub fn clear_deny_cache(&self) {
+        self.deny_cache.clear();
     }
 
     /// The journal, and what its times are made of.
@@ -297,7 +297,7 @@ impl Stores {
         stats.unmerged = self.journal.untold();
         (stats.merged, stats.merge_drops) = self.journal.told();
         stats.gateways = self.presence.gateways();
-        stats.refusals = self.refusals.stats(self.clock.ticks());
+        stats.denials = self.deny_cache.stats(self.clock.ticks());
         stats.tokens = self.tokens.numbers();
         stats
     }

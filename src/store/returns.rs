@@ -112,6 +112,6 @@ async fn tell(worker: &Worker, stores: &Stores, batch: &[(Place, GiveBack)]) {
     }
     // There is more at the store than it said when it refused.
     for (_, GiveBack { limit, key, .. }) in batch {
-        stores.refusals.forgive(record(limit, *key), stores.clock.ticks());
+        stores.deny_cache.invalidate(record(limit, *key), stores.clock.ticks());
     }
 }

@@ -65,7 +65,7 @@ async fn a_refusal_by_one_limit_charges_none() {
     let both = [charge(&broad, 1), charge(&narrow, 1)];
     assert!(store.charge(&both, 0).await.unwrap().admitted);
     for _ in 0..100 {
-        stores.forget_refusals();
+        stores.clear_deny_cache();
         let verdict = store.charge(&both, 0).await.unwrap();
         assert!(!verdict.admitted);
         assert_eq!(verdict.decisions[0].remaining, 999);

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use tidegate::{
     clock::Clock,
-    limit::{Charge, Limit, OnFailure},
+    limit::{Change, Charge, Limit, OnFailure, Quota, Settlement},
     store::{RedisOptions, Shard, Stores, Topology},
 };
 
@@ -42,7 +42,7 @@ async fn is_all_or_none(gateway: &Gateway, broad: (&Limit, u128), narrow: (&Limi
         both.rotate_left(turn % 2);
         admitted += u64::from(gateway.ask(&both).await.admitted);
         if turn % 3 == 0 {
-            gateway.stores.forget_refusals();
+            gateway.stores.clear_deny_cache();
         }
     }
     assert_eq!(admitted, 5, "{} {}", broad.0.name, narrow.0.name);
@@ -198,4 +198,27 @@ async fn who_has_gone_before_all_have_answered_is_charged_nowhere() {
     }
     eventually("it is given back", async || used(0).await).await;
     servers[1].resume();
+}
+
+/// Limits on two servers, of which one has a unit that another gateway gives back.
+#[tokio::test]
+async fn a_unit_given_back_elsewhere_is_found_on_two_servers() {
+    let (servers, clock) = ([RedisServer::start(), RedisServer::start()], Clock::manual(NOW));
+    let servers = [&servers[0], &servers[1]];
+    let (here, keys) = before(&servers, &clock).await;
+    let (other, _) = before(&servers, &clock).await;
+    let [broad, narrow] = [("broad", 100), ("narrow", 2)].map(|(name, count)| Limit {
+        quota: Quota::new(count, 3_600_000, 1),
+        ..limit(name, count)
+    });
+    let both = [charge(&broad, keys[0]), charge(&narrow, keys[1])];
+    assert!(other.ask(&both).await.admitted && other.ask(&both).await.admitted);
+    assert!(!here.ask(&both).await.admitted);
+    let change = Change::Refund { charged_at: NOW, cost: 1 };
+    let settlement = Settlement { limit: &narrow, key: both[1].key, change };
+    assert!(other.store.settle(&[settlement], false, NOW).await.is_some());
+    clock.set(NOW + 1_999);
+    assert!(!here.ask(&both).await.admitted, "trusted");
+    clock.set(NOW + 2_000);
+    assert!(here.ask(&both).await.admitted);
 }

@@ -44,7 +44,7 @@ async fn limits_on_two_shards_are_charged_all_or_none() {
     assert_eq!(verdict.decisions.iter().map(|d| d.remaining).collect::<Vec<_>>(), [9, 0]);
 
     for _ in 0..3 {
-        stores.forget_refusals();
+        stores.clear_deny_cache();
         let verdict = ask(&store, &both).await;
         assert!(!verdict.admitted && verdict.decisions[0].admitted);
         assert!(verdict.decisions[1].retry_at.is_some());
@@ -53,7 +53,7 @@ async fn limits_on_two_shards_are_charged_all_or_none() {
         store.look(&both, now()).await.unwrap().decisions[0].remaining == 9
     })
     .await;
-    stores.forget_refusals();
+    stores.clear_deny_cache();
     let verdict = ask(&store, &both).await;
     assert_eq!(verdict.decisions[0].remaining, 9, "told as if it had not been charged");
 
