@@ -289,11 +289,9 @@ impl DenyCache {
         stats
     }
 
-    /// Where denials of a record are. Keys are hashes, so any of their bits will do.
+    /// Where denials of a record are. Names of records are random, so any of their bits will do.
     fn find_place(&self, record: u128) -> (&Shard, usize) {
-        let bits =
-            ((record >> 64) as u64 ^ record as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
-        let bits = bits as usize;
+        let bits = record as usize;
         (&self.shards[bits % SHARDS], bits / SHARDS % PLACES)
     }
 }

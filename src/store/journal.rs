@@ -219,14 +219,6 @@ impl Journal {
         self.untold.fetch_sub(callers, Ordering::Relaxed);
     }
 
-    /// Forgets everything: it was charged under keys that are no more.
-    pub(super) fn clear(&self) {
-        for shard in &self.shards {
-            let callers = std::mem::take(&mut *shard.lock()).callers;
-            self.forgotten(callers.len());
-        }
-    }
-
     /// Callers of whom the store has not been told yet.
     pub(super) fn untold(&self) -> usize {
         self.untold.load(Ordering::Relaxed)

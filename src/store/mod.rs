@@ -31,7 +31,7 @@ use self::{
     deny_cache::DenyCache,
     journal::{Journal, Noting},
     memory::Memory,
-    record_id::record,
+    record_id::{local_record, record},
     redis::{Presence, Reporter, Shared},
     stats::Register,
 };
@@ -43,6 +43,7 @@ pub use self::{
 use crate::{
     clock::Clock,
     limit::{Charge, Key, Limit, Verdict},
+    secret::SharedSecret,
 };
 
 /// How often the control task expires records and reports to Redis.
@@ -85,6 +86,8 @@ pub struct Status {
     pub reachable: bool,
     /// Gateways alive as last known, this one included.
     pub gateways: u32,
+    /// Of them, those that hash under another secret: their counts are apart.
+    pub other_secrets: u32,
 }
 
 impl Status {
@@ -98,6 +101,9 @@ impl Status {
 pub struct Stores {
     /// All counters; with Redis, those of the time without it.
     memory: Memory,
+    secret: SharedSecret,
+    /// [`SharedSecret::for_keys`].
+    key_secret: (u64, u64),
     redis: Option<Arc<Shared>>,
     /// What was charged in memory while Redis was lost, until Redis has heard of it.
     journal: Journal,
@@ -113,7 +119,7 @@ pub struct Stores {
 impl Stores {
     /// Counters in this process, at most `max_keys` records.
     pub fn memory(clock: Clock, max_keys: usize) -> Result<Arc<Self>, SetupError> {
-        Self::new(None, clock, max_keys)
+        Self::new(None, SharedSecret::random()?, clock, max_keys)
     }
 
     /// Counters in Redis; at most `max_keys` records in this process while Redis is lost. Connects
@@ -123,21 +129,24 @@ impl Stores {
         clock: Clock,
         max_keys: usize,
     ) -> Result<Arc<Self>, SetupError> {
+        let secret = options.secret;
         let shared = Shared::new(options)?;
-        Self::new(Some(Arc::new(shared)), clock, max_keys)
+        Self::new(Some(Arc::new(shared)), secret, clock, max_keys)
     }
 
     fn new(
         redis: Option<Arc<Shared>>,
+        secret: SharedSecret,
         clock: Clock,
         max_keys: usize,
     ) -> Result<Arc<Self>, SetupError> {
-        let seed = (getrandom::u64()?, getrandom::u64()?);
         Ok(Arc::new(Self {
             memory: Memory::new(max_keys),
+            secret,
+            key_secret: secret.for_keys(),
             redis,
             journal: Journal::default(),
-            presence: Presence::new(seed, getrandom::u64()?),
+            presence: Presence::new(&secret, getrandom::u64()?),
             register: Register::default(),
             tokens: Arc::default(),
             deny_cache: Arc::default(),
@@ -151,21 +160,15 @@ impl Stores {
         Store::new(self, self.register.enter())
     }
 
-    /// The secret of the keyed hash that makes keys: random, and with Redis the same for all gateways
-    /// from [`Self::prepared`] on. Read it for each request: it may change when Redis is lost and comes
-    /// back.
-    pub fn seed(&self) -> (u64, u64) {
-        self.presence.seed()
+    /// The secret of the keyed hash that makes keys. It never changes: of a process without Redis it is
+    /// random, and else the same at all gateways with the same configuration.
+    pub fn secret(&self) -> (u64, u64) {
+        self.key_secret
     }
 
-    /// Returns once the first exchange with Redis is over, well or badly: so that a gateway's first
-    /// requests already count under the keys that the other gateways use. Needs [`Self::run`] to run;
-    /// without it, returns when the timeouts are over.
-    pub async fn prepared(&self) {
-        if let Some(shared) = &self.redis {
-            // Too late is no worse than a Redis that is not there.
-            let _ = tokio::time::timeout(shared.patience(), self.presence.reported()).await;
-        }
+    /// What that follows from, for what else is hashed.
+    pub fn shared_secret(&self) -> &SharedSecret {
+        &self.secret
     }
 
     /// The control task: once a second, expires records in memory and reports to Redis. Returns when
@@ -202,12 +205,8 @@ impl Stores {
 
     /// Reports that this gateway is alive, and does as it hears.
     async fn report(&self, reporter: &mut Reporter<'_>) {
-        let secret = self.seed();
         let deleted = reporter.report().await;
-        if self.seed() != secret {
-            self.journal.clear();
-        }
-        for record in deleted.records {
+        for record in deleted.records.into_iter().map(local_record) {
             self.tokens.forget(record);
             self.deny_cache.invalidate(record, self.clock.ticks());
         }
@@ -280,6 +279,7 @@ impl Stores {
             lost: self.redis.as_ref().map_or(0, |shared| shared.lost()),
             reachable: self.presence.arrived(),
             gateways: self.presence.gateways(),
+            other_secrets: self.presence.others(),
         }
     }
 

@@ -315,3 +315,18 @@ proptest! {
         }
     }
 }
+
+/// A client that knows what keys are hashed under chooses keys that agree in some bits.
+#[test]
+fn chosen_keys_push_nobody_out() {
+    let of = limit(10);
+    for chosen in [|n: u128| n << 64 | n, |n: u128| n << 24, |n: u128| n << 100] {
+        let cache = DenyCache::default();
+        let key = |n: u128| chosen(n) ^ 7;
+        for n in 0..1_000 {
+            cache.insert(&charge(&of, key(n), 1), &refusal(10, 10, NOW + 60_000), at(0));
+        }
+        let held = (0..1_000).filter(|&n| cache.get(&charge(&of, key(n), 1), 1).is_some()).count();
+        assert!(held > 990, "{held}");
+    }
+}

@@ -222,3 +222,24 @@ async fn a_unit_given_back_elsewhere_is_found_on_two_servers() {
     clock.set(NOW + 2_000);
     assert!(here.ask(&both).await.admitted);
 }
+
+/// The server that refused is lost, and cannot say otherwise; the other one charges nothing.
+#[tokio::test]
+async fn a_refusal_outlives_the_one_server_of_two_that_made_it() {
+    let (mut servers, clock) = ([RedisServer::start(), RedisServer::start()], Clock::manual(NOW));
+    let (gateway, keys) = before(&[&servers[0], &servers[1]], &clock).await;
+    let [broad, narrow] = [("broad", 100), ("narrow", 1)].map(|(name, count)| Limit {
+        quota: Quota::new(count, 3_600_000, 1),
+        ..limit(name, count)
+    });
+    let both = [charge(&broad, keys[0]), charge(&narrow, keys[1])];
+    assert!(gateway.ask(&both).await.admitted);
+    let refused = gateway.ask(&both).await;
+    assert!(!refused.admitted);
+    servers[1].kill();
+    clock.set(NOW + 60_000);
+    let verdict = gateway.ask(&both).await;
+    assert!(!verdict.admitted);
+    assert_eq!(verdict.decisions[1].retry_at, refused.decisions[1].retry_at);
+    eventually("nothing is charged", async || gateway.used_by(&broad, keys[0]).await == 1).await;
+}

@@ -3,6 +3,7 @@ use std::{sync::Arc, time::Duration};
 use tidegate::{
     clock::Clock,
     limit::{Algorithm, Charge, Key, Limit, Verdict},
+    secret::SharedSecret,
     store::{Credentials, RedisOptions, Shard, Store, Stores, Topology},
 };
 
@@ -28,6 +29,7 @@ fn options(topology: Topology) -> RedisOptions {
         credentials: Credentials::default(),
         tls_ca: None,
         namespace: "tidegate".into(),
+        secret: SharedSecret::of_namespace("tidegate"),
         // No server hangs: each answers, or is gone at once.
         connect_timeout: Duration::from_secs(5),
         response_timeout: Duration::from_secs(10),
