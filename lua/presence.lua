@@ -1,11 +1,11 @@
--- Says that a gateway is alive, counts those that are, and tells which records were deleted lately.
+-- Says that a gateway is alive, tells who is, and tells which records were deleted lately.
 --
--- KEYS[1]  the gateways: a sorted set of their ids by the time they last reported
+-- KEYS[1]  the gateways: a sorted set of members by the time they last reported
 -- KEYS[2]  the resets: a sorted set of deleted records by the time, as `reset` notes them
--- ARGV[1]  this gateway's id
+-- ARGV[1]  this gateway's member
 -- ARGV[2]  how long a report counts, in ms; 0: this gateway leaves
 -- ARGV[3]  the time of this gateway's last report, by this server's clock (ms)
--- Returns  the gateways alive, this one included unless it leaves; now (ms); the records that were deleted
+-- Returns  the members alive, this one included unless it leaves; now (ms); the records that were deleted
 --          since the last report
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -18,4 +18,4 @@ else
   redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now - lifetime))
   redis.call('PEXPIRE', KEYS[1], lifetime * 2)
 end
-return {redis.call('ZCARD', KEYS[1]), now, redis.call('ZRANGEBYSCORE', KEYS[2], ARGV[3], '+inf')}
+return {redis.call('ZRANGE', KEYS[1], 0, -1), now, redis.call('ZRANGEBYSCORE', KEYS[2], ARGV[3], '+inf')}

@@ -15,11 +15,13 @@
 //! - [`limit`]: the limit algorithms: pure functions of state, time and cost.
 //! - [`live`]: the rules that requests run on now.
 //! - [`metrics`]: counters of what happened, one shard a worker.
+//! - [`mix`]: names of entries in this process's tables, by a secret of its own.
 //! - [`plan`]: what a request asks for: its route, the keys of its limits, the target to forward.
 //! - [`reload`]: replaces the running rules with new ones, whole or not at all.
 //! - [`replay`]: a recorded access log through the same decisions, on a virtual clock.
 //! - [`respond`]: from outcomes to responses: rate-limit headers and problem documents.
 //! - [`route`]: which rule a request falls under: hosts, paths and methods.
+//! - [`secret`]: the secret that the gateways of one store share.
 //! - [`server`]: the whole gateway in one process: workers, control thread, admin.
 //! - [`snapshot`]: a configuration compiled into the immutable rules that requests run on.
 //! - [`store`]: where limits keep their counters: this process, or Redis.
@@ -41,11 +43,13 @@ pub mod identity;
 pub mod limit;
 pub mod live;
 pub mod metrics;
+pub mod mix;
 pub mod plan;
 pub mod reload;
 pub mod replay;
 pub mod respond;
 pub mod route;
+pub mod secret;
 pub mod server;
 pub mod snapshot;
 pub mod store;

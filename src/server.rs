@@ -7,7 +7,6 @@ use std::{
     path::Path,
     sync::{Arc, atomic::AtomicU64},
     thread,
-    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -21,15 +20,13 @@ use crate::{
     live::Live,
     metrics::Metrics,
     reload::Reloader,
+    secret::{self, SharedSecret},
     snapshot::{LoadError, Snapshot},
     store::{Credentials, RedisOptions, SetupError, Shard, Stores, Topology},
     telemetry::{AccessLog, AccessLogGuard, Destination},
-    throttle::{Settings, Throttle, redis::RedisLink},
+    throttle::{Throttle, redis::RedisLink},
     worker::{self, Stop},
 };
-
-/// How long a start waits for the throttle's seed: a gateway that finds none lets others set theirs first.
-const SEED_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a gateway did not start.
 #[derive(Debug, thiserror::Error)]
@@ -132,10 +129,15 @@ impl Server {
         let listening = listen(config)?;
         let (access_log, access_log_guard) = open_access_log(config)?.unzip();
         let settings = snapshot.throttle.clone();
+        let stores = stores(config, clock.clone(), variables)?;
+        let throttle = settings.map(|settings| {
+            let shared = config.store.redis.is_some();
+            Throttle::new(settings, stores.shared_secret(), shared, clock.now())
+        });
         let shared = Arc::new(Shared {
             live: Live::new(snapshot),
-            stores: stores(config, clock.clone(), variables)?,
-            throttle: throttle(config, settings, &clock)?,
+            stores,
+            throttle,
             metrics: Metrics::default(),
             clock,
             access_log,
@@ -213,8 +215,7 @@ impl Drop for Server {
     }
 }
 
-/// Starts the control thread: slow things live here. Returns once the store is ready to be asked, as
-/// far as that can be waited for.
+/// Starts the control thread: slow things live here.
 fn control(
     shared: &Arc<Shared>,
     reloader: &Arc<Reloader>,
@@ -223,8 +224,7 @@ fn control(
 ) -> io::Result<thread::JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (shared, reloader, stop) = (shared.clone(), reloader.clone(), stop.clone());
-    let (prepared, ready) = std::sync::mpsc::channel::<()>();
-    let thread = thread::Builder::new().name("control".to_owned()).spawn(move || {
+    thread::Builder::new().name("control".to_owned()).spawn(move || {
         runtime.block_on(async move {
             let storing = tokio::spawn(shared.stores.clone().run(stop.clone()));
             let watching = tokio::spawn(reloader.clone().watch(stop.clone()));
@@ -232,18 +232,13 @@ fn control(
                 let router = admin::router(shared.clone(), reloader.clone(), own);
                 tokio::spawn(admin::serve(listener, router, stop.clone()))
             });
-            shared.stores.prepared().await;
-            drop(prepared);
             let _ = storing.await;
             watching.abort();
             if let Some(serving) = serving {
                 let _ = serving.await;
             }
         });
-    })?;
-    // The sender says nothing; its end is the word.
-    let _ = ready.recv();
-    Ok(thread)
+    })
 }
 
 /// The hosts that the operator's port answers to.
@@ -251,8 +246,7 @@ fn own_hosts(admin: &config::Admin) -> OwnHosts {
     OwnHosts::new(admin.address.0.ip(), admin.hosts.iter().map(|name| name.0.clone()))
 }
 
-/// Starts the thread that the throttle ticks on. Returns once tokens can be remembered under the secret
-/// of all gateways, as far as that can be waited for.
+/// Starts the thread that the throttle ticks on.
 fn tick(
     throttle: Arc<Throttle>,
     link: Option<RedisLink>,
@@ -261,12 +255,8 @@ fn tick(
 ) -> io::Result<thread::JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let name = "throttle".to_owned();
-    let (prepared, ready) = std::sync::mpsc::channel();
-    let ticking = move || runtime.block_on(throttle.run(link, clock, prepared, stop));
-    let thread = thread::Builder::new().name(name).spawn(ticking)?;
-    // The sender says nothing; its end is the word.
-    let _ = ready.recv_timeout(SEED_PATIENCE);
-    Ok(thread)
+    let ticking = move || runtime.block_on(throttle.run(link, clock, stop));
+    thread::Builder::new().name(name).spawn(ticking)
 }
 
 /// Opens every address for every worker. Port 0 is chosen once and then shared.
@@ -322,16 +312,6 @@ fn open_access_log(config: &Config) -> Result<Option<(AccessLog, AccessLogGuard)
     })
 }
 
-fn throttle(
-    config: &Config,
-    settings: Option<Settings>,
-    clock: &Clock,
-) -> Result<Option<Arc<Throttle>>, SetupError> {
-    let shared = config.store.redis.is_some();
-    let throttle = settings.map(|settings| Throttle::new(settings, shared, clock.now()));
-    Ok(throttle.transpose()?)
-}
-
 fn stores(
     config: &Config,
     clock: Clock,
@@ -377,9 +357,22 @@ fn shared_store(
         credentials: credentials(&redis.username, &redis.password)?,
         tls_ca: tls_ca.transpose()?,
         namespace: redis.namespace.as_str().into(),
+        secret: shared_secret(redis, variables)?,
         connect_timeout: redis.connect_timeout.0,
         response_timeout: redis.response_timeout.0,
     })
+}
+
+/// What the configuration says to hash under.
+fn shared_secret(
+    redis: &config::Redis,
+    variables: Variables<'_>,
+) -> Result<SharedSecret, SecretError> {
+    let Some(place) = &redis.secret else {
+        return Ok(SharedSecret::of_namespace(&redis.namespace));
+    };
+    let text = place.reveal_at_least(secret::MIN_LEN, variables)?;
+    Ok(SharedSecret::configured(&text, &redis.namespace))
 }
 
 #[cfg(test)]

@@ -23,25 +23,31 @@ const LEAVES: [&str; 8] =
     ["config", "framing", "identity", "limit", "route", "store", "throttle", "upstream"];
 
 /// What a leaf may import all the same, and why.
-const ALLOWED: [(&str, &str, &str); 8] = [
+const ALLOWED: [(&str, &str, &str); 12] = [
     ("identity", "framing", "it reads the header fields where the framing has put them"),
     ("store", "limit", "a store keeps what the algorithms count, and calls them"),
     ("store", "counter", "it counts its calls as everything else is counted"),
+    ("store", "mix", "records have names of this process in its tables"),
+    ("store", "secret", "keys are hashed under what gateways of one store share"),
     ("store", "clock", "its control task expires records, and Redis' reconnection waits"),
     (
         "throttle",
         "clock",
         "it ticks once a second, and a test gives Redis its time by moving the clock",
     ),
+    ("throttle", "mix", "tokens have names of this process in its tables"),
+    ("throttle", "secret", "tokens are hashed under what gateways of one store share"),
     ("throttle", "counter", "it counts its calls as everything else is counted"),
     ("throttle", "store", "it opens its own connections as the store does: `Connector`, `Failure`"),
     ("upstream", "framing", "answers are read as strictly as requests, and share their deadlines"),
 ];
 
 /// What the others may import. A room that is not in its list is above it, or beside it.
-const MAY_IMPORT: [(&str, &[&str]); 16] = [
+const MAY_IMPORT: [(&str, &[&str]); 18] = [
     ("clock", &[]),
     ("counter", &[]),
+    ("mix", &[]),
+    ("secret", &[]),
     ("metrics", &["counter"]),
     // Losses are reported at most once a minute: a deadline that several threads check.
     ("telemetry", &["clock"]),
@@ -100,6 +106,7 @@ const MAY_IMPORT: [(&str, &[&str]); 16] = [
             "live",
             "metrics",
             "reload",
+            "secret",
             "snapshot",
             "store",
             "telemetry",
@@ -122,6 +129,7 @@ const CLI: (&str, &[&str]) = (
         "plan",
         "replay",
         "respond",
+        "secret",
         "server",
         "snapshot",
         "store",

@@ -163,9 +163,6 @@ fn by_limit(redis: &RedisServer, run: &Run, limit: Limit) -> (f64, u64) {
             .iter()
             .map(|stores| tokio::task::spawn_local(stores.clone().run(stop.clone())))
             .collect();
-        for stores in &fleet {
-            stores.prepared().await;
-        }
         let doors: Vec<Rc<Store>> = fleet.iter().map(|stores| Rc::new(stores.worker())).collect();
         // Both know of each other after a second.
         tokio::time::sleep(Duration::from_millis(1_500)).await;

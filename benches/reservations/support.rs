@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tidegate::{
     clock::Clock,
     limit::{Algorithm, Limit, OnFailure, Quota, Reserve},
+    secret::SharedSecret,
     store::{Credentials, RedisOptions, Stores, Topology},
 };
 
@@ -35,6 +36,7 @@ pub(crate) fn stores(redis: &RedisServer) -> Arc<Stores> {
         credentials: Credentials::default(),
         tls_ca: None,
         namespace: "bench".into(),
+        secret: SharedSecret::of_namespace("bench"),
         connect_timeout: Duration::from_secs(5),
         response_timeout: Duration::from_secs(5),
     };

@@ -1,12 +1,10 @@
 //! The throttles of several gateways, each on a thread of its own, as a gateway has it.
 
-use std::{
-    sync::{Arc, mpsc},
-    thread,
-};
+use std::{sync::Arc, thread};
 
 use tidegate::{
     clock::Clock,
+    secret::SharedSecret,
     store::{Credentials, RedisOptions, Stores, Topology},
     throttle::{
         Geometry, Settings, Throttle,
@@ -48,22 +46,21 @@ impl Gateways {
                 credentials: Credentials::default(),
                 tls_ca: None,
                 namespace: "bench".into(),
+                secret: SharedSecret::of_namespace("bench"),
                 connect_timeout: std::time::Duration::from_secs(1),
                 response_timeout: std::time::Duration::from_secs(1),
             };
             let stores = Stores::redis(options, clock.clone(), 1).expect("a store");
-            let throttle = Throttle::new(settings.clone(), true, clock.now()).expect("a throttle");
+            let secret = stores.shared_secret();
+            let throttle = Throttle::new(settings.clone(), secret, true, clock.now());
             let connector = stores.connector().expect("a Redis");
             let link = RedisLink::new(connector, "throttle", clock.clone(), throttle.stats.clone());
             let (ticking, stop) = (throttle.clone(), stop.clone());
-            let (prepared, ready) = mpsc::channel();
             threads.push(thread::spawn(move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
                 let runtime = runtime.expect("a runtime");
-                runtime.block_on(ticking.run(Some(link), clock, prepared, stop));
+                runtime.block_on(ticking.run(Some(link), clock, stop));
             }));
-            // Its end is the word.
-            let _ = ready.recv();
             throttles.push(throttle);
         }
         while !throttles.iter().all(|throttle| throttle.status().refuses()) {

@@ -104,7 +104,7 @@ fn find(
         let detail = "no limit has this name; expected one of those that /api/limits lists";
         return Err((StatusCode::NOT_FOUND, detail.to_owned()));
     };
-    let (k0, k1) = shared.stores.seed();
+    let (k0, k1) = shared.stores.secret();
     let wanted = wanted(parameters, &policy, &snapshot, Secret(k0, k1));
     let wanted = wanted.map_err(|detail| (StatusCode::BAD_REQUEST, detail))?;
     Ok((policy, wanted))

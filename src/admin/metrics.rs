@@ -222,9 +222,9 @@ fn ahead(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Result {
     let help = "Charges made from tokens taken ahead";
     add(&mut counter(encoder, "store_ahead", help)?, &[], stats.ahead)?;
     let help = "Refusals by what the shared store had said before";
-    add(&mut counter(encoder, "store_refusals_remembered", help)?, &[], stats.refusals.hits)?;
+    add(&mut counter(encoder, "store_refusals_remembered", help)?, &[], stats.denials.hits)?;
     let help = "Refusals that are remembered now";
-    gauge(encoder, "store_refusals", help, stats.refusals.entries as u64)?;
+    gauge(encoder, "store_refusals", help, stats.denials.entries as u64)?;
     let help = "Tokens taken ahead that are not spent yet";
     gauge(encoder, "store_tokens_outstanding", help, stats.tokens.outstanding)?;
     let help = "Tokens that the shared store granted";

@@ -2,7 +2,8 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::{Exit, written};
-use crate::config::{Config, Loaded, Variables};
+use crate::config::{Config, Fault, Loaded, Secret, SecretError, Variables};
+use crate::secret::MIN_LEN;
 use crate::snapshot::Snapshot;
 use crate::throttle::Settings;
 
@@ -11,9 +12,13 @@ use crate::throttle::Settings;
 /// A secret that is not here is only noted: the gateway may run elsewhere, and have it there.
 pub(super) fn run(path: &Path, variables: Variables<'_>, out: &mut dyn Write) -> Exit {
     match Snapshot::load(path) {
-        Ok((Loaded { config, .. }, snapshot)) => {
-            let told = summary(path, &config, &snapshot, out)
-                .and_then(|()| secrets(&config, variables, out));
+        Ok((loaded, snapshot)) => {
+            if let Some(fault) = short_secret(&loaded, variables) {
+                return written(writeln!(out, "{fault}"), Exit::BadInput);
+            }
+            let config = &loaded.config;
+            let told = summary(path, config, &snapshot, out)
+                .and_then(|()| secrets(config, variables, out));
             written(told, Exit::Ok)
         }
         Err(error) => written(writeln!(out, "{error}"), Exit::of(&error)),
@@ -53,11 +58,20 @@ fn summary(
     Ok(())
 }
 
+/// A secret that is here, and that no gateway would take.
+fn short_secret(loaded: &Loaded, variables: Variables<'_>) -> Option<Fault> {
+    let place: &Secret = loaded.config.store.redis.as_ref()?.secret.as_ref()?;
+    let error = place.reveal_at_least(MIN_LEN, variables).err()?;
+    let is_here = matches!(error, SecretError::Short { .. } | SecretError::Empty(_));
+    let expected = format!("at least {MIN_LEN} bytes that nobody can guess");
+    is_here.then(|| loaded.source.fault("store.redis.secret", error.to_string(), &expected))
+}
+
 /// Notes which secrets, and certificates, a gateway that started here would not find.
 fn secrets(config: &Config, variables: Variables<'_>, out: &mut dyn Write) -> io::Result<()> {
     let Some(redis) = &config.store.redis else { return Ok(()) };
     let sentinel = redis.sentinel.as_ref().and_then(|sentinel| sentinel.password.as_ref());
-    for secret in redis.password.iter().chain(sentinel) {
+    for secret in redis.password.iter().chain(sentinel).chain(&redis.secret) {
         if let Err(error) = secret.reveal(variables) {
             writeln!(out, "\nnote: {error} (here and now; the gateway needs it to start)")?;
         }

@@ -49,15 +49,31 @@ fn check_passes_every_example_and_notes_what_only_the_gateway_may_have() {
         ("redis-sharded", "note: the variable REDIS_PASSWORD is not set"),
         ("redis-cluster", "note: cannot read the secret in /run/secrets/redis"),
         ("redis-cluster", "note: no file /etc/tidegate/redis-ca.pem"),
+        ("redis", "note: the variable TIDEGATE_SECRET is not set"),
+        (
+            "compose",
+            "whoever can read this Redis can find the addresses and tokens behind its keys",
+        ),
     ] {
         let (_, said) = output(&["check", "--config", &format!("config/examples/{example}.yaml")]);
         assert!(said.contains(missing), "{said}");
     }
     let arguments = ["tidegate", "check", "--config", "config/examples/redis-sentinel.yaml"];
     let mut out = Vec::new();
-    assert_eq!(super::run_with(arguments, &|_| Some("hush".to_owned()), &mut out), Exit::Ok);
+    let long = |_: &str| Some("hush".repeat(4));
+    assert_eq!(super::run_with(arguments, &long, &mut out), Exit::Ok);
     let said = String::from_utf8(out).unwrap();
     assert!(!said.contains("note") && !said.contains("hush"), "{said}");
+
+    // A secret that is here, and that no gateway would take.
+    for (value, told) in [("hush", "has 4 bytes, fewer than 16"), ("", "is empty")] {
+        let mut out = Vec::new();
+        let variables = |_: &str| Some(value.to_owned());
+        assert_eq!(super::run_with(arguments, &variables, &mut out), Exit::BadInput);
+        let said = String::from_utf8(out).unwrap();
+        let place = "config/examples/redis-sentinel.yaml:17:13: the secret in env:TIDEGATE_SECRET";
+        assert!(said.contains(place) && said.contains(told) && !said.contains("hush"), "{said}");
+    }
 }
 
 #[test]

@@ -161,14 +161,19 @@ fn shortened(text: Cow<'_, str>) -> String {
     }
 }
 
-/// The text with stars for what follows `password:`, unless that says where the password is.
+/// The text with stars for what follows the first `password:` or `secret:` that does not say where it is.
 fn without_secrets(text: &str) -> String {
-    let value = text.find("password").and_then(|at| Some(at + text[at..].find(':')? + 1));
-    let start = value.filter(|&start| {
-        let value = text[start..].trim_start_matches([' ', '\t', '"', '\'']);
-        !value.starts_with("env:") && !value.starts_with("file:")
-    });
-    match start {
+    let quoted = [' ', '\t', '"', '\''];
+    let value_after = |end: usize| {
+        let rest = text[end..].trim_start_matches(quoted);
+        let value = rest.strip_prefix(':')?;
+        let place = value.trim_start_matches(quoted);
+        let is_written = !place.starts_with("env:") && !place.starts_with("file:");
+        is_written.then(|| text.len() - value.len())
+    };
+    let keys = ["password", "secret"].into_iter();
+    let found = keys.flat_map(|key| text.match_indices(key).map(|(at, key)| at + key.len()));
+    match found.filter_map(value_after).min() {
         None => text.to_owned(),
         Some(start) => {
             let stars = text[start..].chars().map(|c| if c.is_whitespace() { c } else { '*' });

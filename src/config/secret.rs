@@ -34,6 +34,16 @@ pub enum SecretError {
     /// It is there, and nothing is in it.
     #[error("the secret in {0} is empty")]
     Empty(String),
+    /// It is there, and can be guessed.
+    #[error("the secret in {place} has {len} bytes, fewer than {min}")]
+    Short {
+        /// Where it is.
+        place: String,
+        /// Its length in bytes.
+        len: usize,
+        /// The least.
+        min: usize,
+    },
 }
 
 impl Secret {
@@ -50,6 +60,19 @@ impl Secret {
         let line = text.strip_suffix('\n').unwrap_or(&text);
         let line = line.strip_suffix('\r').unwrap_or(line);
         if line.is_empty() { Err(SecretError::Empty(self.to_string())) } else { Ok(line.into()) }
+    }
+}
+
+impl Secret {
+    /// The same of one that must have so many bytes.
+    pub fn reveal_at_least(
+        &self,
+        min: usize,
+        variables: Variables<'_>,
+    ) -> Result<Box<str>, SecretError> {
+        let text = self.reveal(variables)?;
+        let (place, len) = (self.to_string(), text.len());
+        if len < min { Err(SecretError::Short { place, len, min }) } else { Ok(text) }
     }
 }
 
@@ -119,6 +142,13 @@ mod tests {
         }
         fs::write(file.path(), "x".repeat(5_000)).unwrap();
         assert!(secret.reveal(&variables).is_err());
+        fs::write(file.path(), "0123456789abcde\n").unwrap();
+        let short = secret.reveal_at_least(16, &variables).unwrap_err().to_string();
+        assert!(
+            short.contains("has 15 bytes, fewer than 16") && !short.contains("abcde"),
+            "{short}"
+        );
+        assert!(secret.reveal_at_least(15, &variables).is_ok());
         let gone = Secret::File("/nowhere/at/all".into()).reveal(&variables).unwrap_err();
         assert!(gone.to_string().contains("/nowhere/at/all"), "{gone}");
     }

@@ -53,6 +53,10 @@ pub struct Redis {
     /// What every key begins with; gateways that share counters share it.
     #[schemars(regex(pattern = "^[A-Za-z0-9_.-]{1,64}$"))]
     pub namespace: String,
+    /// Where the secret is that callers' keys and tokens are hashed under, of at least 16 bytes; the same
+    /// at all gateways that share counters. Left out, it follows from `namespace`: whoever can read Redis
+    /// can then find addresses and tokens by trying.
+    pub secret: Option<Secret>,
     /// The longest time to connect.
     pub connect_timeout: Duration,
     /// The longest time to wait for a reply; then the limit's `on_failure` applies.
@@ -69,6 +73,7 @@ impl Default for Redis {
             password: None,
             tls_ca: None,
             namespace: "tidegate".to_owned(),
+            secret: None,
             connect_timeout: Duration::from_millis(200),
             response_timeout: Duration::from_millis(50),
         }

@@ -210,7 +210,7 @@ impl Gateway {
         // Boxed: it goes with the answer through many hands.
         let mut context = Box::new(context);
         if let Some(writer) = &self.access_log {
-            let (k0, k1) = self.shared.stores.seed();
+            let (k0, k1) = self.shared.stores.secret();
             context.time = self.shared.clock.now();
             context.line = Some(LineWriter { writer: Rc::clone(writer), secret: Secret(k0, k1) });
         }

@@ -31,7 +31,7 @@ impl Gateway {
         }
         let matched = asked.find(&rules.snapshot)?;
         let (index, route) = (matched.index, matched.route);
-        let (k0, k1) = self.shared.stores.seed();
+        let (k0, k1) = self.shared.stores.secret();
         let secret = Secret(k0, k1);
         let (requests, told, caller) = matched.subject(|subject| {
             (

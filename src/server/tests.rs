@@ -1,5 +1,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use std::time::Duration;
+
 use super::*;
 use crate::config::Loaded;
 

@@ -56,6 +56,13 @@ fn redis(check: &mut Check<'_>, redis: &Redis) {
         check.fault("store.redis.tls_ca", "`tls_ca` without TLS", "a server with rediss://");
     }
     check.value_name("store.redis.namespace", &redis.namespace);
+    if redis.secret.is_none() && !check.is_unread("store.redis.secret") {
+        let what = "no `secret`: whoever can read this Redis can find the addresses and tokens behind its \
+                    keys by trying";
+        let expected =
+            "`secret: env:NAME` or `file:PATH`, the same at all gateways that share counters";
+        check.note("store.redis.secret", what, expected);
+    }
     check.some_time("store.redis.connect_timeout", redis.connect_timeout);
     check.some_time("store.redis.response_timeout", redis.response_timeout);
 }

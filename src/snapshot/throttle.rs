@@ -106,8 +106,8 @@ fn sizing(check: &mut Check<'_>, written: &config::Throttle) -> Option<Sizing> {
     sound.then_some(Sizing { capacity, false_positive: rate, memory })
 }
 
-/// Notes filters that would not fit into this machine's memory beside everything else. Twice: while a
-/// gateway takes over the seed of the others, the old filters and the new ones are there together.
+/// Notes filters that would not fit into this machine's memory beside everything else. Twice: where this
+/// machine's clock is ahead of Redis', the filters begin anew, and for a moment both are there.
 fn room(check: &mut Check<'_>, geometry: &Geometry) {
     let (needed, Some(there)) = (geometry.bytes(), crate::throttle::memory::usable()) else {
         return;

@@ -1,4 +1,4 @@
-//! What a worker decides by itself though the counters are in Redis: by refusals that it remembers, and
+//! What a worker decides by itself though the counters are in Redis: by the deny cache, and
 //! from tokens taken ahead; and the calls that fetch those.
 
 use std::{
@@ -13,9 +13,9 @@ use tokio::sync::oneshot;
 use super::{
     Failure, Stores,
     corrections::{CorrectionSender, Source},
+    deny_cache::{DenyCache, Heard},
     record_id::record,
     redis::{Unanswered, Worker},
-    refusals::{Heard, Refusals},
     reservation::{Book, Desk, Entry, Fetching, Joined, Outcome, Reply, Taken, Waiter},
     stats::WorkerCounts,
 };
@@ -46,10 +46,10 @@ pub(super) enum Stood {
     Failed(Failure),
 }
 
-/// One worker's tokens and refusals.
+/// One worker's tokens and denials.
 pub(super) struct Ahead {
     desk: Desk<Waiting>,
-    refusals: Arc<Refusals>,
+    deny_cache: Arc<DenyCache>,
     worker: Arc<Worker>,
     corrections: CorrectionSender,
     counts: Arc<CachePadded<WorkerCounts>>,
@@ -98,7 +98,8 @@ impl Ahead {
         counts: Arc<CachePadded<WorkerCounts>>,
     ) -> Self {
         let (desk, clock) = (Desk::new(Arc::clone(&stores.tokens)), stores.clock.clone());
-        Self { desk, refusals: Arc::clone(&stores.refusals), worker, corrections, counts, clock }
+        let deny_cache = Arc::clone(&stores.deny_cache);
+        Self { desk, deny_cache, worker, corrections, counts, clock }
     }
 
     /// Takes the charge from the tokens that are here, if they are enough.
@@ -120,8 +121,8 @@ impl Ahead {
     /// The refusal that this charge is known to meet.
     #[inline]
     pub(super) fn refused(&self, charge: &Charge<'_>) -> Option<Known> {
-        let refused = self.refusals.find(charge, self.clock.ticks())?;
-        Some((refused.decision, refused.now))
+        let denial = self.deny_cache.get(charge, self.clock.ticks())?;
+        Some((denial.decision, denial.now))
     }
 
     /// Takes back a charge of [`Self::take`] or the line, as long as tokens of its time are kept here, and
@@ -147,9 +148,9 @@ impl Ahead {
         self.corrections.push([(limit, charge.key, change)], Source::Request);
     }
 
-    /// Forgets that a caller was refused: what he was charged was corrected, as the store knows by now.
-    pub(super) fn forgive(&self, limit: &Limit, key: Key) {
-        self.refusals.forgive(record(limit, key), self.clock.ticks());
+    /// Drops what is cached of a caller whose charges were corrected, as the store knows by now.
+    pub(super) fn invalidate(&self, limit: &Limit, key: Key) {
+        self.deny_cache.invalidate(record(limit, key), self.clock.ticks());
     }
 
     /// How long a request that comes now may wait. A call gives up by itself, a moment before.
@@ -162,18 +163,18 @@ impl Ahead {
         self.clock.ticks()
     }
 
-    /// Remembers whom the store refused, having been asked at the tick `sent`. Whoever was charged may
-    /// have to wait longer than he was told before.
+    /// Caches what the store refused, having been asked at the tick `sent`. A caller that was charged may
+    /// have to wait longer than it was told before.
     pub(super) fn hear(&self, charges: &[Charge<'_>], verdict: &Verdict, sent: u64) {
         for (charge, outcome) in charges.iter().zip(&verdict.outcomes) {
             let Some(Decided { decision, at: now, by: Decider::Store }) = outcome.decided() else {
                 continue;
             };
             if decision.admitted {
-                self.refusals.forget(record(charge.limit, charge.key));
+                self.deny_cache.remove(record(charge.limit, charge.key));
             } else if !is_twice(charges, charge) {
                 let received = self.clock.ticks();
-                self.refusals.remember(charge, decision, Heard { sent, received, now: *now });
+                self.deny_cache.insert(charge, decision, Heard { sent, received, now: *now });
             }
         }
     }
@@ -190,7 +191,7 @@ impl Ahead {
             Joined::Fetch(fetching) => {
                 let fetches = Fetches {
                     worker: Arc::clone(&self.worker),
-                    refusals: Arc::clone(&self.refusals),
+                    deny_cache: Arc::clone(&self.deny_cache),
                     corrections: self.corrections.clone(),
                     counts: Arc::clone(&self.counts),
                     clock: self.clock.clone(),
@@ -234,7 +235,7 @@ fn is_twice(charges: &[Charge<'_>], charge: &Charge<'_>) -> bool {
 /// The fetches of an entry, one after the other, until nobody waits.
 struct Fetches {
     worker: Arc<Worker>,
-    refusals: Arc<Refusals>,
+    deny_cache: Arc<DenyCache>,
     corrections: CorrectionSender,
     counts: Arc<CachePadded<WorkerCounts>>,
     clock: Clock,
@@ -254,14 +255,14 @@ impl Fetches {
             next = match fetched {
                 Ok((grant, now)) => {
                     if grant.tokens > 0 || order.back.tokens > 0 {
-                        self.refusals.forget(record(&limit, key));
+                        self.deny_cache.remove(record(&limit, key));
                     }
                     let charge = Charge { limit: &limit, key, cost: order.least };
                     let refused = Decision { admitted: false, ..grant.decision };
                     // Where tokens are kept here, whoever costs the least finds those; and of what was
                     // granted for others, what is not spent goes back.
                     if grant.tokens == 0 && fetching.is_alone() {
-                        self.refusals.remember(&charge, &refused, Heard { sent, received, now });
+                        self.deny_cache.insert(&charge, &refused, Heard { sent, received, now });
                     }
                     fetching.complete(&Reply { grant, now, sent, received })
                 }

@@ -25,9 +25,9 @@ mod lines;
 pub(super) use self::lines::Source;
 use self::lines::{Lines, Pending, Pushed};
 use super::{
+    deny_cache::DenyCache,
     record_id::record,
     redis::{Failure, LateReply, Place, Worker},
-    refusals::Refusals,
     stats::WorkerCounts,
 };
 use crate::{
@@ -67,7 +67,7 @@ pub(super) struct QueueStats {
 /// The corrections of the process.
 pub(super) struct CorrectionQueue {
     lines: Mutex<Lines<Place>>,
-    refusals: Arc<Refusals>,
+    deny_cache: Arc<DenyCache>,
     clock: Clock,
     merged: AtomicU64,
     dropped: AtomicU64,
@@ -76,10 +76,10 @@ pub(super) struct CorrectionQueue {
 }
 
 impl CorrectionQueue {
-    pub(super) fn new(refusals: Arc<Refusals>, clock: Clock) -> Self {
+    pub(super) fn new(deny_cache: Arc<DenyCache>, clock: Clock) -> Self {
         Self {
             lines: Mutex::default(),
-            refusals,
+            deny_cache,
             clock,
             merged: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
@@ -161,7 +161,7 @@ impl CorrectionQueue {
             // What was refused before was perhaps refused because of what is corrected now.
             let ticks = self.clock.ticks();
             for pending in &batch {
-                self.refusals.forgive(pending.record(), ticks);
+                self.deny_cache.invalidate(pending.record(), ticks);
             }
         }
         let again = match outcome {

@@ -148,14 +148,18 @@ impl Store {
         self.ask_within(charges, now, Some(until)).await
     }
 
-    /// Decides without Redis, by each limit's policy. What is charged here is recorded, to be charged there
-    /// when Redis is back, unless by this `failure` it may have been charged there already.
+    /// Decides without Redis: by the deny cache, or by each limit's policy. What is charged here is
+    /// recorded, to be charged there when Redis is back, unless by this `failure` it may have been charged
+    /// there already.
     pub(super) fn fall_back(
         &self,
         charges: &[Charge<'_>],
         now: Millis,
         failure: Failure,
     ) -> Result<Verdict, StoreError> {
+        if let Some(denied) = fallback::denied(charges, &self.stores) {
+            return Ok(denied);
+        }
         let (memory, gateways) = (&self.stores.memory, self.stores.presence.gateways());
         let recorder = self.stores.recorder_after(failure);
         fallback::decide(charges, now, memory, gateways, &self.counts, recorder)
@@ -228,7 +232,7 @@ impl Store {
         let mut settled = self.settle_at_places(way, &rest).await.into_iter();
         // A refusal until this moment was perhaps made before it arrived, and told another time.
         for Settlement { limit, key, .. } in &rest {
-            way.ahead.forgive(limit, *key);
+            way.ahead.invalidate(limit, *key);
         }
         let outcome = |here: Option<Outcome>| here.or_else(|| settled.next()).unwrap_or_default();
         here.into_iter().map(outcome).collect()

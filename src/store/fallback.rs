@@ -2,8 +2,24 @@
 
 use smallvec::SmallVec;
 
-use super::{StoreError, memory::Memory, outage::OutageRecorder, stats::WorkerCounts};
-use crate::limit::{Charge, Limit, Millis, OnFailure, Outcome, Verdict};
+use super::{StoreError, Stores, memory::Memory, outage::OutageRecorder, stats::WorkerCounts};
+use crate::limit::{Charge, Decided, Decider, Limit, Millis, OnFailure, Outcome, Verdict};
+
+/// The refusal of a request of which the shared store has refused a charge before, and until when: it
+/// cannot say otherwise now, so no failure policy applies.
+pub(super) fn denied(charges: &[Charge<'_>], stores: &Stores) -> Option<Verdict> {
+    let ticks = stores.clock.ticks();
+    let denied = charges.iter().map(|charge| match stores.deny_cache.get_stale(charge, ticks) {
+        None => Outcome::NotCharged,
+        Some(denial) => {
+            let (decision, at) = (denial.decision, denial.now);
+            Outcome::Decided(Decided { decision, at, by: Decider::Store })
+        }
+    });
+    let outcomes: SmallVec<[Outcome; 2]> = denied.collect();
+    let refuses = outcomes.iter().any(|outcome| outcome.decided().is_some());
+    refuses.then_some(Verdict { admitted: false, outcomes })
+}
 
 /// Decides a request without the shared store, all or nothing over all of its limits: `closed` refuses
 /// the whole, `local` counts here with this gateway's share of the quota, `open` admits. What is charged

@@ -1,12 +1,13 @@
 //! Where limits keep their counters: this process, or Redis.
 //!
 //! [`Stores`] is the process's one store; it outlives every reload. Each worker has its own [`Store`],
-//! a door to it. With Redis behind it, `ahead` decides first, by refusals that it remembers and from tokens
+//! a door to it. With Redis behind it, `ahead` decides first, by the deny cache and from tokens
 //! taken ahead, `several` where a request has several limits; what has to be asked for goes to `redis`,
 //! by `groups` where it lives at several places; and `fallback` decides where no answer comes.
 
 mod ahead;
 mod corrections;
+pub mod deny_cache;
 mod door;
 mod fallback;
 mod maintenance;
@@ -15,7 +16,6 @@ mod multi_limit;
 mod outage;
 mod record_id;
 mod redis;
-pub mod refusals;
 pub mod reservation;
 mod scatter;
 mod stats;
@@ -29,11 +29,11 @@ pub(crate) use self::redis::NodeConnection;
 use self::{
     ahead::Tokens,
     corrections::CorrectionQueue,
+    deny_cache::DenyCache,
     memory::Memory,
     outage::{OutageLedger, OutageRecorder},
-    record_id::record,
+    record_id::{local_record, record},
     redis::{Presence, Reporter, Shared},
-    refusals::Refusals,
     stats::Register,
 };
 pub use self::{
@@ -45,6 +45,7 @@ pub use self::{
 use crate::{
     clock::Clock,
     limit::{Charge, Key, Limit, Verdict},
+    secret::SharedSecret,
 };
 
 /// How often the control task expires records and reports to Redis.
@@ -90,6 +91,8 @@ pub struct Status {
     pub reachable: bool,
     /// Gateways alive as last known, this one included.
     pub gateways: u32,
+    /// Of them, those that hash under another secret: their counts are apart.
+    pub other_secrets: u32,
 }
 
 impl Status {
@@ -103,6 +106,9 @@ impl Status {
 pub struct Stores {
     /// All counters; with Redis, those of the time without it.
     memory: Memory,
+    secret: SharedSecret,
+    /// [`SharedSecret::for_keys`].
+    key_secret: (u64, u64),
     redis: Option<Arc<Shared>>,
     /// What was charged in memory while Redis could not be asked, until it is charged there.
     outage: OutageLedger,
@@ -110,7 +116,7 @@ pub struct Stores {
     presence: Presence,
     register: Register,
     tokens: Arc<Tokens>,
-    refusals: Arc<Refusals>,
+    deny_cache: Arc<DenyCache>,
     /// Held by the worker that looks after what is the process's.
     maintaining: Mutex<()>,
     clock: Clock,
@@ -119,7 +125,7 @@ pub struct Stores {
 impl Stores {
     /// Counters in this process, at most `max_keys` records.
     pub fn memory(clock: Clock, max_keys: usize) -> Result<Arc<Self>, SetupError> {
-        Self::new(None, clock, max_keys)
+        Self::new(None, SharedSecret::random()?, clock, max_keys)
     }
 
     /// Counters in Redis; at most `max_keys` records in this process while Redis is lost. Connects
@@ -129,26 +135,29 @@ impl Stores {
         clock: Clock,
         max_keys: usize,
     ) -> Result<Arc<Self>, SetupError> {
+        let secret = options.secret;
         let shared = Shared::new(options)?;
-        Self::new(Some(Arc::new(shared)), clock, max_keys)
+        Self::new(Some(Arc::new(shared)), secret, clock, max_keys)
     }
 
     fn new(
         redis: Option<Arc<Shared>>,
+        secret: SharedSecret,
         clock: Clock,
         max_keys: usize,
     ) -> Result<Arc<Self>, SetupError> {
-        let seed = (getrandom::u64()?, getrandom::u64()?);
-        let refusals: Arc<Refusals> = Arc::default();
+        let deny_cache: Arc<DenyCache> = Arc::default();
         Ok(Arc::new(Self {
             memory: Memory::new(max_keys),
+            secret,
+            key_secret: secret.for_keys(),
             redis,
             outage: OutageLedger::default(),
-            corrections: Arc::new(CorrectionQueue::new(Arc::clone(&refusals), clock.clone())),
-            presence: Presence::new(seed, getrandom::u64()?),
+            corrections: Arc::new(CorrectionQueue::new(Arc::clone(&deny_cache), clock.clone())),
+            presence: Presence::new(&secret, getrandom::u64()?),
             register: Register::default(),
             tokens: Arc::default(),
-            refusals,
+            deny_cache,
             maintaining: Mutex::default(),
             clock,
         }))
@@ -159,21 +168,15 @@ impl Stores {
         Store::new(self, self.register.enter())
     }
 
-    /// The secret of the keyed hash that makes keys: random, and with Redis the same for all gateways
-    /// from [`Self::prepared`] on. Read it for each request: it may change when Redis is lost and comes
-    /// back.
-    pub fn seed(&self) -> (u64, u64) {
-        self.presence.seed()
+    /// The secret of the keyed hash that makes keys. It never changes: of a process without Redis it is
+    /// random, and else the same at all gateways with the same configuration.
+    pub fn secret(&self) -> (u64, u64) {
+        self.key_secret
     }
 
-    /// Returns once the first exchange with Redis is over, well or badly: so that a gateway's first
-    /// requests already count under the keys that the other gateways use. Needs [`Self::run`] to run;
-    /// without it, returns when the timeouts are over.
-    pub async fn prepared(&self) {
-        if let Some(shared) = &self.redis {
-            // Too late is no worse than a Redis that is not there.
-            let _ = tokio::time::timeout(shared.patience(), self.presence.reported()).await;
-        }
+    /// What that follows from, for what else is hashed.
+    pub fn shared_secret(&self) -> &SharedSecret {
+        &self.secret
     }
 
     /// The control task: once a second, expires records in memory and reports to Redis. Returns when
@@ -206,18 +209,14 @@ impl Stores {
 
     /// Reports that this gateway is alive, and does as it hears.
     async fn report(&self, reporter: &mut Reporter<'_>) {
-        let secret = self.seed();
         let deleted = reporter.report().await;
-        if self.seed() != secret {
-            self.outage.clear();
-        }
-        for record in deleted.records {
+        for record in deleted.records.into_iter().map(local_record) {
             self.tokens.forget(record);
-            self.refusals.forgive(record, self.clock.ticks());
+            self.deny_cache.invalidate(record, self.clock.ticks());
         }
         if deleted.more {
             // Nobody is refused for something that was deleted while this gateway heard nothing.
-            self.refusals.clear();
+            self.deny_cache.clear();
         }
         self.tokens.set_gateways(self.presence.gateways());
     }
@@ -252,16 +251,16 @@ impl Stores {
             // One that gave no answer may have been made.
             for record in limits.iter().map(|limit| record(limit, key)) {
                 self.tokens.forget(record);
-                self.refusals.forgive(record, self.clock.ticks());
+                self.deny_cache.invalidate(record, self.clock.ticks());
             }
         }
         outcome
     }
 
-    /// Forgets all refusals that are remembered, so that whoever comes next is decided by Redis: for tests
-    /// of what Redis decides. A gateway never does.
-    pub fn forget_refusals(&self) {
-        self.refusals.clear();
+    /// Empties the deny cache, so that the next request is decided by Redis: for tests of what Redis
+    /// decides. A gateway never does.
+    pub fn clear_deny_cache(&self) {
+        self.deny_cache.clear();
     }
 
     /// Writes to the outage ledger now.
@@ -287,6 +286,7 @@ impl Stores {
             lost: self.redis.as_ref().map_or(0, |shared| shared.lost()),
             reachable: self.presence.arrived(),
             gateways: self.presence.gateways(),
+            other_secrets: self.presence.others(),
         }
     }
 
@@ -302,7 +302,7 @@ impl Stores {
         stats.evictions = self.memory.evictions();
         stats.keys = self.memory.len();
         stats.gateways = self.presence.gateways();
-        stats.refusals = self.refusals.stats(self.clock.ticks());
+        stats.denials = self.deny_cache.stats(self.clock.ticks());
         stats.tokens = self.tokens.numbers();
         // In this order: a sum is in the queue before it leaves the ledger.
         stats.unmerged = self.outage.len();

@@ -227,14 +227,6 @@ impl OutageLedger {
         self.dropped.load(Relaxed)
     }
 
-    /// Drops everything: it was charged under keys that no longer exist.
-    pub(super) fn clear(&self) {
-        for shard in &self.shards {
-            let sums = std::mem::take(&mut *shard.lock()).sums;
-            self.held.fetch_sub(sums.len(), Relaxed);
-        }
-    }
-
     fn shard_of(&self, id: u128) -> &Mutex<Shard> {
         &self.shards[(id >> 64) as usize % SHARDS]
     }

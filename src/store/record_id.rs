@@ -1,6 +1,9 @@
 //! What names a caller's record to this process, and the quota that it was asked under.
 
-use crate::limit::{Key, Limit, Quota};
+use crate::{
+    limit::{Key, Limit, Quota},
+    mix,
+};
 
 /// A record and the quota that a charge met there. A reload that changes the quota keeps the record, and
 /// what was learnt of it under the old quota holds no more.
@@ -20,8 +23,19 @@ impl RecordId {
     }
 }
 
-/// The record that `limit` keeps of a caller, under whatever quota.
+/// The record that `limit` keeps of a caller, under whatever quota, as this process names it: all of its
+/// tables do, for nobody outside can tell which of these names fall together.
 pub(crate) fn record(limit: &Limit, key: Key) -> u128 {
+    local_record(shared_record(limit, key))
+}
+
+/// The same by the name that all gateways of one store have for it.
+pub(crate) fn local_record(shared: u128) -> u128 {
+    mix::local_name(shared)
+}
+
+/// The name that all gateways of one store have for the record.
+pub(crate) fn shared_record(limit: &Limit, key: Key) -> u128 {
     key.0 ^ limit.identity()
 }
 

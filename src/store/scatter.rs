@@ -134,6 +134,9 @@ impl Scatter<'_> {
         if lost.is_empty() {
             return Ok(Verdict::empty());
         }
+        if let Some(denied) = fallback::denied(&lost, self.stores) {
+            return Ok(denied);
+        }
         let (memory, gateways) = (&self.stores.memory, self.stores.presence.gateways());
         if !shared {
             return fallback::refused(&lost, now, memory, gateways, self.counts);

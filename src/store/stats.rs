@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 
-use super::{redis::Failure, refusals::RefusalStats, reservation::Numbers};
+use super::{deny_cache::DenyStats, redis::Failure, reservation::Numbers};
 use crate::{counter::Counter, limit::OnFailure};
 
 /// One worker's counts.
@@ -84,8 +84,8 @@ pub struct Stats {
     pub asked: u64,
     /// Charges that were made from tokens taken ahead.
     pub ahead: u64,
-    /// Refusals by what was remembered.
-    pub refusals: RefusalStats,
+    /// The deny cache.
+    pub denials: DenyStats,
     /// Tokens taken ahead.
     pub tokens: Numbers,
     /// Of the requests, those to which the shared store gave no decision, by [`Failure::index`].

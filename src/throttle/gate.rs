@@ -5,6 +5,7 @@ use std::{cell::RefCell, sync::Arc, sync::atomic::Ordering};
 use arc_swap::{ArcSwap, Cache};
 
 use super::{Filter, Settings, Throttle, geometry::Millis, recent::Recent};
+use crate::mix::local_token;
 
 /// The status that tells a token is not valid; others say that something is not allowed with it.
 const UNAUTHORIZED: u16 = 401;
@@ -94,10 +95,11 @@ impl Gate {
         let mut filter = self.filter.borrow_mut();
         let filter = filter.load();
         let (geometry, generation) = (filter.geometry(), *filter.live().end());
-        if self.throttle.rejected.contains(token, geometry.minute(generation), LATELY) {
+        let local = local_token(token);
+        if self.throttle.rejected.contains(local, geometry.minute(generation), LATELY) {
             return Some(Newcomer::Rejected);
         }
-        let known = self.recent.contains(token, generation) || filter.knows(token);
+        let known = self.recent.contains(local, generation) || filter.knows(token);
         if known { None } else { Some(Newcomer::Unknown) }
     }
 
@@ -123,14 +125,14 @@ impl Gate {
     pub fn remember(&self, token: u64, status: u16, settings: &Settings) -> bool {
         let mut filter = self.filter.borrow_mut();
         let filter = filter.load();
-        let generation = *filter.live().end();
+        let (generation, local) = (*filter.live().end(), local_token(token));
         if settings.forget_status.contains(&status) {
             if status == UNAUTHORIZED {
-                self.throttle.rejected.insert(token, filter.geometry().minute(generation));
+                self.throttle.rejected.insert(local, filter.geometry().minute(generation));
             }
             return false;
         }
-        self.throttle.rejected.remove(token);
+        self.throttle.rejected.remove(local);
         self.record(filter, token, generation)
     }
 
@@ -143,11 +145,12 @@ impl Gate {
     }
 
     fn record(&self, filter: &Filter, token: u64, generation: u64) -> bool {
-        if self.recent.contains(token, generation) {
+        let local = local_token(token);
+        if self.recent.contains(local, generation) {
             return false;
         }
         let news = filter.record(token);
-        self.recent.insert(token, generation);
+        self.recent.insert(local, generation);
         news
     }
 }

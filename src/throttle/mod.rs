@@ -39,6 +39,8 @@ pub use self::{
     seed::Seed,
 };
 
+use crate::secret::SharedSecret;
+
 /// The name that clients read of the throttle, where a limit's would stand.
 pub const POLICY: &str = "active-users";
 
@@ -106,13 +108,10 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// Nobody known yet, at `now`. `shared`: others know, and have to be asked first.
-    pub fn new(
-        settings: Settings,
-        shared: bool,
-        now: Millis,
-    ) -> Result<Arc<Self>, getrandom::Error> {
-        let filter = Filter::new(settings.geometry, Seed::random()?, now);
+    /// Nobody known yet, at `now`. `shared`: others know, and have to be asked first; they hash under the
+    /// same `secret`.
+    pub fn new(settings: Settings, secret: &SharedSecret, shared: bool, now: Millis) -> Arc<Self> {
+        let filter = Filter::new(settings.geometry, Seed::of(secret), now);
         let status = Status {
             mode: settings.mode,
             crowded: false,
@@ -123,7 +122,7 @@ impl Throttle {
             offset: 0,
             ticks: 0,
         };
-        Ok(Arc::new(Self {
+        Arc::new(Self {
             filter: Arc::new(ArcSwap::from_pointee(filter)),
             rejected: Rejected::new(),
             refusing: AtomicBool::new(status.refuses()),
@@ -131,7 +130,7 @@ impl Throttle {
             stats: Arc::default(),
             settings: ArcSwap::from_pointee(settings),
             status: ArcSwap::from_pointee(status),
-        }))
+        })
     }
 
     /// A worker's gate.
@@ -199,7 +198,24 @@ mod tests {
             sizing,
             geometry: Geometry::new(&sizing).unwrap(),
         };
-        Throttle::new(settings, shared, now).unwrap()
+        Throttle::new(settings, &SharedSecret::of_namespace("test"), shared, now)
+    }
+
+    /// A client that knows what tokens are hashed under chooses tokens that agree in some bits.
+    #[test]
+    fn chosen_tokens_push_no_rejected_one_out() {
+        let throttle = throttle(false, 1_700_000_000_000);
+        let (gate, settings) = (throttle.gate(), throttle.settings());
+        throttle.set_mode(Mode::On);
+        for n in 0..100_u64 {
+            gate.remember(n << 14, 401, &settings);
+        }
+        let rejected = (0..100_u64).filter(|n| {
+            let turned = gate.admit(n << 14, true, || 1_700_000_000_000);
+            turned.is_err_and(|turned| turned.newcomer == Newcomer::Rejected)
+        });
+        let rejected = rejected.count();
+        assert!(rejected > 95, "{rejected} of 100 in a table for 16,384");
     }
 
     #[test]

@@ -6,9 +6,9 @@ use redis::{Cmd, FromRedisValue, aio::MultiplexedConnection};
 use tokio::time;
 
 use super::{
+    geometry::Millis,
     payload::Refusal,
-    seed::Seed,
-    sync::{Agreed, Commit, Exchange, Read, Stats, Version},
+    sync::{Commit, Exchange, Read, Stats, Time, Version},
 };
 use crate::{
     clock::Clock,
@@ -18,11 +18,8 @@ use crate::{
 /// How long one call may take. A minute's filter has megabytes: much longer than a decision.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the seed outlives the last gateway, in seconds.
-const SEED_LIFETIME: u64 = 30 * 24 * 3_600;
-
-/// One throttle's keys, `NAMESPACE:{NAME}:MINUTE` and `NAMESPACE:{NAME}:seed`; the braces make all of
-/// them live on one node of a Cluster.
+/// One throttle's keys, `NAMESPACE:{NAME}:MINUTE`; the braces make all of them live on one node of a
+/// Cluster.
 pub struct RedisLink {
     connector: Connector,
     /// The keys' hash tag.
@@ -32,7 +29,6 @@ pub struct RedisLink {
     clock: Clock,
     timeout: Duration,
     stats: Arc<Stats>,
-    agree: Script,
     read: Script,
     commit: Script,
     connection: Option<NodeConnection>,
@@ -48,7 +44,6 @@ impl RedisLink {
             clock,
             timeout: TIMEOUT,
             stats,
-            agree: Script::new(include_str!("../../lua/agree_seed.lua")),
             read: Script::new(include_str!("../../lua/read_filter.lua")),
             commit: Script::new(include_str!("../../lua/commit_filter.lua")),
             connection: None,
@@ -66,8 +61,7 @@ impl RedisLink {
         self.clock.manual_now().unwrap_or(0)
     }
 
-    /// Runs one script on one key; `arguments` adds what follows the key. After a failure other than
-    /// an error of Redis' own the connection is given up.
+    /// Runs one script on one key; `arguments` adds what follows the key.
     async fn run<T: FromRedisValue>(
         &mut self,
         script: fn(&Self) -> &Script,
@@ -76,10 +70,26 @@ impl RedisLink {
     ) -> Result<T, Failure> {
         let connection = self.connection.as_ref().ok_or(Failure::Io)?.connection.clone();
         let outcome = self.try_run(connection, script(self), key, arguments).await;
+        self.keep_or_drop(outcome)
+    }
+
+    /// Gives the connection up after a failure other than an error of Redis' own.
+    fn keep_or_drop<T>(&mut self, outcome: Result<T, Failure>) -> Result<T, Failure> {
         if outcome.as_ref().is_err_and(|failure| *failure != Failure::Server) {
             self.connection = None;
         }
         outcome
+    }
+
+    /// The server's time, in ms since the Unix epoch.
+    async fn ask_time(&mut self) -> Result<Millis, Failure> {
+        let mut connection = self.connection.as_ref().ok_or(Failure::Io)?.connection.clone();
+        self.stats.calls.add(1);
+        let command = redis::cmd("TIME");
+        let answer = within(self.timeout, command.query_async(&mut connection)).await;
+        let answer = answer.and_then(|time| time.map_err(|error| self.connector.failure(&error)));
+        let (seconds, micros): (u64, u64) = self.keep_or_drop(answer)?;
+        Ok(seconds.saturating_mul(1_000).saturating_add(micros / 1_000))
     }
 
     async fn try_run<T: FromRedisValue>(
@@ -107,41 +117,17 @@ impl RedisLink {
 }
 
 impl Exchange for RedisLink {
-    async fn agree(&mut self, ours: Option<&Seed>) -> Result<Agreed, Failure> {
+    async fn time(&mut self) -> Result<Time, Failure> {
         // The first call of a tick, and the only one that connects.
         if self.connection.as_ref().is_none_or(NodeConnection::is_stale) {
             self.connection = None;
             self.connection = Some(self.connector.connect(&self.name).await?);
         }
-        let ours = ours.map_or(String::new(), |seed| seed.to_text());
-        let (key, manual) = (format!("{}seed", self.prefix), self.manual_now());
         let before = self.clock.now();
-        let (now, seed, was_empty, refused): (u64, Vec<u8>, u8, u8) = self
-            .run(
-                |link| &link.agree,
-                &key,
-                |command| {
-                    command.arg(&ours).arg(SEED_LIFETIME).arg(manual);
-                },
-            )
-            .await?;
+        let theirs = self.ask_time().await?;
         let local = before.midpoint(self.clock.now());
-        let seed = match &*seed {
-            [] => None,
-            text => Some(Seed::from_text(text).ok_or(Failure::Reply)?),
-        };
-        let refused = match refused {
-            0 => None,
-            1 => Some(Refusal::Malformed),
-            _ => Some(Refusal::Type),
-        };
-        Ok(Agreed {
-            seed,
-            was_empty: was_empty == 1,
-            refused,
-            now,
-            ahead: now.wrapping_sub(local).cast_signed(),
-        })
+        let now = self.clock.manual_now().unwrap_or(theirs);
+        Ok(Time { now, ahead: now.wrapping_sub(local).cast_signed() })
     }
 
     async fn read(

@@ -1,4 +1,7 @@
 //! Tokens that an upstream turned away lately: a small table that made-up tokens cannot grow.
+//!
+//! Tokens are named as this process names them ([`crate::mix`]): nobody can choose one that takes a certain
+//! other one's place.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

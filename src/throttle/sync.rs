@@ -19,11 +19,11 @@ use std::{sync::Arc, time::Duration};
 
 use self::minutes::Minutes;
 pub use self::{
-    exchange::{Agreed, Commit, Exchange, Read, Version},
+    exchange::{Commit, Exchange, Read, Time, Version},
     stats::{REFUSALS, Stats, label},
 };
 use super::{
-    Filter, Geometry, Seed,
+    Filter, Geometry,
     geometry::Millis,
     payload::{self, Refusal},
 };
@@ -36,8 +36,8 @@ const OLDER: usize = 2;
 /// Minutes that a tick writes, at most.
 const COMMITS: usize = 2 + OLDER;
 
-/// Calls of [`Exchange`] that a tick makes, at most: agree, read the current and the previous minute
-/// and older ones, write. In a quiet time there are four: agree, current, previous, and one older.
+/// Calls of [`Exchange`] that a tick makes, at most: the time, the current and the previous minute
+/// and older ones, writes. In a quiet time there are four: time, current, previous, and one older.
 pub const CALLS_A_TICK: usize = 1 + 2 + (OLDER + 1) + COMMITS;
 
 /// How long Redis keeps a minute beyond its time in memory.
@@ -53,23 +53,15 @@ pub fn next_tick(slot: u64, dice: u32) -> Millis {
     slot * SLOT + ((u64::from(dice) * SLOT) >> 32)
 }
 
-/// What came of a tick or of a load.
+/// What came of a tick or of a load that has done all that it had to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Report {
-    /// All that it had to do.
-    Synced {
-        /// Redis' time as the tick began, in ms since the Unix epoch.
-        now: Millis,
-        /// By how much Redis' clock is ahead of this machine's, in ms.
-        ahead: i64,
-        /// Live minutes of which something is still to be written.
-        pending: usize,
-    },
-    /// The gateways use this seed, and the filter has another. It is of no more use: another filter and
-    /// another [`Sync`] must take their places.
-    Reseed(Seed),
-    /// Nobody has set a seed yet, and none was offered.
-    Alone,
+pub struct Synced {
+    /// Redis' time as the tick began, in ms since the Unix epoch.
+    pub now: Millis,
+    /// By how much Redis' clock is ahead of this machine's, in ms.
+    pub ahead: i64,
+    /// Live minutes of which something is still to be written.
+    pub pending: usize,
 }
 
 /// One gateway's part in it, for one filter. The thread that turns the filter drives it.
@@ -77,8 +69,6 @@ pub struct Sync {
     stats: Arc<Stats>,
     minutes: Minutes,
     loaded: bool,
-    /// Up to this generation, tokens were recorded under another seed and are lost.
-    blind_until: Option<u64>,
     /// The number of the tick.
     tick: u64,
     /// Older minutes to look at without delay, because others may have changed them.
@@ -97,21 +87,7 @@ struct Budget {
 impl Sync {
     /// For a filter in which nothing was recorded that others should know.
     pub fn new(stats: Arc<Stats>) -> Self {
-        Self {
-            stats,
-            minutes: Minutes::default(),
-            loaded: false,
-            blind_until: None,
-            tick: 0,
-            hurry: 0,
-            lost: false,
-        }
-    }
-
-    /// The same in the place of one whose tokens, recorded up to `generation`, are lost with its seed:
-    /// knowledge is partial until that generation is out of memory.
-    pub fn reseeded(stats: Arc<Stats>, generation: u64) -> Self {
-        Self { blind_until: Some(generation), ..Self::new(stats) }
+        Self { stats, minutes: Minutes::default(), loaded: false, tick: 0, hurry: 0, lost: false }
     }
 
     /// Whether all that Redis had to tell was loaded, as far as it could be read.
@@ -123,9 +99,7 @@ impl Sync {
     /// read, or has left memory since.
     pub fn is_complete(&self, filter: &Filter) -> bool {
         let live = filter.live();
-        self.loaded
-            && self.blind_until.is_none_or(|last| last < *live.start())
-            && !self.minutes.among(live).any(|minute| minute.missing)
+        self.loaded && !self.minutes.among(live).any(|minute| minute.missing)
     }
 
     /// Whether others may have told Redis something since a failure that was not looked at yet: the
@@ -134,16 +108,13 @@ impl Sync {
         self.lost || self.hurry > 0
     }
 
-    /// Takes in every live minute, newest first. To be repeated until it is [`Report::Synced`]; only
-    /// then tick. With `offer` the filter's seed becomes that of all if there is none: a gateway that
-    /// knows nothing should let those that do be first for a second or two.
+    /// Takes in every live minute, newest first. To be repeated until it succeeds; only then tick.
     pub async fn load(
         &mut self,
         filter: &Filter,
         exchange: &mut impl Exchange,
-        offer: bool,
-    ) -> Result<Report, Failure> {
-        let outcome = self.try_load(filter, exchange, offer).await;
+    ) -> Result<Synced, Failure> {
+        let outcome = self.try_load(filter, exchange).await;
         self.settle(filter, &outcome);
         outcome
     }
@@ -152,18 +123,15 @@ impl Sync {
         &mut self,
         filter: &Filter,
         exchange: &mut impl Exchange,
-        offer: bool,
-    ) -> Result<Report, Failure> {
-        let report = self.agree(filter, exchange, offer).await?;
-        if matches!(report, Report::Synced { .. }) {
-            for index in filter.live().rev() {
-                self.read(filter, exchange, index).await?;
-                // Unpacking takes its time, and this thread has other things to do.
-                tokio::task::yield_now().await;
-            }
-            self.loaded = true;
+    ) -> Result<Synced, Failure> {
+        let synced = self.begin(exchange).await?;
+        for index in filter.live().rev() {
+            self.read(filter, exchange, index).await?;
+            // Unpacking takes its time, and this thread has other things to do.
+            tokio::task::yield_now().await;
         }
-        Ok(report)
+        self.loaded = true;
+        Ok(synced)
     }
 
     /// One exchange: takes in what is new in Redis, and writes what is missing there.
@@ -175,7 +143,7 @@ impl Sync {
         &mut self,
         filter: &Filter,
         exchange: &mut impl Exchange,
-    ) -> Result<Report, Failure> {
+    ) -> Result<Synced, Failure> {
         let outcome = self.try_tick(filter, exchange).await;
         self.settle(filter, &outcome);
         outcome
@@ -185,9 +153,8 @@ impl Sync {
         &mut self,
         filter: &Filter,
         exchange: &mut impl Exchange,
-    ) -> Result<Report, Failure> {
-        let mut report = self.agree(filter, exchange, true).await?;
-        let Report::Synced { pending, .. } = &mut report else { return Ok(report) };
+    ) -> Result<Synced, Failure> {
+        let mut synced = self.begin(exchange).await?;
         let live = filter.live();
         let (oldest, current) = (*live.start(), *live.end());
         for index in live.clone() {
@@ -208,34 +175,16 @@ impl Sync {
         if let Some(failure) = budget.refusal {
             return Err(failure);
         }
-        *pending = self.minutes.among(filter.live()).filter(|minute| minute.dirty).count();
-        Ok(report)
+        let unwritten = self.minutes.among(filter.live()).filter(|minute| minute.dirty);
+        synced.pending = unwritten.count();
+        Ok(synced)
     }
 
-    async fn agree(
-        &mut self,
-        filter: &Filter,
-        exchange: &mut impl Exchange,
-        offer: bool,
-    ) -> Result<Report, Failure> {
+    async fn begin(&mut self, exchange: &mut impl Exchange) -> Result<Synced, Failure> {
         self.tick += 1;
         self.stats.ticks.add(1);
-        let ours = filter.seed();
-        let Agreed { seed, was_empty, refused, now, ahead } =
-            exchange.agree(offer.then_some(ours)).await?;
-        if let Some(refusal) = refused {
-            self.stats.refuse(refusal);
-        }
-        Ok(match seed {
-            None => Report::Alone,
-            Some(seed) if seed != *ours => Report::Reseed(seed),
-            Some(_) => {
-                if was_empty {
-                    self.minutes.lost(filter.live());
-                }
-                Report::Synced { now, ahead, pending: 0 }
-            }
-        })
+        let Time { now, ahead } = exchange.time().await?;
+        Ok(Synced { now, ahead, pending: 0 })
     }
 
     /// Reads a minute, and writes it if it is dirty then.
@@ -338,15 +287,13 @@ impl Sync {
     }
 
     /// Counts what came of it, and says once that Redis is lost or back.
-    fn settle(&mut self, filter: &Filter, outcome: &Result<Report, Failure>) {
+    fn settle(&mut self, filter: &Filter, outcome: &Result<Synced, Failure>) {
         match outcome {
-            Ok(report) => {
+            Ok(synced) => {
                 if std::mem::replace(&mut self.lost, false) {
                     tracing::info!("Redis is back: the throttle's filters are shared again");
                 }
-                if let Report::Synced { now, .. } = report {
-                    self.stats.succeeded(*now);
-                }
+                self.stats.succeeded(synced.now);
             }
             Err(failure) => {
                 self.stats.failed(*failure);

@@ -2,17 +2,17 @@
 //! to throttle. It has a thread of its own: filters are large, and nothing else should wait for them.
 
 use std::{
-    sync::{Arc, mpsc},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Filter, Seed, Status, Throttle, estimate,
+    Filter, Status, Throttle, estimate,
     filter::GRACE,
     mode::Watch,
-    sync::{Exchange, Report, Sync, next_tick},
+    sync::{Exchange, Sync, next_tick},
 };
 use crate::{
     clock::{self, Clock},
@@ -28,23 +28,15 @@ const EXCHANGE: Duration = Duration::from_secs(10);
 /// How often the filters are turned while an exchange lasts.
 const TURN: Duration = Duration::from_secs(1);
 
-/// So often a gateway that knows nothing lets another set the seed first: where Redis was emptied,
-/// those that know something do so with their next tick, at most two seconds later.
-const PATIENCE: u32 = 5;
-
 impl Throttle {
     /// Ticks until `stop` is cancelled. `exchange` reaches the other gateways; none: there are none.
-    /// `prepared` is dropped when it is known what tokens are hashed with, or that it cannot be: what
-    /// is recorded before that may have to be thrown away.
     pub async fn run<E: Exchange>(
         self: Arc<Self>,
         mut exchange: Option<E>,
         clock: Clock,
-        prepared: mpsc::Sender<()>,
         stop: CancellationToken,
     ) {
         let mut ticker = Ticker::new(&self, &clock);
-        ticker.prepared = exchange.is_some().then_some(prepared);
         loop {
             let began = clock.now();
             let ticked = stop.run_until_cancelled(ticker.tick(exchange.as_mut())).await;
@@ -70,15 +62,12 @@ struct Ticker<'a> {
     clock: &'a Clock,
     watch: Watch,
     sync: Sync,
-    /// How often a load found that nobody had set a seed.
-    alone: u32,
     /// By how much Redis' clock is ahead of this machine's, in ms, once that is known.
     ahead: Option<i64>,
     /// What this machine's clock last showed, and when.
     seen: Option<(u64, Instant)>,
     /// Up to this generation, something that was recorded is lost.
     blind_until: Option<u64>,
-    prepared: Option<mpsc::Sender<()>>,
 }
 
 impl<'a> Ticker<'a> {
@@ -89,11 +78,9 @@ impl<'a> Ticker<'a> {
             clock,
             watch: Watch::default(),
             sync,
-            alone: 0,
             ahead: None,
             seen: None,
             blind_until: None,
-            prepared: None,
         }
     }
 
@@ -118,9 +105,8 @@ impl<'a> Ticker<'a> {
             let exchanged = tokio::time::timeout(EXCHANGE, exchanging).await;
             let exchanged = exchanged.unwrap_or(Err(Failure::Timeout));
             // The exchange has counted a failure and told of it; what could not be written stays dirty.
-            match exchanged {
-                Ok(()) => self.filter().turn(self.now()),
-                Err(_) => self.prepared = None,
+            if exchanged.is_ok() {
+                self.filter().turn(self.now());
             }
         }
         self.count(shared);
@@ -137,43 +123,21 @@ impl<'a> Ticker<'a> {
 
     /// Tells the others what is known here, and learns what they know.
     async fn exchange<E: Exchange>(&mut self, exchange: &mut E) -> Result<(), Failure> {
-        match self.sync.tick(&self.filter(), exchange).await? {
-            Report::Synced { ahead, .. } => self.follow(ahead),
-            Report::Reseed(seed) => {
-                tracing::warn!("the gateways of this Redis have agreed on another seed");
-                // First: nobody is to be looked up in filters that know nobody.
-                self.publish_unloaded();
-                self.replace(seed, true);
-            }
-            Report::Alone => {}
-        }
+        let synced = self.sync.tick(&self.filter(), exchange).await?;
+        self.follow(synced.ahead);
         Ok(())
     }
 
     /// Learns all that the others know, before anything is refused.
     async fn load<E: Exchange>(&mut self, exchange: &mut E) -> Result<(), Failure> {
-        let agreed = exchange.agree(None).await?;
-        self.ahead = Some(agreed.ahead);
-        let seed = agreed.seed.unwrap_or(*self.filter().seed());
-        let is_early = *self.filter().live().end() > self.filter().geometry().index(self.now());
-        if seed != *self.filter().seed() || is_early {
-            self.replace(seed, false);
+        self.ahead = Some(exchange.time().await?.ahead);
+        if *self.filter().live().end() > self.filter().geometry().index(self.now()) {
+            self.begin_anew();
         }
         self.filter().turn(self.now());
-        if agreed.seed.is_some() {
-            self.prepared = None;
-        }
-        let offer = self.alone >= PATIENCE;
-        match self.sync.load(&self.filter(), exchange, offer).await? {
-            Report::Synced { .. } => {
-                self.prepared = None;
-                let tokens = self.estimate().tokens;
-                tracing::info!(tokens, "the throttle's filters are loaded");
-            }
-            // Another gateway was faster: the next try has its seed.
-            Report::Reseed(_) => {}
-            Report::Alone => self.alone += 1,
-        }
+        self.sync.load(&self.filter(), exchange).await?;
+        let tokens = self.estimate().tokens;
+        tracing::info!(tokens, "the throttle's filters are loaded");
         Ok(())
     }
 
@@ -224,21 +188,16 @@ impl<'a> Ticker<'a> {
         self.throttle.publish(|status| status.complete = false);
     }
 
-    /// Puts an empty filter in the place of one that cannot be used any more. What had been recorded in
-    /// that one is lost, so then nobody is refused until it would have been forgotten. `is_lost`:
-    /// something had been.
-    fn replace(&mut self, seed: Seed, is_lost: bool) {
-        let geometry = *self.filter().geometry();
-        let new = Arc::new(Filter::new(geometry, seed, self.now()));
-        let old = self.throttle.filter.swap(Arc::clone(&new));
-        if is_lost || old.live().any(|index| old.take_changed(index)) {
+    /// Puts an empty filter in the place of one that is ahead of Redis' time, for a filter cannot turn back.
+    /// If something had been recorded in that, nobody is refused until it would have been forgotten.
+    fn begin_anew(&mut self) {
+        let old = self.filter();
+        let new = Arc::new(Filter::new(*old.geometry(), *old.seed(), self.now()));
+        self.throttle.filter.store(Arc::clone(&new));
+        if old.live().any(|index| old.take_changed(index)) {
             self.blind_until = Some(*new.live().end());
         }
         self.sync = Sync::new(Arc::clone(&self.throttle.stats));
-    }
-
-    fn publish_unloaded(&self) {
-        self.throttle.publish(|status| (status.loaded, status.complete) = (false, false));
     }
 
     fn estimate(&self) -> estimate::Estimate {

@@ -15,6 +15,7 @@ use tidegate::clock;
 use crate::{
     client::{Client, get},
     process::{Process, tidegate},
+    redis::RedisServer,
     upstream::Upstream,
     wait::{eventually, pause},
 };
@@ -221,4 +222,34 @@ routes: [{{name: a, match: {{path: /a}}, upstream: slow}}]
         assert!(client.is_closed());
     }
     assert_eq!(process.ended().code(), Some(0), "{}", process.said());
+}
+
+#[test]
+fn gateways_of_one_namespace_with_two_secrets_say_so_once() {
+    let redis = RedisServer::start();
+    let start = |secret: &str| {
+        let yaml = standard();
+        let yaml = format!(
+            "{yaml}\nstore: {{redis: {{shards: [{{primary: '{}'}}], secret: file:secret}}}}\n",
+            redis.url()
+        );
+        let folder = folder_with(&yaml);
+        fs::write(folder.path().join("secret"), secret).expect("a file");
+        let process = Process::start(folder.path(), &[]);
+        (folder, process)
+    };
+    let told = "gateways in this namespace hash under another secret";
+    let (_first, first) = start("0123456789abcdef");
+    let (_second, second) = start("0123456789abcdef");
+    let (_third, third) = start("fedcba9876543210");
+    for process in [&first, &second, &third] {
+        eventually("it is told", || process.has_said(told).is_some());
+        let said = process.has_said(told).expect("it was");
+        assert!(said.contains("set the same `store.redis.secret` at all of them"), "{said}");
+    }
+    third.signal(Signal::TERM);
+    let over = "all gateways in this namespace hash under the same secret";
+    eventually("it is over", || first.has_said(over).is_some());
+    assert_eq!(first.said().matches(told).count(), 1, "once");
+    assert!(!first.said().contains("0123456789abcdef"), "no secret in any log");
 }

@@ -126,7 +126,7 @@ impl Both<'_> {
         };
         let charges: Vec<Charge<'_>> = wanted.iter().map(charge).collect();
         // What is compared is what Redis decides.
-        self.stores.forget_refusals();
+        self.stores.clear_deny_cache();
         let ours = self.memory.charge(&charges, self.now);
         let theirs =
             self.runtime.block_on(self.store.charge(&charges, self.now)).expect("local limits");

@@ -4,12 +4,14 @@ use crate::verdict::VerdictExt as _;
 use tidegate::{
     clock::Clock,
     limit::{Algorithm, Limit, Quota},
+    secret::SharedSecret,
+    store::{RedisOptions, Stores},
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     redis_server::RedisServer,
-    support::{charge, eventually, gateway, limit, stores},
+    support::{charge, eventually, gateway, limit, options, stores},
 };
 
 /// A limit whose window does not turn while a test runs.
@@ -66,7 +68,7 @@ async fn a_refusal_by_one_limit_charges_none() {
     let both = [charge(&broad, 1), charge(&narrow, 1)];
     assert!(store.charge(&both, 0).await.unwrap().admitted);
     for _ in 0..100 {
-        stores.forget_refusals();
+        stores.clear_deny_cache();
         let verdict = store.charge(&both, 0).await.unwrap();
         assert!(!verdict.admitted);
         assert_eq!(verdict.decision(0).remaining, 999);
@@ -94,7 +96,8 @@ async fn every_key_in_redis_has_an_end_and_one_shape() {
     let (stores, store) = gateway(&redis);
     let stop = CancellationToken::new();
     let control = tokio::spawn(stores.clone().run(stop.clone()));
-    stores.prepared().await;
+    eventually("it is reported", async || redis.command::<bool>(&["EXISTS", "tidegate:gateways"]))
+        .await;
     let (one, other) = (limit("one", 3), limit("other", 100));
     for key in 0..20 {
         for _ in 0..5 {
@@ -102,7 +105,7 @@ async fn every_key_in_redis_has_an_end_and_one_shape() {
         }
     }
     let keys: Vec<String> = redis.command(&["KEYS", "*"]);
-    assert!(keys.len() >= 42, "{keys:?}");
+    assert!(keys.len() >= 41, "{keys:?}");
     for key in &keys {
         let ttl: i64 = redis.command(&["PTTL", key]);
         // The probe's is soon over, and may be by now.
@@ -119,27 +122,52 @@ async fn every_key_in_redis_has_an_end_and_one_shape() {
 }
 
 #[tokio::test]
-async fn gateways_count_each_other_and_agree_on_the_secret() {
+async fn gateways_count_each_other_under_the_secret_of_their_configuration() {
     let redis = RedisServer::start();
     let (one, other) = (stores(&redis, Clock::system()), stores(&redis, Clock::system()));
-    assert_ne!(one.seed(), other.seed());
+    assert_eq!(one.secret(), other.secret());
     let (stop_one, stop_other) = (CancellationToken::new(), CancellationToken::new());
     tokio::spawn(one.clone().run(stop_one.clone()));
-    one.prepared().await;
     let other_control = tokio::spawn(other.clone().run(stop_other.clone()));
-    other.prepared().await;
-    assert_eq!(one.seed(), other.seed());
-    assert_eq!(other.status().gateways, 2);
-    eventually("one sees the other", async || one.status().gateways == 2).await;
-
+    for stores in [&one, &other] {
+        eventually("they see each other", async || stores.status().gateways == 2).await;
+        assert_eq!(stores.status().other_secrets, 0);
+    }
     let _: String = redis.command(&["FLUSHALL"]);
-    let published = async || redis.command::<bool>(&["EXISTS", "tidegate:seed"]);
-    eventually("the secret is published again", published).await;
-    assert_eq!(one.seed(), other.seed());
+    eventually("they report again", async || {
+        redis.command::<u64>(&["ZCARD", "tidegate:gateways"]) == 2
+    })
+    .await;
 
     stop_other.cancel();
     other_control.await.unwrap();
     // Believed when reports have followed each other for 5 s.
     eventually("the other has left", async || one.status().gateways == 1).await;
     stop_one.cancel();
+}
+
+/// A limit is counted apart by gateways that hash apart: they see that they do.
+#[tokio::test]
+async fn another_secret_in_the_namespace_is_seen_by_all() {
+    let redis = RedisServer::start();
+    let secret = SharedSecret::configured("0123456789abcdef", "tidegate");
+    let with = |secret| {
+        let options = RedisOptions { secret, ..options(&redis) };
+        Stores::redis(options, Clock::system(), 100).expect("usable options")
+    };
+    let fleet = [stores(&redis, Clock::system()), with(secret), with(secret)];
+    assert_ne!(fleet[0].secret(), fleet[1].secret());
+    assert_eq!(fleet[1].secret(), fleet[2].secret());
+    let stop = CancellationToken::new();
+    let stop_first = CancellationToken::new();
+    let first = tokio::spawn(fleet[0].clone().run(stop_first.clone()));
+    for stores in &fleet[1..] {
+        tokio::spawn(stores.clone().run(stop.clone()));
+    }
+    let others = || fleet.each_ref().map(|stores| stores.status().other_secrets);
+    eventually("the first sees two, and they it", async || others() == [2, 1, 1]).await;
+    stop_first.cancel();
+    first.await.unwrap();
+    eventually("it has left", async || others()[1..] == [0, 0]).await;
+    stop.cancel();
 }

@@ -21,8 +21,9 @@ async fn a_reset_is_felt_at_every_gateway() {
     let stop = CancellationToken::new();
     for stores in &fleet {
         tokio::spawn(stores.clone().run(stop.clone()));
-        stores.prepared().await;
     }
+    eventually("they hear of Redis", async || fleet.iter().all(|of| of.status().gateways == 2))
+        .await;
     let doors = [fleet[0].worker(), fleet[1].worker()];
     for limit in [daily("plain", Reserve::Off), daily("ahead", Reserve::Tokens(5))] {
         let (one, other) = (charge(&limit, 1), charge(&limit, 2));
@@ -48,7 +49,7 @@ async fn a_reset_is_felt_at_every_gateway() {
         .await;
         for door in &doors {
             let verdict = door.charge(&[other], 0).await.unwrap();
-            assert!(!verdict.admitted, "nobody else is forgiven");
+            assert!(!verdict.admitted, "nobody else is let in");
         }
     }
     stop.cancel();
@@ -71,27 +72,4 @@ async fn who_heard_nothing_for_long_forgets_whom_it_refused() {
     tokio::spawn(fleet[1].clone().run(stop.clone()));
     eventually("he is asked for anew", async || asks().await.admitted).await;
     stop.cancel();
-}
-
-#[tokio::test]
-async fn what_is_no_secret_is_replaced() {
-    for nonsense in [
-        &["SET", "tidegate:seed", "hush"][..],
-        &["RPUSH", "tidegate:seed", "hush"],
-        &["EVAL", "redis.call('SET', KEYS[1], '\\254\\255')", "1", "tidegate:seed"],
-    ] {
-        let redis = RedisServer::start();
-        redis.command::<()>(nonsense);
-        let fleet = [stores(&redis, Clock::system()), stores(&redis, Clock::system())];
-        let stop = CancellationToken::new();
-        for stores in &fleet {
-            tokio::spawn(stores.clone().run(stop.clone()));
-        }
-        eventually(&format!("the gateways agree after {nonsense:?}"), async || {
-            fleet.iter().all(|stores| stores.status().reachable && stores.status().gateways == 2)
-                && fleet[0].seed() == fleet[1].seed()
-        })
-        .await;
-        stop.cancel();
-    }
 }

@@ -7,6 +7,7 @@ use crate::verdict::VerdictExt as _;
 use tidegate::{
     clock::{self, Clock},
     limit::{Algorithm, Charge, Key, Limit, OnFailure, Quota, Reserve},
+    secret::SharedSecret,
     store::{Credentials, RedisOptions, Store, Stores, Topology},
 };
 
@@ -49,6 +50,7 @@ pub(crate) fn options(redis: &RedisServer) -> RedisOptions {
         credentials: Credentials::default(),
         tls_ca: None,
         namespace: "tidegate".into(),
+        secret: SharedSecret::of_namespace("tidegate"),
         connect_timeout: Duration::from_secs(5),
         response_timeout: RESPONSE_TIMEOUT,
     }

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use tidegate::{clock::Clock, store::Failure, throttle::sync::Report};
+use tidegate::{clock::Clock, store::Failure};
 
 use crate::{
     redis_server::RedisServer,
@@ -26,11 +26,20 @@ async fn settle(gateway: &mut Gateway) -> usize {
         let commits = gateway.stats.commits.get();
         let report = gateway.tick().await;
         assert!(gateway.stats.commits.get() - commits <= 4, "commits a tick");
-        if let Ok(Report::Synced { pending: 0, .. }) = report {
+        if report.is_ok_and(|synced| synced.pending == 0) {
             return tick;
         }
     }
     panic!("still not everything is written");
+}
+
+/// The same until all of memory was looked at, too, since something was found to be gone.
+async fn refill(gateway: &mut Gateway) {
+    let mut took = settle(gateway).await;
+    while gateway.sync.is_behind() {
+        took += settle(gateway).await;
+    }
+    assert!(took <= 24, "{took} ticks");
 }
 
 #[tokio::test]
@@ -50,9 +59,8 @@ async fn a_redis_that_comes_back_empty_is_filled_again() {
     }
     assert_eq!(a.stats.failures(Failure::Io), 5);
     redis.restart();
-    let took = settle(&mut a).await;
-    assert!(took <= 18, "{took} ticks");
-    settle(&mut b).await;
+    refill(&mut a).await;
+    refill(&mut b).await;
     settle(&mut a).await;
     let c = Gateway::loaded(&redis, &clock).await;
     assert_eq!(c.unknown((0..30).chain(125..130)), [0; 0]);
@@ -74,7 +82,7 @@ async fn a_gateway_without_redis_is_not_loaded_and_begins_when_it_comes() {
     gateway.record([1]);
     assert!(!gateway.complete());
     redis.restart();
-    assert!(matches!(gateway.load().await, Ok(Report::Synced { .. })));
+    assert!(gateway.load().await.is_ok());
     assert!(gateway.complete());
     settle(&mut gateway).await;
     let fresh = Gateway::loaded(&redis, &clock).await;

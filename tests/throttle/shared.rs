@@ -2,14 +2,14 @@ use tidegate::{
     clock::Clock,
     counter::Counter,
     throttle::{
-        Filter,
-        sync::{CALLS_A_TICK, Report, Sync},
+        payload::Refusal,
+        sync::{CALLS_A_TICK, Synced},
     },
 };
 
 use crate::{
     redis_server::RedisServer,
-    support::{Gateway, MINUTE, NOW, SEED_KEY, geometry, key, other_seed, seed},
+    support::{Gateway, MINUTE, NOW, geometry, key, other_seed},
 };
 
 /// How often Redis was asked to run a script.
@@ -55,7 +55,7 @@ async fn three_gateways_know_what_any_of_them_saw() {
     }
     for key in redis.command::<Vec<String>>(&["KEYS", "tidegate:{*"]) {
         let left: i64 = redis.command(&["TTL", &key]);
-        let promised = if key == SEED_KEY { 30 * 24 * 3_600 } else { 31 * 60 + 600 };
+        let promised = 31 * 60 + 600;
         assert!(left > promised - 60 && left <= promised, "{key}: {left} s");
     }
 }
@@ -75,7 +75,7 @@ async fn who_comes_later_loads_all_of_memory() {
     assert!(b.complete());
     assert_eq!(b.unknown(9..40), [0; 0], "30 minutes and the current one");
     assert_eq!(b.unknown(0..9).len(), 9, "and none before");
-    assert_eq!(b.stats.calls.get(), 1 + 31, "the seed, and each minute");
+    assert_eq!(b.stats.calls.get(), 1 + 31, "the time, and each minute");
 }
 
 #[tokio::test]
@@ -104,7 +104,7 @@ async fn the_time_stamp_grows_whatever_the_clocks_say() {
         assert_eq!(b.pending().await, 0);
         assert_eq!(ts(&redis, index), ahead + step);
     }
-    assert_eq!(b.stats.refused(tidegate::throttle::payload::Refusal::Type), 0);
+    assert_eq!(b.stats.refused(Refusal::Type), 0);
 }
 
 #[tokio::test]
@@ -115,7 +115,8 @@ async fn redis_own_clock_is_told_and_used() {
     a.record([1]);
     // A new minute may begin before the tick.
     let index = a.current();
-    let Ok(Report::Synced { now, ahead, pending: 0 }) = a.tick().await else { panic!("a tick") };
+    let Synced { now, ahead, pending } = a.tick().await.expect("a tick");
+    assert_eq!(pending, 0);
     assert!(now >= before && now <= clock.now(), "one machine, one clock");
     assert!(ahead.abs() < 1_000, "{ahead} ms ahead");
     assert!((before..=clock.now()).contains(&ts(&redis, index)));
@@ -152,7 +153,7 @@ async fn a_hundred_times_the_traffic_costs_redis_the_same() {
     assert!(once.1.abs_diff(often.1) * 100 <= once.1, "{} and {} bytes", once.1, often.1);
     assert!(
         once.0 <= 2 * 90 * 6,
-        "{} calls: agree, two minutes, a scrub and up to two commits",
+        "{} calls: time, two minutes, a scrub and up to two commits",
         once.0
     );
 }
@@ -192,42 +193,50 @@ async fn a_minute_that_redis_threw_out_comes_back() {
 }
 
 #[tokio::test]
-async fn the_first_seed_is_that_of_all() {
+async fn who_loads_from_a_redis_that_was_emptied_learns_what_the_others_write_again() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let mut a = Gateway::new(&redis, &clock);
-    let alone = a.sync.load(&a.filter, &mut a.link, false).await;
-    assert_eq!(alone, Ok(Report::Alone));
-    assert_eq!(redis.command::<u64>(&["EXISTS", SEED_KEY]), 0, "nothing was offered");
-    assert!(!a.complete());
-    assert!(matches!(a.load().await, Ok(Report::Synced { .. })));
-    assert!(a.complete());
-    let mut b = Gateway::with(&redis, &clock, geometry(1_000, 30), other_seed());
-    assert_eq!(b.load().await, Ok(Report::Reseed(seed())));
-    assert!(!b.complete());
-    b.filter = Filter::new(geometry(1_000, 30), seed(), clock.now());
-    assert!(matches!(b.load().await, Ok(Report::Synced { .. })));
-    assert!(b.complete());
+    let mut a = Gateway::loaded(&redis, &clock).await;
+    for minute in 0..30 {
+        clock.set(NOW + minute * MINUTE);
+        a.filter.turn(clock.now());
+        a.record([minute]);
+        a.ticks(1).await;
+    }
+    let _: String = redis.command(&["FLUSHALL"]);
+    let mut b = Gateway::loaded(&redis, &clock).await;
+    assert_eq!(b.unknown(0..30).len(), 30);
+    a.ticks(22).await;
+    assert!(!a.sync.is_behind(), "it has looked at all");
+    b.ticks(30).await;
+    assert_eq!(b.unknown(1..30), [0; 0], "what is still within memory");
 }
 
+/// Each leaves the other's minutes to it, and says so in its counts.
 #[tokio::test]
-async fn knowledge_is_partial_until_what_a_lost_seed_recorded_is_out_of_memory() {
+async fn what_was_written_under_another_secret_is_left_alone() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let mut a = Gateway::loaded(&redis, &clock).await;
     a.record([1]);
     a.ticks(1).await;
-    let _: String = redis.command(&["SET", SEED_KEY, &other_seed().to_text()]);
-    assert_eq!(a.tick().await, Ok(Report::Reseed(other_seed())));
-    a.sync = Sync::reseeded(a.stats.clone(), a.current());
-    a.filter = Filter::new(geometry(1_000, 30), other_seed(), clock.now());
-    assert!(matches!(a.load().await, Ok(Report::Synced { .. })));
-    for minute in 1..=30 {
+    let index = a.current();
+    let before: Vec<u8> = redis.command(&["HGET", &key(index), "value"]);
+    let mut b = Gateway::with(&redis, &clock, geometry(1_000, 30), other_seed());
+    assert!(b.load().await.is_ok());
+    assert!(!b.complete(), "somebody may be known there");
+    b.record([2]);
+    b.ticks(3).await;
+    assert_eq!(b.stats.refused(Refusal::Seed), 1);
+    assert_eq!(redis.command::<Vec<u8>>(&["HGET", &key(index), "value"]), before);
+    // In the next minute it is the first.
+    clock.set(NOW + MINUTE);
+    b.filter.turn(clock.now());
+    b.record([3]);
+    b.ticks(1).await;
+    a.ticks(1).await;
+    assert_eq!(a.stats.refused(Refusal::Seed), 1);
+    for minute in 2..=31 {
         clock.set(NOW + minute * MINUTE);
-        a.ticks(1).await;
-        assert!(!a.complete(), "in the minute {minute}");
+        b.ticks(3).await;
     }
-    clock.set(NOW + 31 * MINUTE);
-    a.ticks(3).await;
-    assert!(a.complete());
-    let left: i64 = redis.command(&["TTL", SEED_KEY]);
-    assert!(left > 0, "a seed without an end got one");
+    assert!(b.complete(), "what it could not read has left memory");
 }

@@ -199,6 +199,9 @@ fn a_password_that_is_not_where_it_should_be_is_not_quoted() {
         "password: 'hun ter2'",
         "password: [hunter2]",
         "\"password\": hunter2",
+        "secret: hunter2",
+        "password: env:X, secret: hunter2",
+        "secret: [hunter2]",
     ] {
         for text in [
             format!("store: {{redis: {{{line}}}}}\n{GOOD}"),

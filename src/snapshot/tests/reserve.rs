@@ -1,7 +1,7 @@
 use super::{GOOD, compile};
 use crate::limit::Reserve;
 
-const REDIS: &str = "store: {redis: {shards: [{primary: 'redis://h'}]}}\n";
+const REDIS: &str = "store: {redis: {shards: [{primary: 'redis://h'}], secret: env:S}}\n";
 
 fn with(limit: &str) -> String {
     format!("{}{REDIS}", GOOD.replace("{quota: 5, window: 10s}", limit))

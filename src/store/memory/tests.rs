@@ -244,3 +244,14 @@ proptest! {
         prop_assert!(store.len() <= max);
     }
 }
+
+/// A client that knows what keys are hashed under chooses keys that agree in the bits of their shard.
+#[test]
+fn chosen_keys_push_nobody_out() {
+    let (store, limit) = (Memory::new(4 * MIN_KEYS_PER_SHARD), limit("a", 10));
+    assert_eq!(store.shards.len(), 4);
+    for n in 0..2_000 {
+        assert!(store.charge(&[charge(&limit, n << 72)], NOW).admitted);
+    }
+    assert_eq!((store.len(), store.evictions()), (2_000, 0));
+}

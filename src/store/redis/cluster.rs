@@ -316,6 +316,7 @@ mod tests {
             credentials: Credentials::default(),
             tls_ca: None,
             namespace: "t".into(),
+            secret: crate::secret::SharedSecret::of_namespace("t"),
             connect_timeout: Duration::from_secs(1),
             response_timeout: Duration::from_secs(1),
         }
@@ -337,7 +338,7 @@ mod tests {
             if is_throttle {
                 assert!(Connector::new(Arc::clone(&shared)).connect("t").await.is_err());
             } else {
-                Reporter::new(&Presence::new((0, 0), 0), &shared).report().await;
+                Reporter::new(&Presence::new(&shared.options.secret, 0), &shared).report().await;
             }
             let reading = time::timeout(Duration::from_secs(5), cluster.read_once());
             assert!(reading.await.is_ok(), "throttle: {is_throttle}");

@@ -5,12 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redis::{Pipeline, RedisResult, Value};
+use redis::Cmd;
 use tokio::time;
 
 use super::{
     Failure, Shared,
-    keys::{Keys, LIFETIME, NOTE_LIFETIME, SEED_LIFETIME},
+    keys::{Keys, LIFETIME, NOTE_LIFETIME},
     node::{Node, NodeConnection},
 };
 
@@ -49,37 +49,15 @@ pub(in crate::store) struct Deleted {
 
 /// What one server answers.
 pub(super) struct Answer {
-    /// None, too, where what is there is no secret.
-    pub(super) seed: Option<String>,
-    pub(super) gateways: Count,
+    /// What the gateways alive report themselves by.
+    pub(super) members: Vec<String>,
+    /// Whether all that are alive have had the time to report there.
+    pub(super) is_whole: bool,
     pub(super) deleted: Deleted,
 }
 
-/// How many gateways a server counts.
-#[derive(Clone, Copy)]
-pub(super) struct Count {
-    pub(super) gateways: u32,
-    /// Whether all that are alive have had the time to report there.
-    pub(super) is_whole: bool,
-}
-
-/// What a secret in Redis says, if it is one.
-pub(super) fn secret(seed: &str) -> Option<u128> {
-    u128::from_str_radix(seed, 16).ok()
-}
-
-/// The secret, if what stands in its place is one.
-fn held(value: Value) -> Option<String> {
-    redis::from_redis_value::<String>(value).ok().filter(|text| secret(text).is_some())
-}
-
-/// The same answer; `Nil` instead of the word that a key is of another type.
-fn untyped(answer: RedisResult<Value>) -> RedisResult<Value> {
-    match answer {
-        Err(error) if error.code() == Some("WRONGTYPE") => Ok(Value::Nil),
-        answer => answer,
-    }
-}
+/// What the report answers: the members, the server's time (ms), the names of deleted records.
+type Report = (Vec<String>, u64, Vec<String>);
 
 impl HeartbeatConnection {
     pub(super) fn to(node: Option<Arc<Node>>) -> Self {
@@ -90,80 +68,43 @@ impl HeartbeatConnection {
     pub(super) async fn report(
         &mut self,
         shared: &Shared,
-        gateway: &str,
+        member: &str,
         keys: &Keys,
         now: Instant,
     ) -> Result<Answer, Failure> {
-        let answer = self.try_report(shared, gateway, keys).await;
+        let answer = self.try_report(shared, member, keys).await;
         let is_whole = self.run.extend(answer.is_ok(), now);
-        let (seed, gateways, deleted) = answer?;
-        Ok(Answer { seed, gateways: Count { gateways, is_whole }, deleted })
+        let (members, deleted) = answer?;
+        Ok(Answer { members, is_whole, deleted })
     }
 
     async fn try_report(
         &mut self,
         shared: &Shared,
-        gateway: &str,
+        member: &str,
         keys: &Keys,
-    ) -> Result<(Option<String>, u32, Deleted), Failure> {
-        let mut pipe = redis::pipe();
-        pipe.cmd("GET").arg(&keys.seed);
-        pipe.cmd("EXPIRE").arg(&keys.seed).arg(SEED_LIFETIME);
-        pipe.add_command(keys.report(gateway, LIFETIME, self.told_at));
-        let [seed, _, report] = self.ask(shared, keys, pipe).await?;
-        let report = redis::from_redis_value(report).map_err(|_| Failure::Reply)?;
-        let (gateways, now, deleted): (u32, u64, Vec<String>) = report;
+    ) -> Result<(Vec<String>, Deleted), Failure> {
+        let command = keys.report(member, LIFETIME, self.told_at);
+        let (members, now, deleted) = self.ask(shared, keys, &command).await?;
         let more = now.checked_sub(self.told_at).is_none_or(|silence| silence >= NOTE_LIFETIME);
         self.told_at = now;
         let records = deleted.iter().filter_map(|name| u128::from_str_radix(name, 16).ok());
-        Ok((held(seed), gateways, Deleted { records: records.collect(), more }))
+        Ok((members, Deleted { records: records.collect(), more }))
     }
 
-    /// Sets our secret where there is nothing; gives the one that holds, if what is there is one.
-    pub(super) async fn offer(
-        &mut self,
-        shared: &Shared,
-        keys: &Keys,
-        ours: &str,
-    ) -> Result<Option<String>, Failure> {
-        let mut pipe = redis::pipe();
-        pipe.cmd("SET").arg(&keys.seed).arg(ours).arg("NX").arg("EX").arg(SEED_LIFETIME);
-        pipe.cmd("GET").arg(&keys.seed);
-        let [_, seed] = self.ask(shared, keys, pipe).await?;
-        Ok(held(seed))
-    }
-
-    pub(super) async fn overwrite(
-        &mut self,
-        shared: &Shared,
-        keys: &Keys,
-        seed: &str,
-    ) -> Result<(), Failure> {
-        let mut pipe = redis::pipe();
-        pipe.cmd("SET").arg(&keys.seed).arg(seed).arg("EX").arg(SEED_LIFETIME);
-        let [_] = self.ask(shared, keys, pipe).await?;
-        Ok(())
-    }
-
-    /// What each command is answered: `Nil` where something of another type is in the way.
-    async fn ask<const N: usize>(
-        &mut self,
-        shared: &Shared,
-        keys: &Keys,
-        mut pipe: Pipeline,
-    ) -> Result<[Value; N], Failure> {
+    /// What a report is answered. Something of another type in the place of a key is no failure of the
+    /// server.
+    async fn ask(&mut self, shared: &Shared, keys: &Keys, report: &Cmd) -> Result<Report, Failure> {
         let held = match self.connection.take().filter(|held| !held.is_stale()) {
             Some(held) => held,
             None => self.connect(shared, keys).await?,
         };
         let connection = &mut self.connection.insert(held).connection;
-        let asking = async {
-            let answers: Vec<_> = pipe.ignore_errors().query_async(connection).await?;
-            answers.into_iter().map(untyped).collect::<RedisResult<Vec<Value>>>()
-        };
-        let asked = time::timeout(shared.options.response_timeout, asking);
+        let asked = report.query_async(connection);
+        let asked = time::timeout(shared.options.response_timeout, asked);
         let failure = match asked.await {
-            Ok(Ok(answers)) => return answers.try_into().map_err(|_| Failure::Reply),
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(error)) if error.code() == Some("WRONGTYPE") => return Err(Failure::Reply),
             Ok(Err(error)) => Failure::of(&error),
             Err(_) => Failure::Timeout,
         };

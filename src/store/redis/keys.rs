@@ -9,13 +9,9 @@ pub(super) const LIFETIME: u64 = 5_000;
 /// count as alive.
 pub(super) const NOTE_LIFETIME: u64 = 2 * LIFETIME;
 
-/// How long the secret outlives the last gateway, in seconds: longer than any window worth keeping.
-pub(super) const SEED_LIFETIME: u64 = 30 * 24 * 3_600;
-
 /// The keys that gateways share, beside records.
 pub(super) struct Keys {
     gateways: String,
-    pub(super) seed: String,
     resets: String,
     /// Their hash tag in a Cluster.
     pub(super) tag: String,
@@ -26,7 +22,6 @@ impl Keys {
         let named = if is_cluster { format!("{{{namespace}}}") } else { namespace.to_owned() };
         Self {
             gateways: format!("{named}:gateways"),
-            seed: format!("{named}:seed"),
             resets: format!("{named}:resets"),
             tag: namespace.to_owned(),
         }

@@ -1,5 +1,7 @@
 use std::{fmt, time::Duration};
 
+use crate::secret::SharedSecret;
+
 /// Which Redis, and how long it may take.
 #[derive(Clone)]
 pub struct RedisOptions {
@@ -11,6 +13,8 @@ pub struct RedisOptions {
     pub tls_ca: Option<Box<[u8]>>,
     /// What every key in Redis begins with.
     pub namespace: Box<str>,
+    /// What keys are hashed under; the same at all gateways that share counters.
+    pub secret: SharedSecret,
     /// How long a connection may take.
     pub connect_timeout: Duration,
     /// How long a request may wait for its decision.

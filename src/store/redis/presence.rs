@@ -1,37 +1,41 @@
-//! What gateways on one Redis tell each other: that they are alive, the secret of the keyed hash, and which
-//! records the operator has deleted.
+//! What gateways on one Redis tell each other: that they are alive, a tag of the secret that they hash
+//! under, and which records the operator has deleted.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use futures_util::future::join_all;
-use tokio::{sync::watch, time};
+use tokio::time;
 
 use super::{
     Failure, Shared,
-    heartbeat::{Answer, Count, Deleted, HeartbeatConnection, secret},
+    heartbeat::{Answer, Deleted, HeartbeatConnection},
     keys::Keys,
 };
-use crate::clock;
+use crate::{clock, secret::SharedSecret};
 
 /// What this process knows of the other gateways.
 pub(in crate::store) struct Presence {
-    id: String,
+    /// What it reports itself by: an id of the process, and the tag of its secret.
+    member: String,
+    /// What the members of gateways with the same secret end with.
+    tag: String,
     gateways: AtomicU32,
+    /// Of the gateways, those that hash under another secret.
+    others: AtomicU32,
     /// Whether the last report arrived; with none to make, true.
     arrived: AtomicBool,
-    seed: [AtomicU64; 2],
-    reported: watch::Sender<bool>,
 }
 
 impl Presence {
-    /// Alone, with a secret of its own.
-    pub(in crate::store) fn new(seed: (u64, u64), id: u64) -> Self {
+    /// Alone.
+    pub(in crate::store) fn new(secret: &SharedSecret, id: u64) -> Self {
+        let tag = format!(":{:016x}", secret.tag());
         Self {
-            id: format!("{id:016x}"),
+            member: format!("{id:016x}{tag}"),
+            tag,
             gateways: AtomicU32::new(1),
+            others: AtomicU32::new(0),
             arrived: AtomicBool::new(true),
-            seed: [AtomicU64::new(seed.0), AtomicU64::new(seed.1)],
-            reported: watch::Sender::new(false),
         }
     }
 
@@ -45,28 +49,23 @@ impl Presence {
         self.arrived.load(Ordering::Relaxed)
     }
 
-    /// The secret of the keyed hash. Its halves are read one after the other: in the moment in which
-    /// another gateway's secret is adopted, one request may count under a key that nobody else uses.
-    pub(in crate::store) fn seed(&self) -> (u64, u64) {
-        let [first, second] = &self.seed;
-        (first.load(Ordering::Relaxed), second.load(Ordering::Relaxed))
+    /// Of the gateways, those that hash under another secret, and so count under other keys.
+    pub(in crate::store) fn others(&self) -> u32 {
+        self.others.load(Ordering::Relaxed)
     }
 
-    /// Returns when the first report is over, well or badly.
-    pub(in crate::store) async fn reported(&self) {
-        let mut reported = self.reported.subscribe();
-        // The sender is a part of `self`: an error cannot be.
-        let _ = reported.wait_for(|&over| over).await;
-    }
-
-    /// Takes over the secret that the gateways of this Redis agreed on.
-    fn adopt(&self, seed: &str) -> Result<(), Failure> {
-        let value = secret(seed).ok_or(Failure::Reply)?;
-        let halves = [(value >> 64) as u64, value as u64];
-        for (ours, theirs) in self.seed.iter().zip(halves) {
-            ours.store(theirs, Ordering::Relaxed);
+    /// Notes how many hash under another secret. Logged when there are some, and when none is left.
+    fn note_others(&self, others: u32) {
+        let before = self.others.swap(others, Ordering::Relaxed);
+        if before == 0 && others > 0 {
+            tracing::warn!(
+                gateways = others,
+                "gateways in this namespace hash under another secret, so limits and throttle count \
+                 apart: set the same `store.redis.secret` at all of them, or another namespace"
+            );
+        } else if before > 0 && others == 0 {
+            tracing::info!("all gateways in this namespace hash under the same secret");
         }
-        Ok(())
     }
 }
 
@@ -78,6 +77,14 @@ pub(in crate::store) struct Reporter<'a> {
     keys: Keys,
     /// One for each shard, in the order of their ranks.
     connections: Vec<HeartbeatConnection>,
+}
+
+/// How many gateways a server counts.
+#[derive(Clone, Copy)]
+struct Count {
+    gateways: u32,
+    /// Whether all that are alive have had the time to report there.
+    is_whole: bool,
 }
 
 /// How many gateways to believe in, of what the servers count. Where reports could not be made, the first
@@ -102,7 +109,7 @@ impl<'a> Reporter<'a> {
         Self { presence, shared, keys, connections }
     }
 
-    /// Reports, counts the gateways and agrees on the secret. A failure is no more than a missed
+    /// Reports, and counts the gateways. A failure is no more than a missed
     /// report: whether requests are held up is the workers' breakers' business. Returns what was deleted
     /// since the last report.
     pub(in crate::store) async fn report(&mut self) -> Deleted {
@@ -110,22 +117,25 @@ impl<'a> Reporter<'a> {
         let now = clock::instant();
         let answers = connections
             .iter_mut()
-            .map(|heartbeat| heartbeat.report(shared, &presence.id, keys, now));
-        let mut answers: Vec<Result<Answer, Failure>> = join_all(answers).await;
-        let agreed = self.agree(&mut answers).await;
-        let failed = answers.iter().filter_map(|answer| answer.as_ref().err());
-        let failure = failed.copied().next().or(agreed.err());
-        let presence = self.presence;
+            .map(|heartbeat| heartbeat.report(shared, &presence.member, keys, now));
+        let answers: Vec<Result<Answer, Failure>> = join_all(answers).await;
+        let failure = answers.iter().find_map(|answer| answer.as_ref().err());
         presence.arrived.store(failure.is_none(), Ordering::Relaxed);
         if let Some(failure) = failure {
             tracing::debug!(failure = failure.label(), "no report of presence to Redis");
         }
-        let counts = answers.iter().flatten().map(|answer| answer.gateways);
+        let counts = answers.iter().flatten().map(|answer| Count {
+            gateways: answer.members.len() as u32,
+            is_whole: answer.is_whole,
+        });
         let gateways = believed(presence.gateways(), counts);
         if presence.gateways.swap(gateways, Ordering::Relaxed) != gateways {
             tracing::info!(gateways, "gateways alive on this Redis");
         }
-        presence.reported.send_if_modified(|over| !std::mem::replace(over, true));
+        let others = answers.iter().flatten().map(|answer| presence.count_others(&answer.members));
+        if let Some(others) = others.max() {
+            presence.note_others(others);
+        }
         let mut deleted = Deleted::default();
         for answer in answers.into_iter().flatten() {
             deleted.records.extend(answer.deleted.records);
@@ -134,51 +144,13 @@ impl<'a> Reporter<'a> {
         deleted
     }
 
-    /// Takes over the secret of the first shard that has one, and tells the others. So a shard that comes
-    /// back empty changes nothing, one with a secret of its own only where it is the first, and whoever
-    /// starts while one is down finds the secret at another. Where nobody has one, the first that answers
-    /// takes ours, unless another gateway was faster; what is no secret is replaced.
-    async fn agree(&mut self, answers: &mut [Result<Answer, Failure>]) -> Result<(), Failure> {
-        let Self { presence, shared, keys, connections } = self;
-        let held = answers.iter().flatten().find_map(|answer| answer.seed.clone());
-        let agreed = if let Some(seed) = held {
-            seed
-        } else {
-            let answering = answers.iter().position(Result::is_ok).ok_or(Failure::Open)?;
-            let (first, second) = presence.seed();
-            let ours = format!("{first:016x}{second:016x}");
-            let set = connections[answering].offer(shared, keys, &ours).await;
-            let set = set.inspect_err(|&failure| answers[answering] = Err(failure))?;
-            let seed = if let Some(seed) = set {
-                seed
-            } else {
-                // Nobody could ever agree on what is there.
-                connections[answering].overwrite(shared, keys, &ours).await?;
-                ours
-            };
-            if let Ok(answer) = &mut answers[answering] {
-                answer.seed = Some(seed.clone());
-            }
-            seed
-        };
-        presence.adopt(&agreed)?;
-        let others = connections.iter_mut().zip(&mut *answers).map(async |(heartbeat, answer)| {
-            if answer.as_ref().is_ok_and(|a| a.seed.as_ref() != Some(&agreed))
-                && let Err(failure) = heartbeat.overwrite(shared, keys, &agreed).await
-            {
-                *answer = Err(failure);
-            }
-        });
-        join_all(others).await;
-        Ok(())
-    }
-
     /// Says goodbye, so that the others need not wait to notice.
     pub(in crate::store) async fn leave(self) {
         let Self { presence, shared, keys, connections } = self;
         let goodbyes = connections.into_iter().filter_map(|heartbeat| heartbeat.connection).map(
             async |held| {
-                let (mut connection, command) = (held.connection, keys.report(&presence.id, 0, 0));
+                let (mut connection, command) =
+                    (held.connection, keys.report(&presence.member, 0, 0));
                 let leaving = command.exec_async(&mut connection);
                 // A farewell that does not arrive is noticed by the absence of reports.
                 let _ = time::timeout(shared.options.response_timeout, leaving).await;
@@ -188,9 +160,26 @@ impl<'a> Reporter<'a> {
     }
 }
 
+impl Presence {
+    /// How many of these members hash under another secret.
+    fn count_others(&self, members: &[String]) -> u32 {
+        members.iter().filter(|member| !member.ends_with(&self.tag)).count() as u32
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn members_are_told_apart_by_their_secret() {
+        let [one, same, other] = [("a", 1), ("a", 2), ("b", 3)]
+            .map(|(name, id)| Presence::new(&SharedSecret::of_namespace(name), id));
+        let members = [&one, &same, &other].map(|presence| presence.member.clone());
+        assert_eq!([&one, &same, &other].map(|of| of.count_others(&members)), [1, 1, 2]);
+        let older = ["0123456789abcdef".to_owned()];
+        assert_eq!(one.count_others(&older), 1, "of a version that drew its secret");
+    }
 
     #[test]
     fn fewer_gateways_are_believed_only_of_a_whole_count() {

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     limit::{Charge, Key, Limit, Millis, Verdict},
-    store::{SetupError, record_id::record},
+    store::{SetupError, record_id::shared_record},
 };
 
 /// What all workers have in common.
@@ -223,7 +223,7 @@ impl Shared {
         let command = |_| self.scripts.reset(limits, key);
         let place = self.place(key);
         self.ask_owner::<u64>(place, command).await?;
-        let records: Vec<u128> = limits.iter().map(|limit| record(limit, key)).collect();
+        let records: Vec<u128> = limits.iter().map(|limit| shared_record(limit, key)).collect();
         let keys = Keys::new(&self.options.namespace, self.is_cluster());
         // Gateways report to every shard, so any will do; of a Cluster, the node that they report to.
         let place = if self.is_cluster() { self.place_of_tag(keys.tag.as_bytes()) } else { place };
@@ -269,10 +269,10 @@ impl Shared {
         }
     }
 
-    /// The longest that the first report of presence can take.
+    /// The longest that a call can take that has to connect first.
     pub(in crate::store) fn patience(&self) -> Duration {
-        // Connecting, its probe, the report, and what is agreed on; of a Cluster, the map before.
-        let waits = self.options.connect_timeout + 3 * self.options.response_timeout;
+        // Connecting, its probe, and the call; of a Cluster, the map before.
+        let waits = self.options.connect_timeout + 2 * self.options.response_timeout;
         let once = waits + unhurried(&self.options);
         if self.is_cluster() { 2 * once } else { once }
     }

@@ -103,3 +103,10 @@ fn fetch<A: atomics::Atomics>(joined: Joined<Caller, A>) -> Fetching<Caller, A> 
 fn book() -> Book<Caller> {
     Book::<Caller, Native>::default()
 }
+
+/// A client that knows what keys are hashed under chooses keys that agree in the bits of their shard.
+#[test]
+fn chosen_keys_take_nobody_s_room() {
+    let (book, limit) = (book(), limit(Reserve::Auto));
+    assert!((0..2_000).all(|n| book.entry(&limit, Key(n)).is_some()));
+}

@@ -4,15 +4,14 @@ use std::time::Duration;
 
 use crate::{
     store::Failure,
-    throttle::{geometry::Millis, payload::Refusal, seed::Seed},
+    throttle::{geometry::Millis, payload::Refusal},
 };
 
 /// One throttle's keys in Redis. Each call is one round trip, and fails rather than wait for long.
 #[expect(async_fn_in_trait, reason = "one thread drives it: nothing needs to be sent to another")]
 pub trait Exchange {
-    /// Agrees with the other gateways on the seed, and asks for the time. `ours` takes its place where
-    /// there is none, or none that can be read; without it nothing is written.
-    async fn agree(&mut self, ours: Option<&Seed>) -> Result<Agreed, Failure>;
+    /// Asks for the time.
+    async fn time(&mut self) -> Result<Time, Failure>;
 
     /// What is kept of a minute (counted from the Unix epoch), unless that is `known` already. A value
     /// of more than `max_len` bytes is refused and not fetched.
@@ -34,15 +33,9 @@ pub trait Exchange {
     ) -> Result<Commit, Failure>;
 }
 
-/// What gateways agree on.
+/// The answer to [`Exchange::time`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Agreed {
-    /// The seed of all; `None` if there is none and none was offered.
-    pub seed: Option<Seed>,
-    /// There was no seed before: Redis is new, or was emptied.
-    pub was_empty: bool,
-    /// There was one that could not be read.
-    pub refused: Option<Refusal>,
+pub struct Time {
     /// Redis' time, in ms since the Unix epoch.
     pub now: Millis,
     /// By how much Redis' clock is ahead of this machine's, in ms.

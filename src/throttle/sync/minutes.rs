@@ -44,16 +44,6 @@ impl Minutes {
         self.slots.iter().filter(move |minute| live.contains(&minute.index))
     }
 
-    /// Redis was emptied: what was there is here alone.
-    pub(super) fn lost(&mut self, live: RangeInclusive<u64>) {
-        for index in live {
-            let minute = self.at(index);
-            // Nothing is here of what was never there, unless it is dirty.
-            let dirty = minute.dirty || minute.known.is_some();
-            *minute = Minute { index, dirty, missing: minute.missing, ..Minute::default() };
-        }
-    }
-
     /// The generations of `older` to visit: at most `most` dirty ones, those that waited longest and
     /// then the newest first; then others by rotation, one or as many as make `at_least` in all.
     pub(super) fn choose(
@@ -123,17 +113,5 @@ mod tests {
         let mut minutes = Minutes::default();
         minutes.at(100).dirty = true;
         assert!(!minutes.at(132).dirty && !minutes.at(100).dirty);
-    }
-
-    #[test]
-    fn an_emptied_redis_has_everything_to_come_but_nothing_is_found_by_that() {
-        let mut minutes = Minutes::default();
-        minutes.at(100).known = Some(Version { ts: 1, len: 1 });
-        minutes.at(101).missing = true;
-        minutes.at(102).dirty = true;
-        minutes.lost(100..=102);
-        assert!(minutes.at(100).dirty && minutes.at(100).known.is_none());
-        assert!(!minutes.at(101).dirty && minutes.at(101).missing);
-        assert!(minutes.at(102).dirty);
     }
 }

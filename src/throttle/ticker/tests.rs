@@ -1,7 +1,7 @@
 use super::{
     super::{
         mode::Mode,
-        sync::{Agreed, Commit, Read, Version},
+        sync::{Commit, Read, Time, Version},
         tests::throttle,
     },
     *,
@@ -12,9 +12,8 @@ const MINUTE: u64 = 60_000;
 /// 120 minutes.
 const STEP: i64 = 7_200_000;
 
-/// A Redis that keeps nothing but a seed and the time.
+/// A Redis that keeps nothing but the time.
 struct Stub {
-    seed: Seed,
     clock: Clock,
     /// By how much its clock is ahead.
     ahead: i64,
@@ -22,17 +21,11 @@ struct Stub {
 }
 
 impl Exchange for Stub {
-    async fn agree(&mut self, _: Option<&Seed>) -> Result<Agreed, Failure> {
+    async fn time(&mut self) -> Result<Time, Failure> {
         if self.hangs {
             std::future::pending::<()>().await;
         }
-        Ok(Agreed {
-            seed: Some(self.seed),
-            was_empty: false,
-            refused: None,
-            now: self.clock.now().saturating_add_signed(self.ahead),
-            ahead: self.ahead,
-        })
+        Ok(Time { now: self.clock.now().saturating_add_signed(self.ahead), ahead: self.ahead })
     }
 
     async fn read(&mut self, _: u64, _: Option<Version>, _: usize) -> Result<Read, Failure> {
@@ -53,8 +46,7 @@ impl Exchange for Stub {
 /// A throttle that refuses, and knows token 1.
 async fn refusing(clock: &Clock) -> (Arc<Throttle>, Stub) {
     let throttle = throttle(true, NOW);
-    let seed = *throttle.filter.load().seed();
-    let mut stub = Stub { seed, clock: clock.clone(), ahead: 0, hangs: false };
+    let mut stub = Stub { clock: clock.clone(), ahead: 0, hangs: false };
     let mut ticker = Ticker::new(&throttle, clock);
     ticker.tick(Some(&mut stub)).await;
     drop(ticker);

@@ -13,7 +13,7 @@ use tidegate::{
     limit::{Algorithm, Change, Grant, Key, Limit, Millis, Order, State},
     store::{
         Failure,
-        refusals::DOUBTED,
+        deny_cache::TRUST,
         reservation::{Book, Fetching, GiveBack, Joined, Outcome, Reply, Taken, Waiter},
     },
 };

@@ -1,6 +1,7 @@
 use tidegate::{
     clock::Clock,
     limit::{Algorithm, Change, Charge, Decider, Key, Limit, Quota, Settlement},
+    store::deny_cache::TRUST,
 };
 
 use super::{Gateway, calls, reserving};
@@ -20,8 +21,13 @@ async fn blocked(gateway: &Gateway, limit: &Limit) -> u64 {
     }
 }
 
+/// One call when the refusal is 2 s old, 6, 14, and so on.
+fn revalidations(wait: u64) -> u64 {
+    (1..64).take_while(|n| TRUST * ((1 << n) - 1) < wait).count() as u64
+}
+
 #[tokio::test]
-async fn a_blocked_caller_costs_redis_nothing_until_he_may_come_again() {
+async fn a_blocked_caller_costs_redis_a_few_calls_until_it_may_come_again() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = Gateway::new(&redis, &clock);
     for algorithm in Algorithm::ALL.into_iter().filter(|kind| *kind != Algorithm::Concurrency) {
@@ -40,6 +46,7 @@ async fn a_blocked_caller_costs_redis_nothing_until_he_may_come_again() {
             assert_eq!((decision.retry_at, decision.reset_at), (Some(retry_at), reset_at));
             assert!((clock.now() - 1..=clock.now()).contains(&verdict.now().max(begin)), "{step}");
         }
+        let asked = asked + revalidations(wait);
         assert_eq!(calls(&redis), asked, "{}", algorithm.tag());
         clock.set(retry_at);
         assert!(gateway.one(&limit).await.admitted, "{}", algorithm.tag());
@@ -51,7 +58,7 @@ async fn a_blocked_caller_costs_redis_nothing_until_he_may_come_again() {
             assert_eq!((again, calls(&redis)), (asked + 2, asked + 2));
         }
     }
-    assert!(gateway.stores.stats().refusals.hits >= 5_000);
+    assert!(gateway.stores.stats().denials.hits >= 4_950);
 }
 
 #[tokio::test]
@@ -67,7 +74,12 @@ async fn a_blocked_caller_stays_refused_when_redis_is_lost() {
         assert!(!verdict.admitted && !verdict.is_fallback(), "not decided anew");
         assert_eq!(verdict.decision(0).retry_at, Some(retry_at));
     }
-    assert_eq!(gateway.stores.stats().failures, [0; 5]);
+    let failures = gateway.stores.stats().failures.iter().sum::<u64>();
+    assert_eq!(failures, 80, "it was asked from the first 2 s on");
+    // Of several limits, too.
+    let broad = crate::support::limit("broad", 2);
+    let both = gateway.ask(&[charge(&broad, 1), charge(&limit, 1)]).await;
+    assert!(!both.admitted && both.decision(1).retry_at == Some(retry_at));
 }
 
 #[tokio::test]
@@ -163,7 +175,7 @@ async fn slots_and_limits_that_only_watch_are_asked_for_each_time() {
         }
         assert_eq!(calls(&redis), asked + 10, "{}", limit.name);
     }
-    assert_eq!(gateway.stores.stats().refusals.entries, 0);
+    assert_eq!(gateway.stores.stats().denials.entries, 0);
 }
 
 #[tokio::test]
@@ -225,4 +237,37 @@ async fn what_redis_refuses_to_add_to_tokens_here_refuses_no_cheaper_request() {
     assert!(gateway.cost(&limit, 2).await.admitted, "from the three");
     assert!(gateway.cost(&limit, 2).await.admitted, "one here and one there");
     assert!(!gateway.one(&limit).await.admitted);
+}
+
+/// Two gateways on one Redis: a unit that one of them gives back admits a caller whom the other refused.
+#[tokio::test]
+async fn a_unit_given_back_elsewhere_is_found_within_two_seconds() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let [here, other] = [0, 1].map(|_| Gateway::new(&redis, &clock));
+    for (number, algorithm) in Algorithm::ALL.into_iter().enumerate() {
+        if algorithm == Algorithm::Concurrency {
+            continue;
+        }
+        clock.set(NOW + 3_600_000 * number as u64);
+        let quota = Quota { max_wait: 3_600_000, ..Quota::new(10, 3_600_000, 1) };
+        let limit = Limit { algorithm, quota, ..limit(algorithm.tag(), 10) };
+        // The last one is in flight at the other gateway, and refunded at its end: a 304.
+        let mut last = clock.now();
+        loop {
+            let decision = other.one(&limit).await;
+            if !decision.admitted {
+                break;
+            }
+            last = clock.now() + decision.wait;
+        }
+        let refused = here.one(&limit).await;
+        assert!(!refused.admitted && refused.retry_at > Some(clock.now() + 2_000));
+        other.refund(&limit, last).await;
+        let (asked, begin) = (calls(&redis), clock.now());
+        clock.set(begin + 1_999);
+        assert_eq!(here.one(&limit).await, refused, "trusted");
+        assert_eq!(calls(&redis), asked, "without asking");
+        clock.set(begin + 2_000);
+        assert!(here.one(&limit).await.admitted, "{}", algorithm.tag());
+    }
 }

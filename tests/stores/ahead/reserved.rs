@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use tidegate::{
     clock::Clock,
     limit::{Charge, Limit, Quota, Reserve},
-    store::refusals::DOUBTED,
+    store::deny_cache::TRUST,
 };
 use tokio::sync::Barrier;
 
@@ -89,7 +89,7 @@ fn two_gateways_with_two_workers_admit_the_quota_exactly() {
                             let spent = admitted.load(Relaxed);
                             let all_back = async || gateway.used(limit).await == spent;
                             eventually("all is given back", all_back).await;
-                            clock.set(clock.now() + DOUBTED);
+                            clock.set(clock.now() + TRUST);
                         }
                         over.wait().await;
                         admitted.fetch_add(exhaust(&gateway, limit, 1).await, Relaxed);

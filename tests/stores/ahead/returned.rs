@@ -1,7 +1,7 @@
 use tidegate::{
     clock::Clock,
     limit::{Algorithm, Limit, Quota},
-    store::refusals::DOUBTED,
+    store::deny_cache::TRUST,
 };
 
 use super::{Gateway, calls, idle, reserving};
@@ -145,11 +145,11 @@ async fn who_was_refused_is_let_in_when_another_gateway_has_given_back() {
     let refused = here.one(&limit).await;
     assert!(!refused.admitted);
     let asked = calls(&redis);
-    clock.set(NOW + DOUBTED - 1);
+    clock.set(NOW + TRUST - 1);
     assert_eq!(here.one(&limit).await.retry_at, refused.retry_at, "of the whole window");
     assert_eq!(calls(&redis), asked, "known");
     idle(&other, &clock).await;
     eventually("Redis knows", async || other.used(&limit).await == 10 - kept).await;
-    clock.set(clock.now().max(NOW + DOUBTED));
+    clock.set(clock.now().max(NOW + TRUST));
     assert!(here.one(&limit).await.admitted);
 }

@@ -3,7 +3,7 @@ use std::time::Duration;
 use crate::verdict::VerdictExt as _;
 use tidegate::{
     clock::Clock,
-    limit::{Charge, Decider, Limit, OnFailure},
+    limit::{Change, Charge, Decider, Limit, OnFailure, Quota, Settlement},
     store::{RedisOptions, Shard, Stores, Topology},
 };
 
@@ -43,7 +43,7 @@ async fn is_all_or_none(gateway: &Gateway, broad: (&Limit, u128), narrow: (&Limi
         both.rotate_left(turn % 2);
         admitted += u64::from(gateway.ask(&both).await.admitted);
         if turn % 3 == 0 {
-            gateway.stores.forget_refusals();
+            gateway.stores.clear_deny_cache();
         }
     }
     assert_eq!(admitted, 5, "{} {}", broad.0.name, narrow.0.name);
@@ -200,4 +200,48 @@ async fn who_has_gone_before_all_have_answered_is_charged_nowhere() {
     }
     eventually("it is given back", async || used(0).await).await;
     servers[1].resume();
+}
+
+/// Limits on two servers, of which one has a unit that another gateway gives back.
+#[tokio::test]
+async fn a_unit_given_back_elsewhere_is_found_on_two_servers() {
+    let (servers, clock) = ([RedisServer::start(), RedisServer::start()], Clock::manual(NOW));
+    let servers = [&servers[0], &servers[1]];
+    let (here, keys) = before(&servers, &clock).await;
+    let (other, _) = before(&servers, &clock).await;
+    let [broad, narrow] = [("broad", 100), ("narrow", 2)].map(|(name, count)| Limit {
+        quota: Quota::new(count, 3_600_000, 1),
+        ..limit(name, count)
+    });
+    let both = [charge(&broad, keys[0]), charge(&narrow, keys[1])];
+    assert!(other.ask(&both).await.admitted && other.ask(&both).await.admitted);
+    assert!(!here.ask(&both).await.admitted);
+    let change = Change::Refund { charged_at: NOW, cost: 1 };
+    let settlement = Settlement { limit: &narrow, key: both[1].key, change };
+    assert!(other.store.settle(&[settlement], Decider::Store, NOW).await[0].decided().is_some());
+    clock.set(NOW + 1_999);
+    assert!(!here.ask(&both).await.admitted, "trusted");
+    clock.set(NOW + 2_000);
+    assert!(here.ask(&both).await.admitted);
+}
+
+/// The server that refused is lost, and cannot say otherwise; the other one charges nothing.
+#[tokio::test]
+async fn a_refusal_outlives_the_one_server_of_two_that_made_it() {
+    let (mut servers, clock) = ([RedisServer::start(), RedisServer::start()], Clock::manual(NOW));
+    let (gateway, keys) = before(&[&servers[0], &servers[1]], &clock).await;
+    let [broad, narrow] = [("broad", 100), ("narrow", 1)].map(|(name, count)| Limit {
+        quota: Quota::new(count, 3_600_000, 1),
+        ..limit(name, count)
+    });
+    let both = [charge(&broad, keys[0]), charge(&narrow, keys[1])];
+    assert!(gateway.ask(&both).await.admitted);
+    let refused = gateway.ask(&both).await;
+    assert!(!refused.admitted);
+    servers[1].kill();
+    clock.set(NOW + 60_000);
+    let verdict = gateway.ask(&both).await;
+    assert!(!verdict.admitted);
+    assert_eq!(verdict.decision(1).retry_at, refused.decision(1).retry_at);
+    eventually("nothing is charged", async || gateway.used_by(&broad, keys[0]).await == 1).await;
 }

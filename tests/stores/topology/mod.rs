@@ -4,6 +4,7 @@ use crate::verdict::VerdictExt as _;
 use tidegate::{
     clock::Clock,
     limit::{Algorithm, Charge, Key, Limit, Verdict},
+    secret::SharedSecret,
     store::{Credentials, RedisOptions, Shard, Store, Stores, Topology},
 };
 
@@ -29,6 +30,7 @@ fn options(topology: Topology) -> RedisOptions {
         credentials: Credentials::default(),
         tls_ca: None,
         namespace: "tidegate".into(),
+        secret: SharedSecret::of_namespace("tidegate"),
         // No server hangs: each answers, or is gone at once.
         connect_timeout: Duration::from_secs(5),
         response_timeout: Duration::from_secs(10),

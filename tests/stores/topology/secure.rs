@@ -224,8 +224,8 @@ async fn a_sentinel_and_its_primary_have_their_own_passwords() {
     );
 }
 
-#[test]
-fn a_secret_of_the_configuration_is_read_at_the_start_or_told_to_be_missing() {
+#[tokio::test]
+async fn a_secret_of_the_configuration_is_read_at_the_start_or_told_to_be_missing() {
     let mut redis = RedisServer::absent_with(&["--requirepass", "hush"]);
     redis.login = Some(":hush".to_owned());
     redis.restart();
@@ -241,17 +241,33 @@ fn a_secret_of_the_configuration_is_read_at_the_start_or_told_to_be_missing() {
             redis.url()
         );
         std::fs::write(&config, text).unwrap();
-        let variables = |name: &str| (name == "HERE").then(|| "hush".to_owned());
+        let variables = |name: &str| match name {
+            "HERE" => Some("hush".to_owned()),
+            "LONG" => Some("hush".repeat(4)),
+            _ => None,
+        };
         Server::start_with(&config, Clock::system(), &variables)
     };
     let file = format!("password: 'file:{}'", secret.display());
     std::fs::write(&secret, "hush\n").unwrap();
     for right in ["password: env:HERE", &file] {
         let server = start(right).unwrap_or_else(|error| panic!("{right}: {error}"));
-        assert!(server.shared.stores.status().is_healthy(), "{right}");
+        let is_there = async || redis.command::<bool>(&["EXISTS", "tidegate:gateways"]);
+        eventually("it has reported", is_there).await;
+        drop(server);
+        assert!(!is_there().await, "it has left");
     }
     let wrong = |more: &str| start(more).err().map(|error| error.to_string()).unwrap_or_default();
     assert!(wrong("password: env:GONE").contains("the variable GONE is not set"));
+    // The secret that keys are hashed under.
+    assert!(wrong("password: env:HERE, secret: env:GONE").contains("the variable GONE is not set"));
+    let short = wrong("password: env:HERE, secret: env:HERE");
+    assert!(short.contains("env:HERE has 4 bytes, fewer than 16"), "{short}");
+    let secrets = ["", ", secret: env:LONG", ", namespace: other"].map(|more| {
+        let server = start(&format!("password: env:HERE{more}"));
+        server.unwrap_or_else(|error| panic!("{more}: {error}")).shared.stores.secret()
+    });
+    assert!(secrets[0] != secrets[1] && secrets[0] != secrets[2]);
     std::fs::remove_file(&secret).unwrap();
     assert!(wrong(&file).contains(secret.to_str().unwrap()));
     let ca = start("tls_ca: /nowhere/ca.pem").err();
@@ -268,18 +284,17 @@ async fn a_new_connection_that_is_refused_takes_no_limit_with_it() {
         with(RedisOptions { credentials: credentials(None, "one"), ..options(topology) });
     let stop = CancellationToken::new();
     tokio::spawn(stores.clone().run(stop.clone()));
-    stores.prepared().await;
     let limit = limit("l", 100);
     shared("the password is right", &store, &limit, 1).await;
 
     server.command::<()>(&["CONFIG", "SET", "requirepass", "two"]);
     let connector = stores.connector().expect("a Redis");
     let mut link = RedisLink::new(connector, "throttle", Clock::system(), Arc::default());
-    assert!(link.agree(None).await.is_err());
+    assert!(link.time().await.is_err());
     assert!(stores.shards().iter().all(|shard| shard.is_up), "connections go on");
     assert!(!ask(&store, &[charge(&limit, 1)]).await.is_fallback());
     server.login = Some("default:two".to_owned());
     server.command::<()>(&["CONFIG", "SET", "requirepass", "one"]);
-    assert!(link.agree(None).await.is_ok());
+    assert!(link.time().await.is_ok());
     stop.cancel();
 }

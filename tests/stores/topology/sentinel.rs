@@ -130,7 +130,7 @@ async fn everybody_leaves_a_primary_that_is_none_any_more_though_it_is_well() {
     let connector = stores.connector().expect("a Redis");
     let mut throttle = RedisLink::new(connector, "throttle", Clock::system(), Arc::default());
     shared("the old one decides", &store, &limit, 1).await;
-    throttle.agree(None).await.expect("an answer");
+    throttle.time().await.expect("an answer");
     eventually("it is reported there", async || reports(&old) > 0).await;
 
     for sentinel in &sentinels {
@@ -147,7 +147,7 @@ async fn everybody_leaves_a_primary_that_is_none_any_more_though_it_is_well() {
     .await;
     eventually("it is reported there", async || reports(&new) > 0).await;
     let before = scripts(&old);
-    throttle.agree(None).await.expect("an answer");
+    throttle.time().await.expect("an answer");
     assert_eq!(scripts(&old), before, "nobody asks the old one");
     stop.cancel();
 }

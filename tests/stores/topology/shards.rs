@@ -6,7 +6,6 @@ use tidegate::{
     limit::{Change, Decider, Limit, OnFailure, Settlement},
     store::{Shard, StoreError, Stores, Topology},
 };
-use tokio_util::sync::CancellationToken;
 
 use super::{
     ask, every_algorithm_counts, is_exact, key, keys_on, now, options, shards, shared, stores,
@@ -47,7 +46,7 @@ async fn limits_on_two_shards_are_charged_all_or_none() {
     );
 
     for _ in 0..3 {
-        stores.forget_refusals();
+        stores.clear_deny_cache();
         let verdict = ask(&store, &both).await;
         assert!(!verdict.admitted && verdict.decided(0).is_none());
         assert!(verdict.decision(1).retry_at.is_some());
@@ -56,7 +55,7 @@ async fn limits_on_two_shards_are_charged_all_or_none() {
         store.look(&both, now()).await.unwrap().decision(0).remaining == 9
     })
     .await;
-    stores.forget_refusals();
+    stores.clear_deny_cache();
     let verdict = ask(&store, &both).await;
     assert!(verdict.decided(0).is_none(), "its charge is undone");
 
@@ -128,35 +127,6 @@ async fn a_shard_that_is_lost_takes_only_its_own_keys() {
     b.restart();
     shared("the shard is back", &store, &broad, on_b).await;
     assert!(stores.shards().iter().all(|shard| shard.is_up));
-}
-
-#[tokio::test]
-async fn a_gateway_that_starts_while_a_shard_is_down_has_the_same_secret() {
-    let mut servers = [RedisServer::start(), RedisServer::start()];
-    let stop = CancellationToken::new();
-    let start = |servers: &[RedisServer; 2]| {
-        let stores = stores(shards(&[&servers[0], &servers[1]]));
-        tokio::spawn(stores.clone().run(stop.clone()));
-        stores
-    };
-    let first = start(&servers);
-    first.prepared().await;
-    for lost in [0, 1] {
-        servers[lost].kill();
-        let second = start(&servers);
-        second.prepared().await;
-        assert_eq!(second.seed(), first.seed(), "while {lost} is down");
-        eventually("they see each other", async || first.status().gateways > 1).await;
-        servers[lost].restart();
-        eventually("the empty one has it, too", async || {
-            servers[lost].command::<u64>(&["EXISTS", "tidegate:seed"]) == 1
-        })
-        .await;
-        let third = start(&servers);
-        third.prepared().await;
-        assert_eq!(third.seed(), first.seed(), "after {lost} came back empty");
-    }
-    stop.cancel();
 }
 
 #[tokio::test]

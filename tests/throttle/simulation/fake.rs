@@ -8,10 +8,7 @@ use std::{
 
 use tidegate::{
     store::Failure,
-    throttle::{
-        Seed,
-        sync::{Agreed, Commit, Exchange, Read, Version},
-    },
+    throttle::sync::{Commit, Exchange, Read, Time, Version},
 };
 
 use super::world::World;
@@ -36,7 +33,6 @@ pub(crate) struct Fake<'a> {
     pub(crate) faults: Cell<Faults>,
     pub(crate) commits: RefCell<Vec<u64>>,
     pub(crate) conflicts: Cell<u64>,
-    seed: Cell<Option<Seed>>,
     minutes: RefCell<BTreeMap<u64, (u64, Vec<u8>)>>,
 }
 
@@ -47,14 +43,12 @@ impl<'a> Fake<'a> {
             faults: Cell::new(faults),
             commits: RefCell::default(),
             conflicts: Cell::new(0),
-            seed: Cell::new(None),
             minutes: RefCell::default(),
         }
     }
 
     /// As after a restart.
     pub(crate) fn empty(&self) {
-        self.seed.set(None);
         self.minutes.borrow_mut().clear();
     }
 
@@ -110,17 +104,9 @@ impl FakeLink<'_> {
 }
 
 impl Exchange for FakeLink<'_> {
-    async fn agree(&mut self, ours: Option<&Seed>) -> Result<Agreed, Failure> {
+    async fn time(&mut self) -> Result<Time, Failure> {
         self.calls = 0;
-        let ours = ours.copied();
-        self.call(|link| {
-            let store = link.store;
-            let was_empty = store.seed.get().is_none() && ours.is_some();
-            let seed = store.seed.get().or(ours);
-            store.seed.set(seed);
-            Agreed { seed, was_empty, refused: None, now: store.world.now(), ahead: 0 }
-        })
-        .await
+        self.call(|link| Time { now: link.store.world.now(), ahead: 0 }).await
     }
 
     async fn read(

@@ -5,9 +5,8 @@ use std::time::Duration;
 use tidegate::{
     store::Failure,
     throttle::{
-        Seed,
         payload::{self, Refusal},
-        sync::{Agreed, Commit, Exchange, Read, Version},
+        sync::{Commit, Exchange, Read, Time, Version},
     },
 };
 
@@ -50,18 +49,12 @@ impl Liar {
 }
 
 impl Exchange for Liar {
-    async fn agree(&mut self, _ours: Option<&Seed>) -> Result<Agreed, Failure> {
+    async fn time(&mut self) -> Result<Time, Failure> {
         self.calls += 1;
         if self.dice.one_in(10) {
             return Err(self.failure());
         }
-        Ok(Agreed {
-            seed: (!self.dice.one_in(10)).then(seed),
-            was_empty: self.dice.one_in(10),
-            refused: self.dice.one_in(10).then_some(Refusal::Type),
-            now: self.dice.roll(),
-            ahead: self.dice.roll().cast_signed(),
-        })
+        Ok(Time { now: self.dice.roll(), ahead: self.dice.roll().cast_signed() })
     }
 
     async fn read(

@@ -114,7 +114,7 @@ impl World {
         assert!(self.pending.remove(&id).is_some(), "{id} was told twice");
         assert!(left < u64::from(cost), "refused {cost} of {left}");
         let ticks = self.ticks(gateway);
-        let until = ticks + retry_at.map_or(DOUBTED, |at| at.saturating_sub(now).min(DOUBTED));
+        let until = ticks + retry_at.map_or(TRUST, |at| at.saturating_sub(now).min(TRUST));
         self.gateways[gateway].denied.insert((key, cost), until);
     }
 

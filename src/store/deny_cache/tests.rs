@@ -48,130 +48,147 @@ fn charge(limit: &Limit, key: u128, cost: u32) -> Charge<'_> {
 
 #[test]
 fn a_refusal_stands_until_it_ends_for_its_own_alone() {
-    let (refusals, of) = (Refusals::default(), limit(10));
-    assert_eq!(refusals.find(&charge(&of, 1, 2), 0), None);
+    let (cache, of) = (DenyCache::default(), limit(10));
+    assert_eq!(cache.get(&charge(&of, 1, 2), 0), None);
     let said = refusal(10, 10, NOW + 1_000);
-    refusals.remember(&charge(&of, 1, 2), &said, Heard { sent: 5, received: 25, now: NOW });
-    let found = refusals.find(&charge(&of, 1, 2), 25).unwrap();
-    assert_eq!(found, Refused { decision: said, now: NOW });
-    assert_eq!(refusals.find(&charge(&of, 1, 2), 1_003).unwrap().now, NOW + 977);
-    assert_eq!(refusals.find(&charge(&of, 1, 2), 1_004), None, "from when it was sent");
+    cache.insert(&charge(&of, 1, 2), &said, Heard { sent: 5, received: 25, now: NOW });
+    let found = cache.get(&charge(&of, 1, 2), 25).unwrap();
+    assert_eq!(found, Denial { decision: said, now: NOW });
+    assert_eq!(cache.get(&charge(&of, 1, 2), 1_003).unwrap().now, NOW + 977);
+    assert_eq!(cache.get(&charge(&of, 1, 2), 1_004), None, "from when it was sent");
     for other in [charge(&of, 1, 1), charge(&of, 1, 3), charge(&of, 2, 2)] {
-        assert_eq!(refusals.find(&other, 25), None);
+        assert_eq!(cache.get(&other, 25), None);
     }
     let raised = limit(11);
-    assert_eq!(refusals.find(&charge(&raised, 1, 2), 25), None, "another quota");
+    assert_eq!(cache.get(&charge(&raised, 1, 2), 25), None, "another quota");
     let strict = Limit { quota: Quota { strict: true, ..of.quota }, ..of.clone() };
-    assert_eq!(refusals.find(&charge(&strict, 1, 2), 25), None, "another kind of counting");
-    assert_eq!(refusals.stats(25), RefusalStats { hits: 2, entries: 1 });
-    assert_eq!(refusals.stats(1_004), RefusalStats { hits: 2, entries: 0 });
+    assert_eq!(cache.get(&charge(&strict, 1, 2), 25), None, "another kind of counting");
+    assert_eq!(cache.stats(25), DenyStats { hits: 2, entries: 1 });
+    assert_eq!(cache.stats(1_004), DenyStats { hits: 2, entries: 0 });
 }
 
 #[test]
 fn a_cost_above_the_quota_is_refused_and_told_no_time() {
-    let (refusals, of) = (Refusals::default(), limit(10));
+    let (cache, of) = (DenyCache::default(), limit(10));
     let said = refusal(10, 10, NOW + 1_000);
-    refusals.remember(&charge(&of, 1, 1), &said, at(0));
-    let found = refusals.find(&charge(&of, 1, 11), 0).unwrap();
+    cache.insert(&charge(&of, 1, 1), &said, at(0));
+    let found = cache.get(&charge(&of, 1, 11), 0).unwrap();
     assert_eq!(found.decision, Decision { retry_at: None, ..said });
 }
 
 #[test]
 fn only_refusals_that_hold_are_remembered() {
-    let (refusals, of) = (Refusals::default(), limit(10));
+    let (cache, of) = (DenyCache::default(), limit(10));
     let said = refusal(10, 10, NOW + 1_000);
-    refusals.remember(&charge(&of, 1, 1), &Decision { admitted: true, ..said }, at(0));
-    refusals.remember(&charge(&of, 1, 1), &Decision { retry_at: None, ..said }, at(0));
-    refusals.remember(&charge(&of, 1, 1), &refusal(10, 10, NOW), at(0));
-    refusals.remember(&charge(&of, 1, 1), &refusal(10, 10, NOW + 1), at(0));
+    cache.insert(&charge(&of, 1, 1), &Decision { admitted: true, ..said }, at(0));
+    cache.insert(&charge(&of, 1, 1), &Decision { retry_at: None, ..said }, at(0));
+    cache.insert(&charge(&of, 1, 1), &refusal(10, 10, NOW), at(0));
+    cache.insert(&charge(&of, 1, 1), &refusal(10, 10, NOW + 1), at(0));
     let late = Heard { received: 5_000, ..at(0) };
-    refusals.remember(&charge(&of, 1, 1), &said, late);
+    cache.insert(&charge(&of, 1, 1), &said, late);
     let watching = Limit { enforce: false, ..of.clone() };
-    refusals.remember(&charge(&watching, 1, 1), &said, at(0));
+    cache.insert(&charge(&watching, 1, 1), &said, at(0));
     let slots = Limit { algorithm: Algorithm::Concurrency, ..of.clone() };
-    refusals.remember(&charge(&slots, 1, 1), &said, at(0));
-    assert_eq!(refusals.stats(0).entries, 0);
-    refusals.remember(&charge(&of, 1, 1), &said, at(0));
-    assert_eq!(refusals.find(&charge(&watching, 1, 1), 0), None, "one that only watches");
-    assert!(refusals.find(&charge(&of, 1, 1), 0).is_some());
+    cache.insert(&charge(&slots, 1, 1), &said, at(0));
+    assert_eq!(cache.stats(0).entries, 0);
+    cache.insert(&charge(&of, 1, 1), &said, at(0));
+    assert_eq!(cache.get(&charge(&watching, 1, 1), 0), None, "one that only watches");
+    assert!(cache.get(&charge(&of, 1, 1), 0).is_some());
 }
 
-/// Another gateway may give tokens back, and this one does not hear of it.
+/// Another gateway may have given something back, and this one is not told.
 #[test]
-fn where_tokens_may_come_back_it_ends_soon_and_tells_the_whole_wait() {
-    let (refusals, said) = (Refusals::default(), refusal(10, 10, NOW + 3_600_000));
-    for reserve in [Reserve::Auto, Reserve::Tokens(10)] {
+fn a_denial_is_trusted_for_a_while_and_tells_the_whole_wait() {
+    let (cache, said) = (DenyCache::default(), refusal(10, 10, NOW + 3_600_000));
+    for reserve in [Reserve::Off, Reserve::Auto, Reserve::Tokens(10)] {
         let of = Limit { reserve, ..limit(10) };
-        refusals.remember(&charge(&of, 1, 1), &said, at(5));
-        let found = refusals.find(&charge(&of, 1, 1), 5 + DOUBTED - 1).unwrap();
+        cache.insert(&charge(&of, 1, 1), &said, at(5));
+        let found = cache.get(&charge(&of, 1, 1), 5 + TRUST - 1).unwrap();
         assert_eq!(found.decision, said);
-        assert_eq!(refusals.find(&charge(&of, 1, 1), 5 + DOUBTED), None);
+        assert_eq!(cache.get(&charge(&of, 1, 1), 5 + TRUST), None);
         let short = refusal(10, 10, NOW + 500);
-        refusals.remember(&charge(&of, 1, 1), &short, at(0));
-        assert_eq!(refusals.find(&charge(&of, 1, 1), 499), None);
+        cache.insert(&charge(&of, 1, 1), &short, at(0));
+        assert_eq!(cache.get(&charge(&of, 1, 1), 499), None);
+        cache.remove(record(&of, Key(1)));
     }
 }
 
-/// Whoever is refused for long costs the store few questions, and a new refusal is doubted as the first.
+/// A store that cannot be asked disproves nothing.
 #[test]
-fn each_doubt_that_was_wrong_makes_the_next_come_later() {
-    let (refusals, of) = (Refusals::default(), Limit { reserve: Reserve::Auto, ..limit(10) });
+fn a_stale_denial_lasts_until_its_own_retry_at() {
+    let (cache, of) = (DenyCache::default(), limit(10));
+    let charge = charge(&of, 1, 1);
+    let said = refusal(10, 10, NOW + 60_000);
+    assert_eq!(cache.get_stale(&charge, 0), None);
+    cache.insert(&charge, &said, at(0));
+    assert_eq!(cache.get(&charge, TRUST), None);
+    let stale = cache.get_stale(&charge, 59_998).unwrap();
+    assert_eq!(stale, Denial { decision: said, now: NOW + 59_997 });
+    assert_eq!(cache.get_stale(&charge, 59_999), None);
+    cache.remove(record(&of, Key(1)));
+    assert_eq!(cache.get_stale(&charge, TRUST), None);
+}
+
+/// A caller that is refused for long costs the store few questions; a new refusal is trusted as the first.
+#[test]
+fn each_repetition_is_trusted_for_twice_as_long() {
+    let (cache, of) = (DenyCache::default(), limit(10));
     let charge = charge(&of, 1, 1);
     let until = |retry_at| refusal(10, 10, retry_at);
     let long = until(NOW + 3_600_000);
     let holds = |sent, ms| {
-        assert!(refusals.find(&charge, sent + ms - 1).is_some());
-        assert_eq!(refusals.find(&charge, sent + ms), None);
+        assert!(cache.get(&charge, sent + ms - 1).is_some());
+        assert_eq!(cache.get(&charge, sent + ms), None);
         sent + ms
     };
-    refusals.remember(&charge, &long, at(0));
+    cache.insert(&charge, &long, at(0));
     // One more that was on its way with the first.
-    refusals.remember(&charge, &long, at(3));
-    let mut sent = holds(3, DOUBTED);
+    cache.insert(&charge, &long, at(3));
+    let mut sent = holds(3, TRUST);
     for times in [2, 4, 8] {
-        refusals.remember(&charge, &long, at(sent));
-        sent = holds(sent, times * DOUBTED);
+        cache.insert(&charge, &long, at(sent));
+        sent = holds(sent, times * TRUST);
     }
-    refusals.forget(record(&of, Key(1)));
-    refusals.remember(&charge, &until(NOW + 60_000), at(sent));
-    sent = holds(sent, DOUBTED);
-    refusals.remember(&charge, &until(NOW + 60_000), at(sent));
-    holds(sent, 2 * DOUBTED);
-    refusals.remember(&charge, &long, at(70_000));
-    holds(70_000, DOUBTED);
+    cache.remove(record(&of, Key(1)));
+    cache.insert(&charge, &until(NOW + 60_000), at(sent));
+    sent = holds(sent, TRUST);
+    cache.insert(&charge, &until(NOW + 60_000), at(sent));
+    holds(sent, 2 * TRUST);
+    cache.insert(&charge, &long, at(70_000));
+    holds(70_000, TRUST);
 }
 
 #[test]
 fn forgetting_a_caller_forgets_every_quota_and_cost() {
-    let (refusals, quotas) = (Refusals::default(), [limit(10), limit(20)]);
+    let (cache, quotas) = (DenyCache::default(), [limit(10), limit(20)]);
     let said = refusal(10, 10, NOW + 1_000);
     for of in &quotas {
         for key in [1, 2] {
-            refusals.remember(&charge(of, key, 1), &said, at(0));
-            refusals.remember(&charge(of, key, 2), &said, at(0));
+            cache.insert(&charge(of, key, 1), &said, at(0));
+            cache.insert(&charge(of, key, 2), &said, at(0));
         }
     }
-    assert_eq!(refusals.stats(0).entries, 8);
-    refusals.forget(record(&limit(30), Key(1)));
-    assert_eq!(refusals.stats(0).entries, 4);
-    assert_eq!(refusals.find(&charge(&quotas[0], 1, 1), 0), None);
-    assert!(refusals.find(&charge(&quotas[1], 2, 2), 0).is_some());
+    assert_eq!(cache.stats(0).entries, 8);
+    cache.remove(record(&limit(30), Key(1)));
+    assert_eq!(cache.stats(0).entries, 4);
+    assert_eq!(cache.get(&charge(&quotas[0], 1, 1), 0), None);
+    assert!(cache.get(&charge(&quotas[1], 2, 2), 0).is_some());
 }
 
 #[test]
 fn a_flood_of_callers_takes_no_more_memory_and_gets_no_wrong_answer() {
-    let (refusals, of) = (Refusals::default(), limit(10));
-    assert!(refusals.shards.iter().all(|shard| shard.part.lock().places.is_empty()), "unused");
-    let flood = 3 * Refusals::CAPACITY as u32;
+    let (cache, of) = (DenyCache::default(), limit(10));
+    assert!(cache.shards.iter().all(|shard| shard.part.lock().places.is_empty()), "unused");
+    let flood = 3 * DenyCache::CAPACITY as u32;
     let key = |n: u32| u128::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
     for n in 0..flood {
-        refusals.remember(&charge(&of, key(n), 1), &refusal(10, n.into(), NOW + 1_000), at(0));
+        cache.insert(&charge(&of, key(n), 1), &refusal(10, n.into(), NOW + 1_000), at(0));
     }
-    let held = refusals.stats(0).entries;
-    assert!((Refusals::CAPACITY * 9 / 10..=Refusals::CAPACITY).contains(&held), "{held}");
-    assert!(refusals.shards.iter().all(|shard| shard.part.lock().places.len() == PLACES));
+    let held = cache.stats(0).entries;
+    assert!((DenyCache::CAPACITY * 9 / 10..=DenyCache::CAPACITY).contains(&held), "{held}");
+    assert!(cache.shards.iter().all(|shard| shard.part.lock().places.len() == PLACES));
     let found = (0..flood).filter_map(|n| {
-        let found = refusals.find(&charge(&of, key(n), 1), 1)?;
+        let found = cache.get(&charge(&of, key(n), 1), 1)?;
         assert_eq!(found.decision.used, u64::from(n), "another's refusal");
         Some(())
     });
@@ -179,8 +196,8 @@ fn a_flood_of_callers_takes_no_more_memory_and_gets_no_wrong_answer() {
     // What is over makes room.
     for n in 0..1_000 {
         let heard = at(2_000);
-        refusals.remember(&charge(&of, key(n), 1), &refusal(10, 0, NOW + 9_000), heard);
-        assert!(refusals.find(&charge(&of, key(n), 1), 2_000).is_some());
+        cache.insert(&charge(&of, key(n), 1), &refusal(10, 0, NOW + 9_000), heard);
+        assert!(cache.get(&charge(&of, key(n), 1), 2_000).is_some());
     }
 }
 
@@ -190,9 +207,9 @@ fn the_one_that_ends_first_makes_room() {
     for (entry, end) in place.entries.iter_mut().zip([400, 200, 300, 500]) {
         entry.end = end;
     }
-    assert_eq!(place.least(0), 1);
+    assert_eq!(place.first_to_end(0), 1);
     place.entries[3].end = 90;
-    assert_eq!(place.least(100), 3);
+    assert_eq!(place.first_to_end(100), 3);
 }
 
 #[derive(Clone, Debug)]
@@ -218,7 +235,7 @@ proptest! {
 
     #[test]
     fn it_answers_what_a_cache_without_a_bound_answers(steps in steps()) {
-        let (refusals, quotas) = (Refusals::default(), [limit(2), limit(20)]);
+        let (cache, quotas) = (DenyCache::default(), [limit(2), limit(20)]);
         let mut model = BTreeMap::<(u128, usize, u32), (u64, Heard, Decision)>::new();
         let (mut ticks, mut hits) = (100, 0);
         for (serial, (later, step)) in steps.into_iter().enumerate() {
@@ -227,14 +244,14 @@ proptest! {
                 Step::Hear(key, quota, cost, took, wait) => {
                     let heard = Heard { sent: ticks - took, received: ticks, now: NOW + ticks };
                     let said = refusal(quotas[quota].quota.limit, serial as u64, heard.now + wait);
-                    refusals.remember(&charge(&quotas[quota], key, cost), &said, heard);
+                    cache.insert(&charge(&quotas[quota], key, cost), &said, heard);
                     let end = heard.sent + wait.saturating_sub(1);
                     if end > ticks {
                         model.insert((key, quota, cost), (end, heard, said));
                     }
                 }
                 Step::Find(key, quota, cost) => {
-                    let found = refusals.find(&charge(&quotas[quota], key, cost), ticks);
+                    let found = cache.get(&charge(&quotas[quota], key, cost), ticks);
                     hits += u64::from(found.is_some());
                     let known = model.get(&(key, quota, cost)).filter(|known| ticks < known.0);
                     if quota == 0 && cost > 2 {
@@ -252,12 +269,12 @@ proptest! {
                     }
                 }
                 Step::Forget(key) => {
-                    refusals.forget(record(&quotas[0], Key(key)));
+                    cache.remove(record(&quotas[0], Key(key)));
                     model.retain(|known, _| known.0 != key);
                 }
             }
             let held = model.values().filter(|known| ticks < known.0).count();
-            prop_assert_eq!(refusals.stats(ticks), RefusalStats { hits, entries: held });
+            prop_assert_eq!(cache.stats(ticks), DenyStats { hits, entries: held });
         }
     }
 
@@ -283,17 +300,32 @@ proptest! {
         let (decided, received) = (t + delays.0, t + delays.0 + delays.1);
         let now = store_time(decided);
         let said = state.decide(&quota, now, cost);
-        let refusals = Refusals::default();
+        let cache = DenyCache::default();
         let asking = charge(&of, 1, cost);
-        refusals.remember(&asking, &said, Heard { sent: tick(t), received: tick(received), now });
+        cache.insert(&asking, &said, Heard { sent: tick(t), received: tick(received), now });
         for after in asked {
             let t = received + after;
-            let Some(found) = refusals.find(&asking, tick(t)) else { continue };
+            let Some(found) = cache.get(&asking, tick(t)) else { continue };
             let real = state.decide(&quota, store_time(t), cost);
             prop_assert!(!real.admitted, "kept too long");
             prop_assert!(found.now <= store_time(t));
             prop_assert_eq!(found.decision.retry_at, real.retry_at);
             prop_assert!(found.now < found.decision.retry_at.unwrap());
         }
+    }
+}
+
+/// A client that knows what keys are hashed under chooses keys that agree in some bits.
+#[test]
+fn chosen_keys_push_nobody_out() {
+    let of = limit(10);
+    for chosen in [|n: u128| n << 64 | n, |n: u128| n << 24, |n: u128| n << 100] {
+        let cache = DenyCache::default();
+        let key = |n: u128| chosen(n) ^ 7;
+        for n in 0..1_000 {
+            cache.insert(&charge(&of, key(n), 1), &refusal(10, 10, NOW + 60_000), at(0));
+        }
+        let held = (0..1_000).filter(|&n| cache.get(&charge(&of, key(n), 1), 1).is_some()).count();
+        assert!(held > 990, "{held}");
     }
 }
