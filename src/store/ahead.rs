@@ -15,8 +15,8 @@ use super::{
     record_id::record,
     redis::Worker,
     refusals::{Heard, Refusals},
-    reservation::{Book, Desk, Entry, Fetching, Joined, Outcome, Reply, Taken, Waiter},
     stats::WorkerCounts,
+    token_lease::{Fetch as LeaseFetch, Joined, LeaseRegistry, Outcome, Reply, Taken, Waiter},
 };
 use crate::{
     clock::{self, Clock},
@@ -29,8 +29,8 @@ use crate::{
 /// Between the end of a call and that of the requests that wait for it.
 const A_MOMENT: Duration = Duration::from_millis(5);
 
-/// All entries of the process.
-pub(super) type Tokens = Book<Waiting>;
+/// All token leases of the process.
+pub(super) type Tokens = LeaseRegistry<Waiting>;
 
 /// One decision that was made without waiting, and the store's time of it.
 pub(super) type Known = (Decision, Millis);
@@ -47,7 +47,7 @@ pub(super) enum Stood {
 
 /// One worker's tokens and refusals.
 pub(super) struct Ahead {
-    desk: Desk<Waiting>,
+    leases: Arc<Tokens>,
     refusals: Arc<Refusals>,
     worker: Arc<Worker>,
     counts: Arc<CachePadded<WorkerCounts>>,
@@ -94,8 +94,8 @@ impl Ahead {
         worker: Arc<Worker>,
         counts: Arc<CachePadded<WorkerCounts>>,
     ) -> Self {
-        let (desk, clock) = (Desk::new(Arc::clone(&stores.tokens)), stores.clock.clone());
-        Self { desk, refusals: Arc::clone(&stores.refusals), worker, counts, clock }
+        let (leases, clock) = (Arc::clone(&stores.tokens), stores.clock.clone());
+        Self { leases, refusals: Arc::clone(&stores.refusals), worker, counts, clock }
     }
 
     /// Takes the charge from the tokens that are here, if they are enough.
@@ -104,7 +104,7 @@ impl Ahead {
         if !reserves(charge) {
             return None;
         }
-        let taken = self.desk.take(charge.limit, charge.key, charge.cost, self.clock.ticks())?;
+        let taken = self.leases.take(charge.limit, charge.key, charge.cost, self.clock.ticks())?;
         Some((taken.decision(&charge.limit.quota), taken.now))
     }
 
@@ -133,15 +133,16 @@ impl Ahead {
         if limit.reserve == Reserve::Off {
             return None;
         }
-        let taken = self.desk.give_back(limit, key, now, cost, self.clock.ticks())?;
+        let taken = self.leases.give_back(limit, key, now, cost, self.clock.ticks())?;
         Some((taken.decision(&limit.quota), taken.now))
     }
 
     /// Puts back what was taken for a request that is refused; at the store, where nothing is kept here
     /// any more because the gateway leaves.
     fn put_back(&self, charge: &Charge<'_>, now: Millis) {
-        if let Some(entry) = self.desk.entry(charge.limit, charge.key) {
-            return put_back(&entry, charge.cost, now, &self.clock);
+        let &Charge { limit, key, cost } = charge;
+        if self.leases.put_back(limit, key, now, cost, self.clock.ticks()) {
+            return;
         }
         let (limit, key, worker) = (charge.limit.clone(), charge.key, Arc::clone(&self.worker));
         let change = Change::Refund { charged_at: now, cost: charge.cost };
@@ -186,12 +187,18 @@ impl Ahead {
     /// Stands in line for tokens, after [`Self::take`] gave none and no refusal is known; `None` if the
     /// request has to ask the store by itself. What is taken for a caller that has gone is put back.
     pub(super) fn queue(&self, charge: &Charge<'_>) -> Option<Queued> {
-        let entry = self.desk.entry(charge.limit, charge.key)?;
         let (tell, told) = oneshot::channel();
-        let waiter = Waiting { cost: charge.cost, entry, clock: self.clock.clone(), tell };
-        match self.desk.join(charge.limit, charge.key, waiter, self.clock.ticks()) {
+        let lender = Lender {
+            leases: Arc::clone(&self.leases),
+            limit: charge.limit.clone(),
+            key: charge.key,
+            cost: charge.cost,
+            clock: self.clock.clone(),
+        };
+        let waiter = Waiting { lender, tell };
+        match self.leases.join(charge.limit, charge.key, waiter, self.clock.ticks()) {
             Joined::Served | Joined::Waiting => {}
-            Joined::Gone(_) => return None,
+            Joined::Unavailable(_) => return None,
             Joined::Fetch(fetching) => {
                 let fetches = Fetches {
                     worker: Arc::clone(&self.worker),
@@ -235,7 +242,7 @@ fn is_twice(charges: &[Charge<'_>], charge: &Charge<'_>) -> bool {
     charges.len() > 1 && charges.iter().filter(same).count() > 1
 }
 
-/// The fetches of an entry, one after the other, until nobody waits.
+/// The fetches of a lease, one after the other, until nobody waits.
 struct Fetches {
     worker: Arc<Worker>,
     refusals: Arc<Refusals>,
@@ -244,7 +251,7 @@ struct Fetches {
 }
 
 impl Fetches {
-    async fn run(self, first: Fetching<Waiting>) {
+    async fn run(self, first: LeaseFetch<Waiting>) {
         let mut next = Some(first);
         while let Some(fetching) = next.take() {
             let (limit, key) = (Arc::clone(fetching.limit()), fetching.key());
@@ -277,33 +284,37 @@ impl Fetches {
     }
 }
 
-/// A request in an entry's line.
-pub(super) struct Waiting {
+/// Where a request's tokens come from, and go back to.
+struct Lender {
+    leases: Arc<Tokens>,
+    limit: Limit,
+    key: Key,
     cost: u32,
-    entry: Arc<Entry<Waiting>>,
     clock: Clock,
+}
+
+/// A request that waits for tokens.
+pub(super) struct Waiting {
+    lender: Lender,
     tell: oneshot::Sender<Share>,
 }
 
 impl Waiter for Waiting {
     fn cost(&self) -> u32 {
-        self.cost
+        self.lender.cost
     }
 
     fn serve(self, outcome: Outcome) -> bool {
-        let Self { cost, entry, clock, tell } = self;
-        let share = Share { outcome: Some(outcome), cost, entry, clock };
-        // Under the entry's lock, so a share that nobody takes must not put itself back.
-        tell.send(share).map_err(Share::disarm).is_ok()
+        let Self { lender, tell } = self;
+        // Under the registry's lock, so a share that is not received must not put itself back.
+        tell.send(Share { outcome: Some(outcome), lender }).map_err(Share::disarm).is_ok()
     }
 }
 
-/// What a request got in line, on its way to the request: its tokens go back if it never arrives.
+/// What a request got, on its way to the request: its tokens go back if it never arrives.
 pub(super) struct Share {
     outcome: Option<Outcome>,
-    cost: u32,
-    entry: Arc<Entry<Waiting>>,
-    clock: Clock,
+    lender: Lender,
 }
 
 impl Share {
@@ -325,7 +336,10 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         if let Some(Outcome::Granted(Taken { now, .. })) = self.outcome {
-            put_back(&self.entry, self.cost, now, &self.clock);
+            let Lender { leases, limit, key, cost, clock } = &self.lender;
+            if !leases.put_back(limit, *key, now, *cost, clock.ticks()) {
+                leases.lose_taken(limit, *key, *cost);
+            }
         }
     }
 }
@@ -365,13 +379,5 @@ impl Drop for LeasedCharges<'_, '_> {
         for (charge, now) in self.taken.drain(..) {
             self.ahead.put_back(&charge, now);
         }
-    }
-}
-
-/// Puts back tokens that were taken at `now`: for the next request, or where their sub-window has ended
-/// for the store.
-fn put_back(entry: &Entry<Waiting>, cost: u32, now: Millis, clock: &Clock) {
-    if !entry.give_back(now, cost, clock.ticks()) {
-        entry.set_aside(now, cost);
     }
 }

@@ -15,10 +15,10 @@ mod multi_limit;
 mod record_id;
 mod redis;
 pub mod refusals;
-pub mod reservation;
 mod returns;
 mod scatter;
 mod stats;
+pub mod token_lease;
 
 use std::{sync::Arc, time::Duration};
 

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 
-use super::{record_id::RecordId, reservation::IDLE};
+use super::{record_id::RecordId, token_lease::IDLE};
 use crate::limit::{Algorithm, Charge, Decision, Limit, Millis, Reserve};
 
 /// Locks, each with its part of the table.

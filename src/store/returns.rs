@@ -10,7 +10,7 @@ use super::{
     Failure, Stores,
     record_id::record,
     redis::{Place, Worker},
-    reservation::GiveBack,
+    token_lease::GiveBack,
 };
 use crate::limit::Settlement;
 
@@ -99,14 +99,14 @@ async fn tell(worker: &Worker, stores: &Stores, batch: &[(Place, GiveBack)]) {
         Ok(_) => {}
         Err(Failure::Open) => {
             for (_, unspent) in batch {
-                stores.tokens.keep(unspent);
+                stores.tokens.keep(unspent, stores.clock.ticks());
             }
             return;
         }
         Err(failure) => {
             tracing::debug!(failure = failure.label(), "unspent tokens were not given back");
             for (_, unspent) in batch {
-                stores.tokens.lose(&unspent.back);
+                stores.tokens.lose(unspent);
             }
         }
     }

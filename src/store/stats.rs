@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 
-use super::{redis::Failure, refusals::RefusalStats, reservation::Numbers};
+use super::{redis::Failure, refusals::RefusalStats, token_lease::Numbers};
 use crate::{counter::Counter, limit::OnFailure};
 
 /// One worker's counts.
