@@ -8,6 +8,7 @@ mod shard;
 mod table;
 #[cfg(test)]
 mod tests;
+mod worth;
 
 use crossbeam_utils::CachePadded;
 use parking_lot::{Mutex, MutexGuard};

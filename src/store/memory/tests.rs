@@ -1,5 +1,6 @@
 //! The memory store: exact under concurrency, all or none, bounded, and it gives memory back.
 
+mod eviction;
 mod share;
 
 use std::sync::{
