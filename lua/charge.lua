@@ -15,8 +15,7 @@
 if #KEYS == 1 then
   local algorithm, reading = read(KEYS[1], 2)
   local cost = ARGV[3] + 0
-  local admitted = cost <= reading.remaining
-  local wait = admitted and cost > 0 and reading.wait or 0
+  local admitted, wait = meet(algorithm, reading, cost)
   local used, reset, retry = (admitted and algorithm.charge or algorithm.tell)(reading, cost)
   if reading.dirty then write(KEYS[1], algorithm, reading) end
   return {now, admitted and 1 or 0, reading.remaining, used, reset, admitted and -1 or retry, wait}
@@ -34,7 +33,7 @@ for i, key in ipairs(KEYS) do
   local cost = ARGV[i * 6 - 3] + 0
   local asked = record.asked + cost
   record.asked = asked
-  local admitted = asked <= record.reading.remaining
+  local admitted = meet(record.algorithm, record.reading, asked)
   charges[i] = {record = record, cost = cost, asked = asked, admitted = admitted}
   all = all and (admitted or ARGV[1 + #KEYS * 6 + i] == '0')
 end
@@ -45,7 +44,8 @@ for i, charge in ipairs(charges) do
   local admitted = charge.admitted
   local charged = all and admitted
   local cost = charged and charge.cost or charge.asked
-  local wait = admitted and cost > 0 and reading.wait or 0
+  local _, wait = meet(algorithm, reading, cost)
+  if not admitted then wait = 0 end
   local used, reset, retry = (charged and algorithm.charge or algorithm.tell)(reading, cost)
   if admitted then retry = -1 end
   local at = i * 6 - 4

@@ -1,13 +1,21 @@
 -- Requests in flight: twin of src/limit/concurrency.rs, function for function. What an algorithm has to
 -- have is said in sliding_window.lua.
 --
--- Record: one packed string, little endian: reset_at (6 bytes, ms), the slots on all leases (4 bytes),
--- then the leases, the first to end first: its end (6 bytes, ms) and its slots (4 bytes). Anything else
--- is read as a caller never seen.
+-- Record: one packed string, little endian: reset_at (6 bytes, ms), when the leases end that began anew
+-- because the clock was set back (6 bytes, ms), the slots on all leases (4 bytes), then the leases, the
+-- first to end first: its end (6 bytes, ms) and its slots (4 bytes). Anything else is read as a caller
+-- never seen.
 --
 -- The leases stay packed: a call unpacks those that have ended, and what it finds by halving.
 algorithms.concurrency = function()
   local number, sub = struct.unpack, string.sub
+
+  -- When a lease ends that begins at `at`.
+  local function lease_end(window, at)
+    local step = (window + (-window) % 64) / 64
+    local ends = at + window
+    return ends + (-ends) % step
+  end
 
   -- The end and the slots of lease `i`, from 0.
   local function lease(reading, i)
@@ -17,6 +25,8 @@ algorithms.concurrency = function()
   -- The first lease that ends after `at`; their number, if none does.
   local function after(reading, at)
     local low, high = 0, reading.n
+    -- Most often the last ends then.
+    if high > 0 and number('<I6', reading.leases, 10 * high - 9) <= at then return high end
     while low < high do
       local middle = (low + high - (low + high) % 2) / 2
       if number('<I6', reading.leases, 10 * middle + 1) > at then high = middle else low = middle + 1 end
@@ -52,28 +62,23 @@ algorithms.concurrency = function()
 
   local function read(raw, now, limit, window)
     local reading = {
-      limit = limit, window = window, now = now, reset_at = 0, total = 0, leases = '', n = 0, first = 0,
-      dirty = false,
+      limit = limit, window = window, now = now, ends = lease_end(window, now), reset_at = 0, renewed = 0,
+      total = 0, leases = '', n = 0, first = 0, dirty = false,
     }
-    if raw and #raw >= 10 and #raw % 10 == 0 then
-      reading.reset_at, reading.total = number('<I6I4', raw)
-      reading.leases, reading.n = sub(raw, 11), #raw / 10 - 1
+    if raw and #raw % 10 == 6 and #raw > 6 then
+      reading.reset_at, reading.renewed, reading.total = number('<I6I6I4', raw)
+      reading.leases, reading.n = sub(raw, 17), (#raw - 16) / 10
     end
-    -- No lease lasts longer than one can that was taken by this clock: it was set back.
-    local last = now + window + 5000
-    if reading.reset_at > last then
-      reading.reset_at, reading.dirty = last, true
-      local from, count = after(reading, last), 0
-      for i = from, reading.n - 1 do
-        local _, more = lease(reading, i)
-        count = count + more
-      end
-      replace(reading, from, reading.n, last, count)
+    -- The clock was set back: all leases begin anew.
+    local ends = reading.ends
+    if reading.reset_at > lease_end(window, now + (window - window % 4) / 4) then
+      reading.reset_at, reading.renewed, reading.dirty = ends, ends, true
+      replace(reading, 0, reading.n, ends, reading.total)
     end
     local used, first = reading.total, 0
     while first < reading.n do
-      local ends, count = lease(reading, first)
-      if ends > now then break end
+      local over, count = lease(reading, first)
+      if over > now then break end
       used, first = used - count, first + 1
     end
     reading.first = first
@@ -91,9 +96,9 @@ algorithms.concurrency = function()
     local used = reading.used
     if cost > 4294967295 - used then cost = 4294967295 - used end
     if cost == 0 then return tell(reading, 0) end
-    replace(reading, 0, reading.first, 0, 0)
+    if reading.first > 0 then replace(reading, 0, reading.first, 0, 0) end
     reading.first = 0
-    local ends = reading.now + reading.window
+    local ends = reading.ends
     local to = after(reading, ends)
     local from, count = to, cost
     if to > 0 then
@@ -107,20 +112,29 @@ algorithms.concurrency = function()
     return tell(reading, 0)
   end
 
-  local function refund(reading, charged_at, cost)
-    local ends = charged_at + reading.window
+  -- Takes at most `cost` slots off the leases that end at `ends`, if they last; tells how many.
+  local function take(reading, ends, cost)
     local at = after(reading, ends) - 1
-    if at < reading.first then return end
+    if at < reading.first then return 0 end
     local last, count = lease(reading, at)
-    if last ~= ends then return end
+    if last ~= ends then return 0 end
     local taken = cost < count and cost or count
     replace(reading, at, at + 1, ends, count - taken)
     use(reading, reading.used - taken)
     reading.total, reading.dirty = reading.total - taken, true
+    return taken
+  end
+
+  local function refund(reading, charged_at, cost)
+    local ends = lease_end(reading.window, charged_at)
+    local left = cost - take(reading, ends, cost)
+    -- Its own step may be none by this clock, or that of another's lease.
+    if left > 0 and ends > reading.now then take(reading, reading.renewed, left) end
   end
 
   local function write(reading)
-    return struct.pack('<I6I4', reading.reset_at, reading.total) .. reading.leases, reading.reset_at
+    return struct.pack('<I6I6I4', reading.reset_at, reading.renewed, reading.total) .. reading.leases,
+      reading.reset_at
   end
 
   return {read = read, tell = tell, charge = charge, refund = refund, write = write}

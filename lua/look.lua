@@ -13,9 +13,8 @@ for i, key in ipairs(KEYS) do
   local algorithm, reading = read(key, at)
   local cost = ARGV[at + 1] + 0
   local used, reset, retry = algorithm.tell(reading, cost)
-  local admitted = cost <= reading.remaining
+  local admitted, wait = meet(algorithm, reading, cost)
   reply[at], reply[at + 1], reply[at + 2] = admitted and 1 or 0, reading.remaining, used
-  reply[at + 3], reply[at + 4], reply[at + 5] = reset, admitted and -1 or retry,
-    admitted and cost > 0 and reading.wait or 0
+  reply[at + 3], reply[at + 4], reply[at + 5] = reset, admitted and -1 or retry, wait
 end
 return reply

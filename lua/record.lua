@@ -26,6 +26,14 @@ local function read(key, at)
     ARGV[at + 5] + 0, key)
 end
 
+-- Whether a charge of `cost` fits, and how long it would wait, in ms.
+local function meet(algorithm, reading, cost)
+  if cost > reading.remaining then return false, 0 end
+  if cost == 0 or not algorithm.wait then return true, 0 end
+  local wait = algorithm.wait(reading, cost)
+  return wait ~= nil, wait or 0
+end
+
 -- Redis is given numbers, not text made of them: it writes them in full, where Lua stops at 14 digits.
 local function write(key, algorithm, reading)
   local raw, expires_at = algorithm.write(reading, key)

@@ -5,8 +5,7 @@
 -- ARGV[1]   now in ms; 0: this server's own clock (tests alone pass another).
 -- ARGV[2+]  seven values a correction, in the order of KEYS:
 --             algorithm (its tag), cost, quota, window in ms, resolution, option (see the algorithms),
---             charged_at (ms, by this server's clock): gives `cost` back; -1: charges it;
---             -2 - charged_at: charges what was charged elsewhere then (see late.lua)
+--             charged_at (ms, by this server's clock): gives `cost` back; -1: charges it
 -- Returns   one flat array of integers, as `charge` does: now, then six a correction:
 --             1, remaining, used, reset_at (ms), -1, 0
 local function correct(key, at)
@@ -14,10 +13,6 @@ local function correct(key, at)
   local cost, charged_at, used, reset = ARGV[at + 1] + 0, ARGV[at + 6] + 0, nil, nil
   if charged_at == -1 then
     used, reset = algorithm.charge(reading, cost)
-  elseif charged_at < 0 then
-    local charge = late[ARGV[at]]
-    if charge and cost > 0 then charge(algorithm, reading, -2 - charged_at, cost) end
-    used, reset = algorithm.tell(reading, 0)
   else
     algorithm.refund(reading, charged_at, cost)
     used, reset = algorithm.tell(reading, 0)

@@ -130,10 +130,9 @@ algorithms.sliding_log = function()
     return reading.used, reset, cost <= left and -1 or retry
   end
 
-  -- Adds an entry for the time `at`, and forgets what has expired of the last block.
-  local function append(reading, at)
-    local blocks, n, total = reading.blocks, reading.n, reading.total
-    local clock = (reading.clock + at - reading.now) % M
+  -- Adds an entry for now, and forgets what has expired of the last block.
+  local function append(reading)
+    local blocks, n, total, clock = reading.blocks, reading.n, reading.total, reading.clock
     if not reading.live then
       reading.fresh, reading.live, reading.n, reading.i, reading.e = true, true, 0, 0, 1
       reading.blocks = {[0] = struct.pack('<I4I4I4', total, clock, 0)}
@@ -144,7 +143,7 @@ algorithms.sliding_log = function()
       last = string.sub(last, 1, 4) .. string.sub(last, 8 * reading.e - 3)
       reading.e = 1
     end
-    if at == reading.seen then
+    if reading.now == reading.seen then
       blocks[n] = last
     elseif #last < 4 + 8 * BLOCK then
       local before = (total - struct.unpack('<I4', last)) % M
@@ -155,19 +154,17 @@ algorithms.sliding_log = function()
     end
   end
 
-  -- `at` is when, where that is not now: not before the newest entry; the reset is then for a cost of 1.
-  local function charge(reading, cost, at)
+  local function charge(reading, cost)
     if cost == 0 then return tell(reading, 0) end
-    local unit = at and 1 or cost
-    at = at or reading.now
-    append(reading, at)
+    local asked = cost
+    append(reading)
     if cost > M - 1 - reading.used then cost = M - 1 - reading.used end
-    reading.total, reading.seen, reading.dirty = (reading.total + cost) % M, at, true
+    reading.total, reading.seen, reading.dirty = (reading.total + cost) % M, reading.now, true
     reading.appended = true
     count(reading, reading.used + cost)
     local reset = reset_at(reading)
-    if reading.remaining < unit then
-      local retry = retry_at(reading, unit)
+    if reading.remaining < asked then
+      local retry = retry_at(reading, asked)
       if retry < 0 then retry = retry_at(reading, 1) end
       if retry > reset then reset = retry end
     end

@@ -21,8 +21,10 @@
 --                         tokens may be taken ahead
 --   list                  true where the record is a list: then `raw` is its last element, and `write`
 --                         writes by itself and returns false for it
--- and a reading has `limit`, `remaining`, which `charge` lowers, `wait` (ms) where a charge must wait,
--- and `dirty`: whether it must be written, because it was charged or its clock was set back.
+--   wait(reading, cost)   -> how long a charge that `remaining` admits waits, in ms; nil: it does not fit
+--                         all the same. Only where charges wait
+-- and a reading has `limit`, `remaining`, which `charge` lowers, and `dirty`: whether it must be written,
+-- because it was charged or its clock was set back.
 --
 -- A function, a table or a look-up of a global here is paid for by each decision: few functions, one
 -- table for a reading, one for its counts.

@@ -1,7 +1,8 @@
 //! What one decision costs Redis, by its own count: `cargo bench --bench redis_cost`.
 //!
 //! Each algorithm, and beside them a sorted set as in CALLR's article, at three quotas: a bucket is
-//! filled over a window, kept full for a while, and left alone until all of it expires at once.
+//! filled over a window, kept full for a while, and left alone until all of it expires at once. Then requests
+//! in flight, each of them a charge and a refund, beside so many slots that others hold.
 
 use std::hint::black_box;
 
@@ -22,6 +23,15 @@ const WINDOW: u64 = 100_000;
 
 /// How many requests come while the bucket is full.
 const CROWD: u64 = 4_000;
+
+/// How many slots others hold while requests in flight are measured.
+const HELD: [u64; 4] = [0, 100, 1_000, 10_000];
+
+/// The lease of a slot.
+const LEASE: u64 = 30_000;
+
+/// Requests in flight that are measured, and how many of them are in flight together.
+const FLIGHTS: (u64, u64) = (2_000, 20);
 
 /// One way of counting, and what it took.
 struct Row {
@@ -90,6 +100,40 @@ fn rows(redis: &RedisServer, quota: u32) -> Vec<Row> {
     rows
 }
 
+/// What a charge and a refund of a slot cost, and what the record takes, while others hold slots.
+struct Flight {
+    held: u64,
+    charge: f64,
+    refund: f64,
+    bytes: u64,
+}
+
+fn flight(redis: &RedisServer, held: u64) -> Flight {
+    let _: String = redis.command(&["FLUSHALL"]);
+    let (key, quota) = ("slots", Quota::new(100_000, LEASE, 1));
+    let mut charges = Caller::new(&redis.url());
+    let mut refunds = Caller::of(&redis.url(), scripts::SETTLE);
+    // As requests come that last as long as a third of a lease: then they are renewed.
+    let spread = LEASE / 3;
+    let taken: Vec<_> = (0..held).map(|n| (NOW + n * spread / held.max(1), 1)).collect();
+    charges.charge(key, Algorithm::Concurrency, &quota, &taken);
+    let mut now = NOW + spread;
+    let (mut charge, mut refund) = (Cost::default(), Cost::default());
+    for _ in 0..FLIGHTS.0 / FLIGHTS.1 {
+        let together: Vec<_> = (0..FLIGHTS.1).map(|n| (now + n, 1)).collect();
+        charge += charges.cost_of(|caller| {
+            caller.charge(key, Algorithm::Concurrency, &quota, &together);
+        });
+        now += FLIGHTS.1;
+        refund += refunds.cost_of(|caller| {
+            caller.refund(key, Algorithm::Concurrency, &quota, now, &together);
+        });
+        now += FLIGHTS.1;
+    }
+    let bytes = charges.memory(key);
+    Flight { held, charge: per_call(charge), refund: per_call(refund), bytes }
+}
+
 #[expect(clippy::print_stdout, reason = "a table for a person")]
 fn main() {
     // Run as a test, it only shows that it works.
@@ -104,5 +148,12 @@ fn main() {
         for Row { name, filling, full, burst, bytes } in rows(&redis, quota) {
             println!("| {quota} | {name} | {filling:.1} | {full:.1} | {burst} | {bytes} |");
         }
+    }
+    println!();
+    println!("| slots held | us a charge | us a refund | bytes a key |");
+    println!("|---|---|---|---|");
+    for held in HELD {
+        let Flight { held, charge, refund, bytes } = flight(&redis, held);
+        println!("| {held} | {charge:.1} | {refund:.1} | {bytes} |");
     }
 }

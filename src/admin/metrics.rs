@@ -162,11 +162,11 @@ impl Reading {
             "Gateways alive on the same store",
             u64::from(stats.gateways),
         )?;
-        let help = "Callers whose local charges wait for the shared store";
+        let help = "Callers and limits whose local charges wait for the shared store";
         gauge(encoder, "store_unmerged", help, stats.unmerged as u64)?;
-        let help = "Corrections that brought local charges to the shared store";
+        let help = "Sums of local charges that were charged in the shared store";
         add(&mut counter(encoder, "store_merged", help)?, &[], stats.merged)?;
-        let help = "Local charges that the shared store will not hear of, or may have heard of";
+        let help = "Sums of local charges, and other corrections, that the shared store will not hear of, or may";
         add(&mut counter(encoder, "store_merge_drops", help)?, &[], stats.merge_drops)?;
         let help = "Workers that have lost the shared store";
         gauge(encoder, "store_workers_without", help, status.lost as u64)?;

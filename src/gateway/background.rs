@@ -4,7 +4,6 @@ use std::{
     cell::Cell,
     pin::Pin,
     rc::Rc,
-    sync::Arc,
     task::{Context, Waker},
 };
 
@@ -14,25 +13,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     clock::Clock,
-    limit::{Change, Decider, Key, Limit, Millis, Outcome, Settlement},
-    store::Store,
+    limit::{Decider, Millis, Outcome, Settlement},
+    store::{Correction, Store},
 };
-
-/// A correction of a charge that outlives its request.
-pub(super) struct Correction {
-    pub(super) limit: Arc<Limit>,
-    pub(super) key: Key,
-    pub(super) change: Change,
-    /// Where the charge was made.
-    pub(super) by: Decider,
-}
-
-impl Correction {
-    /// The same as the store takes it.
-    pub(super) fn settlement(&self) -> Settlement<'_> {
-        Settlement { limit: &self.limit, key: self.key, change: self.change }
-    }
-}
 
 /// A worker's work for the store that no request waits for, or that goes on when its request ends.
 pub(super) struct Background {
@@ -77,13 +60,8 @@ impl Background {
     }
 
     /// Corrects charges, each where it was made. No request waits for it.
-    #[cold]
-    pub(super) fn correct(&self, corrections: SmallVec<[Correction; 2]>) {
-        let (store, now) = (Rc::clone(&self.store), self.now());
-        self.run(async move {
-            // One that does not arrive is counted by the store.
-            drop(settle(&store, &corrections, now).await);
-        });
+    pub(super) fn correct(&self, corrections: impl IntoIterator<Item = Correction>) {
+        self.store.correct(corrections, self.now());
     }
 
     /// Corrects charges, each where it was made; tells what holds after each, in their order.
@@ -112,7 +90,7 @@ impl Background {
 async fn settle(store: &Store, corrections: &[Correction], now: Millis) -> SmallVec<[Outcome; 2]> {
     let by = |decider: Decider| {
         let there = corrections.iter().filter(move |correction| correction.by == decider);
-        there.map(Correction::settlement).collect::<SmallVec<[Settlement<'_>; 2]>>()
+        there.map(settlement).collect::<SmallVec<[Settlement<'_>; 2]>>()
     };
     let mut shared = store.settle(&by(Decider::Store), Decider::Store, now).await.into_iter();
     let mut local = store.settle(&by(Decider::Fallback), Decider::Fallback, now).await.into_iter();
@@ -121,6 +99,10 @@ async fn settle(store: &Store, corrections: &[Correction], now: Millis) -> Small
         Decider::Fallback => local.next(),
     };
     corrections.iter().map(outcome).map(Option::unwrap_or_default).collect()
+}
+
+fn settlement(correction: &Correction) -> Settlement<'_> {
+    Settlement { limit: &correction.limit, key: correction.key, change: correction.change }
 }
 
 fn is_ready(work: Pin<&mut impl Future<Output = ()>>) -> bool {

@@ -2,11 +2,12 @@
 
 use std::{rc::Rc, sync::Arc};
 
-use super::{background::Correction, draft::Draft, rules::LimitRule};
+use super::{draft::Draft, rules::LimitRule};
 use crate::{
     limit::{Change, Charge, Decider, Key, Limit, Outcome},
     respond::LimitReport,
     snapshot::LimitRequest,
+    store::Correction,
 };
 
 /// One limit of a request.

@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use super::{
     Gateway,
-    background::{Background, Correction},
+    background::Background,
     charged_limit::ChargedLimit,
     context::RequestContext,
     draft::Draft,
@@ -16,7 +16,7 @@ use super::{
 use crate::{
     error::GatewayError,
     limit::{Admission, Algorithm, Change, Charge, Outcome, Verdict},
-    store::StoreError,
+    store::{Correction, StoreError},
 };
 
 /// How often it is looked whether requests are still held when a worker ends.

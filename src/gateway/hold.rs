@@ -17,7 +17,6 @@ use tokio::{sync::Notify, time::sleep_until};
 
 use super::{
     Gateway,
-    background::Correction,
     charged_limit::ChargedLimit,
     context::RequestContext,
     line::{Size, Slot},
@@ -28,6 +27,7 @@ use crate::{
     error::GatewayError,
     framing::ClientStream,
     limit::{Algorithm, Change, Decided, Millis, Outcome},
+    store::Correction,
 };
 
 /// A request that is held, and what it has of each of its buckets. However it ends, its places are
@@ -57,13 +57,6 @@ enum State {
     Waiting(u64),
     /// The slot has come, and is this one (ms, by the clock that decided); or there is none to wait for.
     Taken(Millis),
-}
-
-impl Place<'_> {
-    /// The bucket that the line is for: the name of its record, as stores have it.
-    fn bucket(&self) -> u128 {
-        self.limit.limit().identity() ^ self.limit.key().0
-    }
 }
 
 impl Gateway {
@@ -108,7 +101,7 @@ impl<'a> Held<'a> {
                 let due = since + Duration::from_millis(wait);
                 let slot = Slot { due, at: decided.charged_at(), size };
                 let lines = &gateway.shared.lines;
-                place.state = State::Waiting(lines.enter(place.bucket(), slot, &called));
+                place.state = State::Waiting(lines.enter(bucket(place.limit), slot, &called));
             }
             places.push(place);
         }
@@ -144,7 +137,7 @@ impl<'a> Held<'a> {
         let mut next: Option<Instant> = None;
         for place in &mut self.places {
             let State::Waiting(id) = place.state else { continue };
-            match self.gateway.shared.lines.take(place.bucket(), id, now) {
+            match self.gateway.shared.lines.take(bucket(place.limit), id, now) {
                 Some(Ok(slot)) => place.state = State::Taken(slot.at),
                 Some(Err(due)) => next = Some(next.map_or(due, |next| next.min(due))),
                 // It stands there until it is taken or left, both only here.
@@ -163,32 +156,35 @@ impl Drop for Held<'_> {
         }
         self.delay.set(delay);
         self.gateway.shard.waiting.take();
-        let mut freed = SmallVec::new();
-        for place in &mut self.places {
-            let charged_at = match place.state {
-                State::Taken(at) => Some(at),
-                State::Waiting(id) => {
-                    let slot = self.gateway.shared.lines.leave(place.bucket(), id);
-                    slot.map(|slot| slot.at)
-                }
-            };
-            if self.released {
-                let mut decided = place.decided;
-                if let Some(at) = charged_at {
+        let Self { gateway, places, released, .. } = self;
+        for Place { limit, decided, state } in places {
+            match (&state, *released) {
+                (State::Taken(at), true) => {
                     decided.decision.wait = at.saturating_sub(decided.at);
+                    limit.outcome = Outcome::Decided(*decided);
+                    continue;
                 }
-                place.limit.outcome = Outcome::Decided(decided);
-                continue;
+                (State::Waiting(id), _) => {
+                    let bucket = bucket(limit);
+                    gateway.shared.lines.leave(bucket, *id, |slot| {
+                        give_back(gateway, limit, decided, slot.at);
+                    });
+                }
+                (State::Taken(at), false) => give_back(gateway, limit, decided, *at),
             }
-            let (limit, key) = (Arc::clone(place.limit.limit()), place.limit.key());
-            let change = charged_at
-                .map(|charged_at| Change::Refund { charged_at, cost: place.limit.cost() });
-            let by = place.decided.by;
-            freed.extend(change.map(|change| Correction { limit, key, change, by }));
-            place.limit.outcome = Outcome::NotCharged;
-        }
-        if !freed.is_empty() {
-            self.gateway.background.correct(freed);
+            limit.outcome = Outcome::NotCharged;
         }
     }
+}
+
+/// The bucket that a line is for: the name of its record, as stores have it.
+fn bucket(limit: &ChargedLimit) -> u128 {
+    limit.limit().identity() ^ limit.key().0
+}
+
+/// Gives a charge back that is known by this time.
+fn give_back(gateway: &Gateway, limit: &ChargedLimit, decided: &Decided, charged_at: Millis) {
+    let change = Change::Refund { charged_at, cost: limit.cost() };
+    let (key, by) = (limit.key(), decided.by);
+    gateway.background.correct([Correction { limit: Arc::clone(limit.limit()), key, change, by }]);
 }

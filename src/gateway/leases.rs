@@ -14,8 +14,11 @@ use std::{
 
 use smallvec::SmallVec;
 
-use super::background::{Background, Correction};
-use crate::limit::{Algorithm, Change, Charge, Decider, Key, Limit, Millis, Settlement, Verdict};
+use super::background::Background;
+use crate::{
+    limit::{Algorithm, Change, Charge, Decider, Key, Limit, Millis, Settlement, Verdict},
+    store::Correction,
+};
 
 /// Leases that one call renews.
 const BATCH: usize = 16;
@@ -131,7 +134,7 @@ impl LeaseTable {
     /// Gives back the slots of one request, but for those that are being renewed.
     fn give_back(&self, leases: &[u64]) {
         let mut all = self.leases.borrow_mut();
-        let mut released = SmallVec::new();
+        let mut released: SmallVec<[Correction; 2]> = SmallVec::new();
         for id in leases {
             if let Some(lease) = all.get_mut(id).filter(|lease| lease.renewal != Renewal::None) {
                 lease.renewal = Renewal::Abandoned;
@@ -185,13 +188,14 @@ impl LeaseTable {
             .iter()
             .flat_map(|release| {
                 let change = Change::Overdraw { cost: release.change.cost() };
-                let anew = Settlement { change, ..release.settlement() };
-                [anew, release.settlement()]
+                let Correction { limit, key, change: release, .. } = release;
+                let release = Settlement { limit, key: *key, change: *release };
+                [Settlement { change, ..release }, release]
             })
             .collect();
         let now = self.background.now();
         let settled = self.background.store.settle(&settlements, by, now).await;
-        let mut released = SmallVec::new();
+        let mut released: SmallVec<[Correction; 2]> = SmallVec::new();
         let mut all = self.leases.borrow_mut();
         for (id, renewed) in leases.iter().zip(settled.chunks(2)) {
             let Some(lease) = all.get_mut(id) else { continue };

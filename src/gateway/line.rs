@@ -96,16 +96,16 @@ impl Lines {
     }
 
     /// Lets `id` go without its slot: those behind move up, as far as their slots are as long, and the
-    /// slot that is free then is returned.
-    pub(super) fn leave(&self, bucket: u128, id: u64) -> Option<Slot> {
-        self.with(bucket, |line| {
+    /// slot that is free then is given back, before another can leave: the last one first.
+    pub(super) fn leave(&self, bucket: u128, id: u64, give_back: impl FnOnce(Slot)) {
+        let _left: Option<()> = self.with(bucket, |line| {
             let at = line.place(id)?;
             let size = line.slots.get(at)?.size;
             let behind = line.slots.range(at + 1..);
             let as_long = behind.take_while(|slot| slot.size == size).count();
             line.waiting.remove(at);
-            line.slots.remove(at + as_long)
-        })
+            line.slots.remove(at + as_long).map(give_back)
+        });
     }
 
     /// How many lines there are.
@@ -145,6 +145,12 @@ mod tests {
 
     const SIZE: Size = Size { cost: 1, quota: 4, by: Decider::Store };
 
+    fn leave(lines: &Lines, id: u64) -> Option<Slot> {
+        let mut freed = None;
+        lines.leave(7, id, |slot| freed = Some(slot));
+        freed
+    }
+
     fn slot(start: Instant, ms: u64) -> Slot {
         Slot { due: start + Duration::from_millis(ms), at: ms, size: SIZE }
     }
@@ -155,7 +161,7 @@ mod tests {
         let called: Vec<_> = (0..3).map(|_| Arc::new(Notify::new())).collect();
         let ids: Vec<_> =
             (1..4).zip(&called).map(|(n, called)| lines.enter(7, slot(start, n), called)).collect();
-        assert_eq!(lines.leave(7, ids[0]), Some(slot(start, 3)));
+        assert_eq!(leave(&lines, ids[0]), Some(slot(start, 3)));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(called[1].notified());
         let due = start + Duration::from_millis(1);
@@ -164,8 +170,8 @@ mod tests {
         // The next one still looks at its old time: it is called now that it is the first.
         runtime.block_on(called[2].notified());
         assert_eq!(lines.take(7, ids[2], due), Some(Err(start + Duration::from_millis(2))));
-        assert_eq!(lines.leave(7, ids[2]), Some(slot(start, 2)));
-        assert_eq!((lines.len(), lines.leave(7, ids[2])), (0, None));
+        assert_eq!(leave(&lines, ids[2]), Some(slot(start, 2)));
+        assert_eq!((lines.len(), leave(&lines, ids[2])), (0, None));
     }
 
     #[test]
@@ -176,7 +182,7 @@ mod tests {
         let first = lines.enter(7, slot(start, 1), &called);
         lines.enter(7, slot(start, 2), &called);
         let third = lines.enter(7, large, &called);
-        assert_eq!(lines.leave(7, first), Some(slot(start, 2)));
+        assert_eq!(leave(&lines, first), Some(slot(start, 2)));
         assert_eq!(lines.take(7, third, start), Some(Err(large.due)));
     }
 
@@ -197,7 +203,7 @@ mod tests {
                     }
                     1 if !waiting.is_empty() => {
                         let (id, _) = waiting.remove(which % waiting.len());
-                        let freed = lines.leave(7, id).unwrap();
+                        let freed = leave(&lines, id).unwrap();
                         // With one gateway it is the last, and the store takes it back.
                         prop_assert_eq!(freed.at, next);
                         next -= 1;

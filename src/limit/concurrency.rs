@@ -1,38 +1,50 @@
 //! Requests in flight: each holds a slot until it ends.
 //!
 //! The quota `L` is the number of slots. A slot is taken on a lease of the window `W`: whoever holds it
-//! gives it back ([`refund`]) when the request ends, and takes it anew before the lease ends ([`charge`],
-//! then [`refund`] of the one before). What is held by a gateway that died comes back when its leases end.
+//! gives it back ([`refund`]) when the request ends, and renews it before the lease ends ([`charge`], then
+//! [`refund`] of the one before). What a gateway held that died comes back when its leases end.
 //!
-//! A lease is known by its end: that of the ms of its charge, `W` later. Leases of one ms are one entry,
-//! so there are at most as many entries as slots taken.
+//! A lease ends at a multiple of a step, a sixty-fourth of the window, rounded up: never before `W` has
+//! passed, and up to a step later. Leases that end together are one entry, so a record has at most 65 of
+//! them, however many slots are held (82 while clocks differ by as much as they may).
+//!
+//! A lease is known by the time of its charge. A clock that steps back by no more than a quarter of `W`
+//! changes no lease: each lasts up to that much longer. One that was set back further makes all leases
+//! begin anew, as one that is known by no time: what its holders give back or renew, and is in no step of
+//! its own, is taken off that one. So no slot counts twice. Whoever renews a lease when a third of it is
+//! over has left it long before it ends.
 //!
 //! What holds, for charges that were admitted by an unchanged quota: at any time at most `L` slots are
-//! held by leases that last. When a slot becomes free cannot be known: `retry_at` is when enough leases
-//! would end if nobody gave a slot back, and nobody took his anew.
+//! held by leases that last. When a slot becomes free cannot be told: `retry_at` is when enough leases
+//! would end if none was given back or renewed.
 //!
 //! The Lua twin is `lua/concurrency.lua`: function for function the same.
 
-use super::{Decision, MAX_STEP_BACK, Millis, Quota};
+use super::{Decision, Millis, Quota};
 
-/// The most slots that a limit may have: a record is 10 bytes a slot, and is read and written whole.
-pub const MAX_SLOTS: u32 = 10_000;
+/// A lease ends at a multiple of the window divided by this.
+const STEPS: Millis = 64;
+
+/// How far a clock may step back and leave the leases as they are: the window divided by this.
+const TOLERANCE: Millis = 4;
 
 /// What is remembered of one caller under one limit. [`State::default`] is a caller never seen.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct State {
     /// When the last lease ends, or would have ended had it not been given back.
     pub reset_at: Millis,
+    /// When the leases end that began anew because the clock was set back; 0 before that.
+    renewed_until: Millis,
     /// Slots on all leases below.
     total: u32,
     /// By their ends, the soonest first.
     leases: Vec<Lease>,
 }
 
-/// The slots that were taken in one ms.
+/// The slots whose leases end together.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Lease {
-    /// At that time it is over.
+    /// At that time they are over.
     until: Millis,
     /// How many; never 0.
     count: u32,
@@ -40,8 +52,7 @@ struct Lease {
 
 /// Decides what a charge of `cost` at `now` would meet, and charges nothing. A cost of 0 only looks.
 ///
-/// The record changes only if the clock was set back by more than [`MAX_STEP_BACK`], so that leases end
-/// further ahead than a lease is long: then they end sooner.
+/// The record changes only if the clock was set back by more than a quarter of the window.
 pub fn decide(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
     Reading::new(state, quota, now).decision(state, quota, cost)
 }
@@ -70,7 +81,12 @@ pub fn refund(
     cost: u32,
 ) -> Decision {
     let mut reading = Reading::new(state, quota, now);
-    reading.refund(state, charged_at.saturating_add(quota.window), cost);
+    let until = lease_end(quota, charged_at);
+    let left = cost - reading.take(state, until, cost);
+    // Its own step may be none by this clock, or that of another's lease.
+    if left > 0 && until > now {
+        reading.take(state, state.renewed_until, left);
+    }
     reading.decision(state, quota, 0)
 }
 
@@ -79,24 +95,28 @@ pub fn expires_at(state: &State) -> Millis {
     state.reset_at
 }
 
+/// When a lease ends that begins at `at`.
+fn lease_end(quota: &Quota, at: Millis) -> Millis {
+    let step = quota.window.div_ceil(STEPS);
+    at.saturating_add(quota.window).div_ceil(step).saturating_mul(step)
+}
+
 impl State {
     /// The first lease that ends after `at`; their number, if none does.
     fn after(&self, at: Millis) -> usize {
         self.leases.partition_point(|lease| lease.until <= at)
     }
 
-    /// Lets no lease last longer than one can that was taken by this clock.
-    fn settle(&mut self, quota: &Quota, now: Millis) {
-        let last = now + quota.window + MAX_STEP_BACK;
-        if self.reset_at <= last {
+    /// Lets all leases begin anew if the clock was set back.
+    fn follow_clock(&mut self, quota: &Quota, now: Millis) {
+        if self.reset_at <= lease_end(quota, now + quota.window / TOLERANCE) {
             return;
         }
-        self.reset_at = last;
-        // Those that end at that time stay apart: nobody can give the shortened ones back.
-        let first = self.after(last);
-        let count = self.leases.drain(first..).map(|lease| lease.count).sum();
-        if count > 0 {
-            self.leases.push(Lease { until: last, count });
+        let until = lease_end(quota, now);
+        (self.reset_at, self.renewed_until) = (until, until);
+        self.leases.clear();
+        if self.total > 0 {
+            self.leases.push(Lease { until, count: self.total });
         }
     }
 }
@@ -106,13 +126,13 @@ struct Reading {
     now: Millis,
     /// The first lease that lasts.
     first: usize,
-    /// Slots held: above the limit where a lowered quota, or a settlement, overdrew it.
+    /// Slots held: above the limit where a lowered quota, or a correction, overdrew it.
     used: u32,
 }
 
 impl Reading {
     fn new(state: &mut State, quota: &Quota, now: Millis) -> Self {
-        state.settle(quota, now);
+        state.follow_clock(quota, now);
         let (mut first, mut used) = (0, state.total);
         while let Some(lease) = state.leases.get(first).filter(|lease| lease.until <= now) {
             used -= lease.count;
@@ -159,12 +179,9 @@ impl Reading {
         }
         state.leases.drain(..self.first);
         self.first = 0;
-        if state.leases.capacity() / 4 > state.leases.len() + 8 {
-            state.leases.shrink_to(state.leases.len() * 2);
-        }
-        let until = self.now + quota.window;
+        let until = lease_end(quota, self.now);
         let next = state.after(until);
-        // Workers' clocks may differ by a ms: a later one need not come later.
+        // The clock may have stepped back: a later charge need not end later.
         match state.leases[..next].last_mut().filter(|lease| lease.until == until) {
             Some(lease) => lease.count += cost,
             None => state.leases.insert(next, Lease { until, count: cost }),
@@ -174,13 +191,14 @@ impl Reading {
         state.reset_at = state.reset_at.max(until);
     }
 
-    /// Takes `cost` slots off the lease that ends at `until`.
-    fn refund(&mut self, state: &mut State, until: Millis, cost: u32) {
-        let after = state.after(until);
-        let Some(at) = after.checked_sub(1).filter(|&at| at >= self.first) else { return };
+    /// Takes at most `cost` slots off the leases that end at `until`, if they last; tells how many.
+    fn take(&mut self, state: &mut State, until: Millis, cost: u32) -> u32 {
+        let Some(at) = state.after(until).checked_sub(1).filter(|&at| at >= self.first) else {
+            return 0;
+        };
         let lease = &mut state.leases[at];
         if lease.until != until {
-            return;
+            return 0;
         }
         let taken = cost.min(lease.count);
         lease.count -= taken;
@@ -189,8 +207,11 @@ impl Reading {
         }
         state.total -= taken;
         self.used -= taken;
+        taken
     }
 }
 
+#[cfg(test)]
+mod set_back;
 #[cfg(test)]
 mod tests;

@@ -65,29 +65,6 @@ pub fn refund(
     decision(state, quota, now, 0)
 }
 
-/// Charges `cost` units that were charged elsewhere at `charged_at`: to the window that lasts, if it had
-/// begun by then; to the window that began then, if none lasts and that one still does. It does not ask.
-pub fn late(
-    state: &mut State,
-    quota: &Quota,
-    now: Millis,
-    charged_at: Millis,
-    cost: u32,
-) -> Decision {
-    settle(state, quota, now);
-    let charged_at = charged_at.min(now);
-    // Where none lasts, the window of that charge would end here.
-    let own = charged_at.saturating_add(quota.window);
-    if cost > 0 && state.reset_at <= now && own > now {
-        *state = State { reset_at: own, count: 0 };
-    }
-    // A window that began ahead of a clock which stepped back has begun.
-    if state.reset_at > now && own >= state.reset_at.min(now + quota.window) {
-        state.count = state.count.saturating_add(cost);
-    }
-    decision(state, quota, now, 0)
-}
-
 /// When the record means nothing any more.
 pub fn expires_at(state: &State) -> Millis {
     state.reset_at

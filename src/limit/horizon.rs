@@ -53,18 +53,6 @@ impl Horizon {
         up.saturating_sub(now).saturating_mul(rate).min(MAX_EXACT)
     }
 
-    /// The later of the point and `since`, in whole ms and units of `1 / rate` ms. What does not divide
-    /// evenly is rounded up to a whole ms, as in [`Self::ahead_at`].
-    pub(super) fn after(&self, since: Millis, rate: u64) -> (Millis, u64) {
-        if self.at < since {
-            (since, 0)
-        } else if self.rate() == rate {
-            (self.at, self.fraction.into())
-        } else {
-            (self.at + u64::from(self.fraction > 0), 0)
-        }
-    }
-
     /// Puts the point `ahead` units of `1 / rate` ms after `now`.
     pub(super) fn set(&mut self, now: Millis, ahead: u64, rate: u64) {
         self.seen = now;

@@ -7,9 +7,8 @@ mod acquire;
 pub mod concurrency;
 mod counts;
 pub mod fixed_window;
+mod holes;
 mod horizon;
-#[cfg(test)]
-mod late;
 pub mod leaky_bucket;
 #[cfg(test)]
 mod promises;
@@ -176,6 +175,16 @@ impl Limit {
         }
     }
 
+    /// How long after a charge a correction of it may still matter, in ms.
+    pub fn reach(&self) -> Millis {
+        let Quota { window, max_wait, .. } = self.quota;
+        match self.algorithm {
+            Algorithm::SlidingWindow => window + self.quota.sub_window(),
+            Algorithm::LeakyBucket => window + u64::from(max_wait),
+            _ => window,
+        }
+    }
+
     /// 128 bits that tell this limit's records from every other limit's: a store combines them with a
     /// [`Key`] by exclusive or. Two limits may count by the same key parts and so share a `Key`; their
     /// names differ, and so do their records. Names are the operator's, so no secret is needed here:
@@ -237,22 +246,12 @@ pub enum Change {
         /// How many.
         cost: u32,
     },
-    /// Charges what was charged elsewhere at that time, as far as it still counts, and without asking:
-    /// a gateway that was cut off brings what it admitted alone. The reset-at moves no further than one
-    /// unit needs, and never back. Nothing for [`leaky_bucket`], whose slot is past, and for
-    /// [`concurrency`], whose leases are taken anew by those who hold them.
-    Late {
-        /// When, by the clock of the store that is told of it; what is ahead of that counts as now.
-        charged_at: Millis,
-        /// How many.
-        cost: u32,
-    },
 }
 
 impl Change {
     /// How many units it is about.
     pub fn cost(self) -> u32 {
-        let (Self::Refund { cost, .. } | Self::Overdraw { cost } | Self::Late { cost, .. }) = self;
+        let (Self::Refund { cost, .. } | Self::Overdraw { cost }) = self;
         cost
     }
 }

@@ -59,8 +59,7 @@ pub fn decide(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decis
 /// has asked [`decide`]. What is used ends at `u32::MAX`.
 pub fn charge(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
     let now = state.settle(now);
-    let asked = Charged { at: now, cost, unit: cost };
-    Reading::new(state, quota, now).charge(state, quota, asked)
+    Reading::new(state, quota, now).charge(state, quota, cost)
 }
 
 /// [`decide`] and, where that admits, [`charge`], from one reading of the record.
@@ -68,7 +67,7 @@ pub fn admit(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decisi
     let now = state.settle(now);
     let reading = Reading::new(state, quota, now);
     if u64::from(cost) <= reading.remaining(quota) {
-        reading.charge(state, quota, Charged { at: now, cost, unit: cost })
+        reading.charge(state, quota, cost)
     } else {
         reading.decision(state, quota, cost)
     }
@@ -102,24 +101,6 @@ pub fn refund(
         reading = Reading::new(state, quota, now);
     }
     reading.decision(state, quota, 0)
-}
-
-/// Charges `cost` units that were charged elsewhere at `charged_at`, or at the time of the newest entry
-/// where that is later: a log is in order. Nothing, if that is a window ago. It does not ask.
-pub fn late(
-    state: &mut State,
-    quota: &Quota,
-    now: Millis,
-    charged_at: Millis,
-    cost: u32,
-) -> Decision {
-    let now = state.settle(now);
-    let reading = Reading::new(state, quota, now);
-    if now >= charged_at.saturating_add(quota.window) {
-        return reading.decision(state, quota, 0);
-    }
-    let at = charged_at.min(now).max(state.seen);
-    reading.charge(state, quota, Charged { at, cost, unit: 1 })
 }
 
 /// When the record means nothing any more.
@@ -163,16 +144,6 @@ impl State {
         }
         low
     }
-}
-
-/// What is written into a record.
-#[derive(Clone, Copy)]
-struct Charged {
-    /// When: not before the newest entry, nor after now.
-    at: Millis,
-    cost: u32,
-    /// What one request costs: the reset-at is worked out for one.
-    unit: u32,
 }
 
 /// A record as it stands at one time.
@@ -220,14 +191,13 @@ impl Reading {
     }
 
     /// Writes a charge into the record, and forgets what has expired.
-    fn charge(mut self, state: &mut State, quota: &Quota, charged: Charged) -> Decision {
-        let Charged { at: time, cost, unit } = charged;
+    fn charge(mut self, state: &mut State, quota: &Quota, cost: u32) -> Decision {
         if cost == 0 {
             return self.decision(state, quota, 0);
         }
         let at = match state.entries.back() {
-            Some(newest) => newest.at.wrapping_add((time - state.seen) as u32),
-            None => time as u32,
+            Some(newest) => newest.at.wrapping_add((self.now - state.seen) as u32),
+            None => self.now as u32,
         };
         state.entries.drain(..self.first);
         self.first = 0;
@@ -237,15 +207,16 @@ impl Reading {
             }
             state.entries.push_back(Entry { at, before: state.total });
         }
+        let asked = cost;
         let cost = cost.min(u32::MAX - self.used.min(u64::from(u32::MAX)) as u32);
         state.total = state.total.wrapping_add(cost);
         self.used += u64::from(cost);
-        state.seen = time;
+        state.seen = self.now;
         state.reset_at = self.reset_at(state, quota);
         let remaining = self.remaining(quota);
-        if remaining < u64::from(unit) {
+        if remaining < u64::from(asked) {
             // A cost that overdraws may be above the quota: then the reset is for a cost of 1.
-            let retry_at = self.retry_at(state, quota, unit);
+            let retry_at = self.retry_at(state, quota, asked);
             let retry_at = retry_at.or_else(|| self.retry_at(state, quota, 1));
             state.reset_at = state.reset_at.max(retry_at.unwrap_or(0));
         }

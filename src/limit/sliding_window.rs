@@ -92,31 +92,6 @@ pub fn refund(
     reading.decision(state, quota, 0)
 }
 
-/// Charges `cost` units that were charged elsewhere at `charged_at`: to the sub-window of that time, if
-/// it still weighs. It does not ask.
-pub fn late(
-    state: &mut State,
-    quota: &Quota,
-    now: Millis,
-    charged_at: Millis,
-    cost: u32,
-) -> Decision {
-    let now = settle(state, quota, now);
-    let mut reading = Reading::new(state, quota, now);
-    let age = reading.index.saturating_sub(charged_at / reading.s);
-    let age = usize::try_from(age).ok().filter(|&age| age <= reading.k && cost > 0);
-    if let Some(age) = age {
-        // An older charge than those that count must not move back what was worked out from them.
-        state.reset_at = reading.decision(state, quota, 0).reset_at;
-        let count = &mut reading.age(state)[age];
-        *count = count.saturating_add(cost);
-        state.seen = now;
-        reading = Reading::new(state, quota, now);
-        state.reset_at = reading.decision(state, quota, 0).reset_at;
-    }
-    reading.decision(state, quota, 0)
-}
-
 /// When the record means nothing any more, or up to a sub-window later: then no count weighs and the
 /// reset-at has passed.
 pub fn expires_at(state: &State, quota: &Quota) -> Millis {

@@ -19,8 +19,8 @@ pub enum State {
     FixedWindow(fixed_window::State),
     /// See [`token_bucket`].
     TokenBucket(Horizon),
-    /// See [`leaky_bucket`].
-    LeakyBucket(Horizon),
+    /// See [`leaky_bucket::State`].
+    LeakyBucket(leaky_bucket::State),
     /// See [`concurrency::State`].
     Concurrency(concurrency::State),
 }
@@ -33,7 +33,7 @@ impl State {
             Algorithm::SlidingLog => Self::SlidingLog(Box::default()),
             Algorithm::FixedWindow => Self::FixedWindow(fixed_window::State::default()),
             Algorithm::TokenBucket => Self::TokenBucket(Horizon::default()),
-            Algorithm::LeakyBucket => Self::LeakyBucket(Horizon::default()),
+            Algorithm::LeakyBucket => Self::LeakyBucket(leaky_bucket::State::default()),
             Algorithm::Concurrency => Self::Concurrency(concurrency::State::default()),
         }
     }
@@ -102,20 +102,6 @@ impl State {
             Change::Refund { charged_at, cost } => self.refund(quota, now, charged_at, cost),
             // The request is over: nothing waits any more.
             Change::Overdraw { cost } => Decision { wait: 0, ..self.charge(quota, now, cost) },
-            Change::Late { charged_at, cost } => self.late(quota, now, charged_at, cost),
-        }
-    }
-
-    /// Charges what was charged elsewhere at `charged_at`, as far as it still counts. Buckets that leak
-    /// and leases have nothing to charge: see [`Change::Late`].
-    fn late(&mut self, quota: &Quota, now: Millis, charged_at: Millis, cost: u32) -> Decision {
-        match self {
-            Self::SlidingWindow(state) => sliding_window::late(state, quota, now, charged_at, cost),
-            Self::SlidingLog(state) => sliding_log::late(state, quota, now, charged_at, cost),
-            Self::FixedWindow(state) => fixed_window::late(state, quota, now, charged_at, cost),
-            Self::TokenBucket(state) => token_bucket::late(state, quota, now, charged_at, cost),
-            Self::LeakyBucket(state) => leaky_bucket::decide(state, quota, now, 0),
-            Self::Concurrency(state) => concurrency::decide(state, quota, now, 0),
         }
     }
 

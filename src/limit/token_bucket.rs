@@ -58,32 +58,6 @@ pub fn refund(
     decision(state, quota, now, 0)
 }
 
-/// Charges `cost` tokens that were charged elsewhere at `charged_at`, unless that is a window ago: then
-/// they have flowed back. What flowed in since then while this record owed nothing has paid for them,
-/// too. It does not ask.
-pub fn late(
-    state: &mut Horizon,
-    quota: &Quota,
-    now: Millis,
-    charged_at: Millis,
-    cost: u32,
-) -> Decision {
-    let now = state.settle(now);
-    let rate = u64::from(quota.limit);
-    if cost > 0 && now < charged_at.saturating_add(quota.window) {
-        if state.ahead(now) > 0 {
-            state.set(now, owe(state.ahead(now), rate, quota.window, cost), rate);
-        } else {
-            // The point may stay behind now: what comes late, too, is put after it.
-            let (since, fraction) = state.after(charged_at.min(now), rate);
-            state.set(since, owe(fraction, rate, quota.window, cost), rate);
-            state.seen = now;
-        }
-        state.promise();
-    }
-    decision(state, quota, now, 0)
-}
-
 /// When the record means nothing any more: the bucket is full, and the reset-at has passed.
 pub fn expires_at(state: &Horizon) -> Millis {
     state.reset_at

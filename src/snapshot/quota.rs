@@ -2,7 +2,7 @@
 
 use super::check::Check;
 use crate::config;
-use crate::limit::{MAX_QUOTA_MILLIS, MAX_RESOLUTION, Millis, Quota, concurrency, sliding_log};
+use crate::limit::{MAX_QUOTA_MILLIS, MAX_RESOLUTION, Millis, Quota, sliding_log};
 
 /// The largest quota of a log without a note: 80 KB a key.
 const MODEST_LOG: u32 = 10_000;
@@ -76,11 +76,6 @@ fn bounds(check: &mut Check<'_>, path: &str, at: &str, by: config::Algorithm, qu
     if u64::from(quota.limit) > most {
         let what = format!("`{}`, too much to count exactly", quota.limit);
         check.fault(at, what, &format!("at most {most}, or {shorter}"));
-    }
-    if by == config::Algorithm::Concurrency {
-        let most = concurrency::MAX_SLOTS;
-        let what = format!("`{}` slots", quota.limit);
-        check.ensure(quota.limit <= most, at, &what, &format!("at most {most}"));
     }
     if by == config::Algorithm::SlidingLog {
         let fits = quota.window <= sliding_log::MAX_WINDOW;

@@ -12,8 +12,9 @@ use tokio::sync::oneshot;
 
 use super::{
     Failure, Stores,
+    corrections::{CorrectionSender, Source},
     record_id::record,
-    redis::Worker,
+    redis::{Unanswered, Worker},
     refusals::{Heard, Refusals},
     stats::WorkerCounts,
     token_lease::{Fetch as LeaseFetch, Joined, LeaseRegistry, Outcome, Reply, Taken, Waiter},
@@ -50,6 +51,7 @@ pub(super) struct Ahead {
     leases: Arc<Tokens>,
     refusals: Arc<Refusals>,
     worker: Arc<Worker>,
+    corrections: CorrectionSender,
     counts: Arc<CachePadded<WorkerCounts>>,
     clock: Clock,
 }
@@ -92,10 +94,11 @@ impl Ahead {
     pub(super) fn new(
         stores: &Stores,
         worker: Arc<Worker>,
+        corrections: CorrectionSender,
         counts: Arc<CachePadded<WorkerCounts>>,
     ) -> Self {
         let (leases, clock) = (Arc::clone(&stores.tokens), stores.clock.clone());
-        Self { leases, refusals: Arc::clone(&stores.refusals), worker, counts, clock }
+        Self { leases, refusals: Arc::clone(&stores.refusals), worker, corrections, counts, clock }
     }
 
     /// Takes the charge from the tokens that are here, if they are enough.
@@ -121,19 +124,15 @@ impl Ahead {
         Some((refused.decision, refused.now))
     }
 
-    /// Takes back a charge of [`Self::take`] or the line that was made at `now`, as long as tokens of
-    /// that time are kept here, and tells what holds then; else `None`, and the store has to be told.
-    pub(super) fn take_back(
-        &self,
-        limit: &Limit,
-        key: Key,
-        now: Millis,
-        cost: u32,
-    ) -> Option<Known> {
+    /// Takes back a charge of [`Self::take`] or the line, as long as tokens of its time are kept here, and
+    /// tells what holds then; else `None`, and the store has to be told.
+    pub(super) fn absorb(&self, settlement: &Settlement<'_>) -> Option<Known> {
+        let &Settlement { limit, key, change } = settlement;
+        let Change::Refund { charged_at, cost } = change else { return None };
         if limit.reserve == Reserve::Off {
             return None;
         }
-        let taken = self.leases.give_back(limit, key, now, cost, self.clock.ticks())?;
+        let taken = self.leases.give_back(limit, key, charged_at, cost, self.clock.ticks())?;
         Some((taken.decision(&limit.quota), taken.now))
     }
 
@@ -144,13 +143,9 @@ impl Ahead {
         if self.leases.put_back(limit, key, now, cost, self.clock.ticks()) {
             return;
         }
-        let (limit, key, worker) = (charge.limit.clone(), charge.key, Arc::clone(&self.worker));
         let change = Change::Refund { charged_at: now, cost: charge.cost };
-        tokio::spawn(async move {
-            // One that does not arrive counts as spent.
-            let settlement = Settlement { limit: &limit, key, change };
-            let _ = worker.settle(worker.place(key), &[settlement]).await;
-        });
+        let limit = Arc::new(charge.limit.clone());
+        self.corrections.push([(limit, charge.key, change)], Source::Request);
     }
 
     /// Forgets that a caller was refused: what he was charged was corrected, as the store knows by now.
@@ -203,6 +198,7 @@ impl Ahead {
                 let fetches = Fetches {
                     worker: Arc::clone(&self.worker),
                     refusals: Arc::clone(&self.refusals),
+                    corrections: self.corrections.clone(),
                     counts: Arc::clone(&self.counts),
                     clock: self.clock.clone(),
                 };
@@ -246,6 +242,7 @@ fn is_twice(charges: &[Charge<'_>], charge: &Charge<'_>) -> bool {
 struct Fetches {
     worker: Arc<Worker>,
     refusals: Arc<Refusals>,
+    corrections: CorrectionSender,
     counts: Arc<CachePadded<WorkerCounts>>,
     clock: Clock,
 }
@@ -275,8 +272,11 @@ impl Fetches {
                     }
                     fetching.complete(&Reply { grant, now, sent, received })
                 }
-                Err(failure) => {
+                Err(Unanswered { failure, late }) => {
                     fetching.fail(failure, received);
+                    if let Some(late) = late {
+                        self.corrections.return_late(late, limit, key, order);
+                    }
                     None
                 }
             };
@@ -338,7 +338,7 @@ impl Drop for Share {
         if let Some(Outcome::Granted(Taken { now, .. })) = self.outcome {
             let Lender { leases, limit, key, cost, clock } = &self.lender;
             if !leases.put_back(limit, *key, now, *cost, clock.ticks()) {
-                leases.lose_taken(limit, *key, *cost);
+                leases.lose(limit, *key, *cost);
             }
         }
     }

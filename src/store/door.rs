@@ -12,15 +12,14 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     Failure, StoreError, Stores,
     ahead::{Ahead, Known, Stood, reserves, tell_tokens},
-    fallback, merge,
-    redis::Worker,
-    returns,
+    corrections::{Correction, CorrectionSender, Source},
+    fallback,
+    maintenance::Maintenance,
+    redis::{Unanswered, Worker},
     scatter::{self, Scatter},
     stats::WorkerCounts,
 };
-use crate::limit::{
-    Change, Charge, Decided, Decider, Millis, OnFailure, Outcome, Settlement, Verdict,
-};
+use crate::limit::{Charge, Decided, Decider, Millis, OnFailure, Outcome, Settlement, Verdict};
 
 /// How long it may take, beyond what single calls may, to give tokens back when the gateway stops.
 const LEAVING: Duration = Duration::from_secs(1);
@@ -36,23 +35,26 @@ pub struct Store {
 struct Way {
     worker: Arc<Worker>,
     ahead: Ahead,
-    /// Gives back tokens that are not spent.
-    _returning: AbortOnDropHandle<()>,
-    /// Brings what was charged here to Redis, when it is back.
-    _merging: AbortOnDropHandle<()>,
+    corrections: CorrectionSender,
+    _maintenance: AbortOnDropHandle<()>,
 }
 
 impl Store {
     pub(super) fn new(stores: &Arc<Stores>, counts: Arc<CachePadded<WorkerCounts>>) -> Self {
         let shared = stores.redis.as_ref().map(|shared| {
             let worker = Arc::new(Worker::new(Arc::clone(shared), stores.clock.clone()));
-            let returning = returns::run(Arc::clone(&worker), Arc::clone(stores));
-            let merging = merge::run(Arc::clone(&worker), Arc::clone(stores));
+            let corrections = CorrectionSender::new(
+                Arc::clone(&stores.corrections),
+                Arc::clone(&worker),
+                Arc::clone(&counts),
+            );
+            let maintenance = Maintenance::new(stores, &worker, &corrections);
+            let (keeper, counts) = (Arc::clone(&worker), Arc::clone(&counts));
             Way {
-                ahead: Ahead::new(stores, Arc::clone(&worker), Arc::clone(&counts)),
+                ahead: Ahead::new(stores, keeper, corrections.clone(), counts),
                 worker,
-                _returning: AbortOnDropHandle::new(tokio::spawn(returning)),
-                _merging: AbortOnDropHandle::new(tokio::spawn(merging)),
+                corrections,
+                _maintenance: AbortOnDropHandle::new(tokio::spawn(maintenance.run())),
             }
         });
         Self { stores: Arc::clone(stores), counts, shared }
@@ -102,21 +104,32 @@ impl Store {
         charges: &[Charge<'_>],
         now: Millis,
     ) -> Result<Verdict, StoreError> {
-        let Some(Way { worker, ahead, .. }) = &self.shared else {
+        self.ask_within(charges, now, None).await
+    }
+
+    async fn ask_within(
+        &self,
+        charges: &[Charge<'_>],
+        now: Millis,
+        until: Option<Instant>,
+    ) -> Result<Verdict, StoreError> {
+        let Some(way @ Way { worker, ahead, .. }) = &self.shared else {
             return Ok(self.stores.memory.charge(charges, now));
         };
         self.counts.asked();
         let sent = ahead.ticks();
         let verdict = match scatter::common(charges, |charge| worker.place(charge.key)) {
-            None => Box::pin(self.scatter(worker).charge(charges, now)).await?,
-            Some(place) => match worker.charge(place, charges).await {
-                Ok(verdict) => {
-                    self.stores.journal.wake();
-                    verdict
-                }
-                Err(failure) => {
+            None => Box::pin(self.scatter(way).charge(charges, now, until)).await?,
+            Some(place) => match worker.charge(place, charges, until).await {
+                Ok(verdict) => verdict,
+                Err(Unanswered { failure, late }) => {
                     self.counts.failed(failure);
-                    return self.fall_back(charges, now, failure);
+                    let decided = self.fall_back(charges, now, failure);
+                    if let Some(late) = late {
+                        let passed = decided.as_ref().is_ok_and(|verdict| verdict.admitted);
+                        way.corrections.undo_late(late, charges, passed);
+                    }
+                    return decided;
                 }
             },
         };
@@ -132,16 +145,11 @@ impl Store {
         now: Millis,
         until: Instant,
     ) -> Result<Verdict, StoreError> {
-        let asking = tokio::time::timeout_at(until.into(), self.ask(charges, now));
-        if let Ok(decided) = asking.await {
-            return decided;
-        }
-        self.counts.failed(Failure::Timeout);
-        self.fall_back(charges, now, Failure::Timeout)
+        self.ask_within(charges, now, Some(until)).await
     }
 
-    /// Decides without Redis, by each limit's policy. What is charged here is noted, to be merged when
-    /// Redis is back, unless by this `failure` it may have been charged there already.
+    /// Decides without Redis, by each limit's policy. What is charged here is recorded, to be charged there
+    /// when Redis is back, unless by this `failure` it may have been charged there already.
     pub(super) fn fall_back(
         &self,
         charges: &[Charge<'_>],
@@ -149,19 +157,35 @@ impl Store {
         failure: Failure,
     ) -> Result<Verdict, StoreError> {
         let (memory, gateways) = (&self.stores.memory, self.stores.presence.gateways());
-        let noting = self.stores.noting(failure);
-        fallback::decide(charges, now, memory, gateways, &self.counts, noting)
+        let recorder = self.stores.recorder_after(failure);
+        fallback::decide(charges, now, memory, gateways, &self.counts, recorder)
     }
 
     /// For charges that live at several places.
-    fn scatter<'a>(&'a self, worker: &'a Arc<Worker>) -> Scatter<'a> {
-        Scatter { worker, counts: &self.counts, stores: &self.stores }
+    fn scatter<'a>(&'a self, Way { worker, corrections, .. }: &'a Way) -> Scatter<'a> {
+        Scatter { worker, counts: &self.counts, stores: &self.stores, corrections }
+    }
+
+    /// Corrects what requests were charged, each where the charge was made: in memory at once, in Redis
+    /// behind the caller, in the order of these calls over all workers. `now` is the gateway's time.
+    pub fn correct(&self, corrections: impl IntoIterator<Item = Correction>, now: Millis) {
+        for Correction { limit, key, change, by } in corrections {
+            let settlement = Settlement { limit: &limit, key, change };
+            match (&self.shared, by) {
+                (Some(way), Decider::Store) => {
+                    if way.ahead.absorb(&settlement).is_none() {
+                        way.corrections.push([(limit, key, change)], Source::Request);
+                    }
+                }
+                _ => drop(self.settle_here(&settlement, by, now)),
+            }
+        }
     }
 
     /// Corrects what a request was charged, and tells what holds after each correction:
     /// [`Outcome::Unknown`] where none was made. `by` is that of the charges: a correction is made where
-    /// the charge was. It is over within the store's response timeout, and one whose outcome is unknown is
-    /// never repeated.
+    /// the charge was. It is over within the store's response timeout. One that was certainly not sent is
+    /// queued, and one whose outcome is unknown is never repeated.
     pub async fn settle(
         &self,
         settlements: &[Settlement<'_>],
@@ -169,58 +193,42 @@ impl Store {
         now: Millis,
     ) -> SmallVec<[Outcome; 2]> {
         match (&self.shared, by) {
-            (None, _) => self.settle_here(settlements, by, now, 1),
-            (Some(_), Decider::Fallback) => {
-                let gateways = self.stores.presence.gateways();
-                let noting = self.stores.noted();
-                for settlement in settlements {
-                    if settlement.limit.on_failure == OnFailure::Local {
-                        noting.settled(settlement, now, gateways);
-                    }
-                }
-                self.settle_here(settlements, by, now, gateways)
-            }
             (Some(way), Decider::Store) => self.settle_shared(way, settlements).await,
+            _ => settlements.iter().map(|each| self.settle_here(each, by, now)).collect(),
         }
     }
 
-    /// Corrects what was charged in this process.
-    fn settle_here(
-        &self,
-        settlements: &[Settlement<'_>],
-        by: Decider,
-        now: Millis,
-        gateways: u32,
-    ) -> SmallVec<[Outcome; 2]> {
-        let settle = |settlement: &Settlement<'_>| {
-            if by == Decider::Fallback && settlement.limit.on_failure != OnFailure::Local {
+    /// Corrects what was charged in this process; nothing where a limit charges nothing here.
+    fn settle_here(&self, settlement: &Settlement<'_>, by: Decider, now: Millis) -> Outcome {
+        let mut gateways = 1;
+        if self.shared.is_some() {
+            if settlement.limit.on_failure != OnFailure::Local {
                 return Outcome::Unknown;
             }
-            let decision = self.stores.memory.settle(settlement, now, gateways);
-            Outcome::Decided(Decided { decision, at: now, by })
-        };
-        settlements.iter().map(settle).collect()
+            self.stores.outage_recorder().settled(settlement);
+            gateways = self.stores.presence.gateways();
+        }
+        let decision = self.stores.memory.settle(settlement, now, gateways);
+        Outcome::Decided(Decided { decision, at: now, by })
     }
 
     async fn settle_shared(
         &self,
-        Way { worker, ahead, .. }: &Way,
+        way: &Way,
         settlements: &[Settlement<'_>],
     ) -> SmallVec<[Outcome; 2]> {
         // A refund of leased tokens stays here; the others go to the store.
         let here = |settlement: &Settlement<'_>| {
-            let Settlement { limit, key, change } = *settlement;
-            let Change::Refund { charged_at, cost } = change else { return None };
-            let (decision, at) = ahead.take_back(limit, key, charged_at, cost)?;
+            let (decision, at) = way.ahead.absorb(settlement)?;
             Some(Outcome::Decided(Decided { decision, at, by: Decider::Store }))
         };
         let here: SmallVec<[Option<Outcome>; 4]> = settlements.iter().map(here).collect();
         let rest = settlements.iter().zip(&here).filter(|(_, outcome)| outcome.is_none());
         let rest: SmallVec<[Settlement<'_>; 4]> = rest.map(|(settlement, _)| *settlement).collect();
-        let mut settled = self.settle_at_places(worker, &rest).await.into_iter();
+        let mut settled = self.settle_at_places(way, &rest).await.into_iter();
         // A refusal until this moment was perhaps made before it arrived, and told another time.
         for Settlement { limit, key, .. } in &rest {
-            ahead.forgive(limit, *key);
+            way.ahead.forgive(limit, *key);
         }
         let outcome = |here: Option<Outcome>| here.or_else(|| settled.next()).unwrap_or_default();
         here.into_iter().map(outcome).collect()
@@ -228,16 +236,19 @@ impl Store {
 
     async fn settle_at_places(
         &self,
-        worker: &Arc<Worker>,
+        way: &Way,
         settlements: &[Settlement<'_>],
     ) -> SmallVec<[Outcome; 2]> {
-        let Some(place) = scatter::common(settlements, |s| worker.place(s.key)) else {
-            return Box::pin(self.scatter(worker).settle(settlements)).await;
-        };
-        match worker.settle(place, settlements).await {
+        let Some((first, _)) = settlements.split_first() else { return SmallVec::new() };
+        let place = way.worker.place(first.key);
+        if settlements.iter().any(|settlement| way.worker.place(settlement.key) != place) {
+            return Box::pin(self.scatter(way).settle(settlements)).await;
+        }
+        match way.worker.settle(place, settlements).await {
             Ok(verdict) => verdict.outcomes,
             Err(failure) => {
                 self.counts.failed(failure);
+                way.corrections.push_unsent(settlements, failure);
                 settlements.iter().map(|_| Outcome::Unknown).collect()
             }
         }
@@ -252,11 +263,12 @@ impl Store {
     /// [`StoreError::Unavailable`] as [`Self::charge`].
     pub async fn look(&self, charges: &[Charge<'_>], now: Millis) -> Result<Verdict, StoreError> {
         let memory = &self.stores.memory;
-        let Some(Way { worker, .. }) = self.shared.as_ref().filter(|_| !charges.is_empty()) else {
+        let Some(way) = self.shared.as_ref().filter(|_| !charges.is_empty()) else {
             return Ok(memory.look(charges, now));
         };
+        let worker = &way.worker;
         let mut verdict = match scatter::common(charges, |charge| worker.place(charge.key)) {
-            None => Box::pin(self.scatter(worker).look(charges, now)).await?,
+            None => Box::pin(self.scatter(way).look(charges, now)).await?,
             Some(place) => match worker.look(place, charges).await {
                 Ok(verdict) => verdict,
                 Err(failure) => {
@@ -270,11 +282,12 @@ impl Store {
         Ok(verdict)
     }
 
-    /// Gives all tokens back that are kept here: nothing more is charged at this door. It takes no longer
-    /// than the response timeout a few times.
+    /// Gives all tokens back that are kept here, and sends the corrections that wait: nothing more is
+    /// charged through this store. It takes no longer than the response timeout a few times.
     pub async fn leave(&self) {
         if let (Some(way), Some(shared)) = (&self.shared, &self.stores.redis) {
-            let leaving = returns::all(&way.worker, &self.stores, shared.patience());
+            let maintenance = Maintenance::new(&self.stores, &way.worker, &way.corrections);
+            let leaving = maintenance.finish(shared.patience());
             // What is left then counts as spent, until its window has passed.
             let _ = tokio::time::timeout(2 * shared.patience() + LEAVING, leaving).await;
         }

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{StoreError, journal::Noting, memory::Memory, stats::WorkerCounts};
+use super::{StoreError, memory::Memory, outage::OutageRecorder, stats::WorkerCounts};
 use crate::limit::{Charge, Limit, Millis, OnFailure, Outcome, Verdict};
 
 /// Decides a request without the shared store, all or nothing over all of its limits: `closed` refuses
@@ -14,17 +14,17 @@ pub(super) fn decide(
     memory: &Memory,
     gateways: u32,
     counts: &WorkerCounts,
-    noting: Option<Noting<'_>>,
+    recorder: Option<OutageRecorder<'_>>,
 ) -> Result<Verdict, StoreError> {
     for charge in charges {
         counts.fell_back(charge.limit.on_failure);
     }
     by_policy(charges, |local| {
         let verdict = memory.charge_share(local, now, gateways);
-        if let Some(noting) = noting.filter(|_| verdict.admitted) {
+        if let Some(recorder) = recorder.filter(|_| verdict.admitted) {
             for (charge, outcome) in local.iter().zip(&verdict.outcomes) {
                 if outcome.admitted().is_some() {
-                    noting.charged(charge, gateways);
+                    recorder.charged(charge);
                 }
             }
         }

@@ -6,36 +6,38 @@
 //! by `groups` where it lives at several places; and `fallback` decides where no answer comes.
 
 mod ahead;
+mod corrections;
 mod door;
 mod fallback;
-mod journal;
+mod maintenance;
 pub mod memory;
-mod merge;
 mod multi_limit;
+mod outage;
 mod record_id;
 mod redis;
 pub mod refusals;
-mod returns;
 mod scatter;
 mod stats;
 pub mod token_lease;
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::sync::Mutex;
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::redis::Reached;
+pub(crate) use self::redis::NodeConnection;
 use self::{
     ahead::Tokens,
-    journal::{Journal, Noting},
+    corrections::CorrectionQueue,
     memory::Memory,
+    outage::{OutageLedger, OutageRecorder},
     record_id::record,
     redis::{Presence, Reporter, Shared},
     refusals::Refusals,
     stats::Register,
 };
 pub use self::{
+    corrections::Correction,
     door::Store,
     redis::{Connector, Credentials, Failure, RedisOptions, Shard, ShardStatus, Topology},
     stats::Stats,
@@ -68,6 +70,9 @@ pub enum SetupError {
     /// The certificates that Redis' is to be checked against are not certificates.
     #[error("the certificates for TLS to Redis are not usable: expected PEM")]
     Ca,
+    /// The operating system gave no thread.
+    #[error("the thread that connects to Redis cannot be started: {0}")]
+    Thread(#[from] std::io::Error),
     /// The operating system gave no random numbers.
     #[error("no random numbers: {0}")]
     Random(#[from] getrandom::Error),
@@ -99,14 +104,15 @@ pub struct Stores {
     /// All counters; with Redis, those of the time without it.
     memory: Memory,
     redis: Option<Arc<Shared>>,
-    /// What was charged in memory while Redis was lost, until Redis has heard of it.
-    journal: Journal,
+    /// What was charged in memory while Redis could not be asked, until it is charged there.
+    outage: OutageLedger,
+    corrections: Arc<CorrectionQueue>,
     presence: Presence,
     register: Register,
     tokens: Arc<Tokens>,
     refusals: Arc<Refusals>,
-    /// Held by whoever gives tokens back.
-    returning: Mutex<()>,
+    /// Held by the worker that looks after what is the process's.
+    maintaining: Mutex<()>,
     clock: Clock,
 }
 
@@ -133,15 +139,17 @@ impl Stores {
         max_keys: usize,
     ) -> Result<Arc<Self>, SetupError> {
         let seed = (getrandom::u64()?, getrandom::u64()?);
+        let refusals: Arc<Refusals> = Arc::default();
         Ok(Arc::new(Self {
             memory: Memory::new(max_keys),
             redis,
-            journal: Journal::default(),
+            outage: OutageLedger::default(),
+            corrections: Arc::new(CorrectionQueue::new(Arc::clone(&refusals), clock.clone())),
             presence: Presence::new(seed, getrandom::u64()?),
             register: Register::default(),
             tokens: Arc::default(),
-            refusals: Arc::default(),
-            returning: Mutex::default(),
+            refusals,
+            maintaining: Mutex::default(),
             clock,
         }))
     }
@@ -177,8 +185,7 @@ impl Stores {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {
             self.memory.tick(self.clock.now());
-            self.journal.expire(self.clock.ticks());
-            self.journal.wake();
+            self.outage.expire(self.clock.ticks());
             let heard = async {
                 if let Some(reporter) = &mut reporter {
                     self.report(reporter).await;
@@ -191,9 +198,6 @@ impl Stores {
             };
             // Beside each other: a Sentinel that hangs delays no report.
             tokio::join!(heard, looked);
-            if let Some(shared) = &self.redis {
-                shared.revive().await;
-            }
         }
         if let Some(reporter) = reporter {
             reporter.leave().await;
@@ -205,7 +209,7 @@ impl Stores {
         let secret = self.seed();
         let deleted = reporter.report().await;
         if self.seed() != secret {
-            self.journal.clear();
+            self.outage.clear();
         }
         for record in deleted.records {
             self.tokens.forget(record);
@@ -237,9 +241,12 @@ impl Stores {
     pub async fn reset(&self, limits: &[&Limit], key: Key) -> Result<(), Failure> {
         for limit in limits {
             self.memory.reset(limit, key);
-            self.journal.forget(limit, key);
+            self.outage.forget(limit, key);
         }
         let Some(shared) = &self.redis else { return Ok(()) };
+        for limit in limits {
+            self.corrections.forget(shared.place(key), limit, key);
+        }
         let outcome = shared.reset(limits, key).await;
         if !matches!(outcome, Err(Failure::Open)) {
             // One that gave no answer may have been made.
@@ -257,14 +264,14 @@ impl Stores {
         self.refusals.clear();
     }
 
-    /// The journal, and what its times are made of.
-    fn noted(&self) -> Noting<'_> {
-        Noting { journal: &self.journal, ticks: self.clock.ticks() }
+    /// Writes to the outage ledger now.
+    fn outage_recorder(&self) -> OutageRecorder<'_> {
+        OutageRecorder { ledger: &self.outage, ticks: self.clock.ticks() }
     }
 
     /// The same for charges that the shared store has certainly not made.
-    fn noting(&self, failure: Failure) -> Option<Noting<'_>> {
-        matches!(failure, Failure::Open | Failure::Server).then(|| self.noted())
+    fn recorder_after(&self, failure: Failure) -> Option<OutageRecorder<'_>> {
+        matches!(failure, Failure::Open | Failure::Server).then(|| self.outage_recorder())
     }
 
     /// Opens connections to the shared store for what is exchanged there besides counters: bulk
@@ -294,11 +301,17 @@ impl Stores {
         let mut stats = self.register.total();
         stats.evictions = self.memory.evictions();
         stats.keys = self.memory.len();
-        stats.unmerged = self.journal.untold();
-        (stats.merged, stats.merge_drops) = self.journal.told();
         stats.gateways = self.presence.gateways();
         stats.refusals = self.refusals.stats(self.clock.ticks());
         stats.tokens = self.tokens.numbers();
+        // In this order: a sum is in the queue before it leaves the ledger.
+        stats.unmerged = self.outage.len();
+        let queue = self.corrections.stats();
+        stats.unmerged += queue.unmerged;
+        stats.merged = queue.merged;
+        stats.merge_drops = self.outage.dropped() + queue.dropped;
+        stats.tokens.given_back = stats.tokens.given_back.saturating_sub(queue.lost_tokens);
+        stats.tokens.lost += queue.lost_tokens;
         stats
     }
 }

@@ -4,7 +4,7 @@
 //! ends before all have answered, what a place has charged is given back behind the request: for a moment
 //! too much is counted, and never too much admitted.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use crossbeam_utils::CachePadded;
 use futures_util::{
@@ -14,12 +14,13 @@ use futures_util::{
 use smallvec::SmallVec;
 
 use super::{
-    StoreError, Stores, fallback,
-    record_id::record,
-    redis::{Failure, Place, Shared, Worker},
+    StoreError, Stores,
+    corrections::{CorrectionSender, Source},
+    fallback,
+    redis::{Failure, LateReply, Place, Shared, Unanswered, Worker},
     stats::WorkerCounts,
 };
-use crate::limit::{Change, Charge, Key, Limit, Millis, Outcome, Settlement, Verdict};
+use crate::limit::{Change, Charge, Millis, Outcome, Settlement, Verdict};
 
 /// The place that all of these share, if they do.
 pub(super) fn common<T>(items: &[T], place: impl Fn(&T) -> Place) -> Option<Place> {
@@ -28,8 +29,8 @@ pub(super) fn common<T>(items: &[T], place: impl Fn(&T) -> Place) -> Option<Plac
     rest.iter().all(|item| place(item) == first).then_some(first)
 }
 
-/// What came of asking one place, or of asking none.
-type Answer = Result<Verdict, Failure>;
+/// What came of asking one place.
+type Answer = Result<Verdict, Unanswered>;
 
 /// One item of a request, the place of its record, and what came of it.
 struct Scattered<T> {
@@ -88,6 +89,7 @@ pub(super) struct Scatter<'a> {
     pub(super) worker: &'a Arc<Worker>,
     pub(super) counts: &'a Arc<CachePadded<WorkerCounts>>,
     pub(super) stores: &'a Stores,
+    pub(super) corrections: &'a CorrectionSender,
 }
 
 impl Scatter<'_> {
@@ -97,12 +99,14 @@ impl Scatter<'_> {
         &self,
         charges: &[Charge<'_>],
         now: Millis,
+        until: Option<Instant>,
     ) -> Result<Verdict, StoreError> {
         let mut items = Items::new(charges, |charge| self.worker.place(charge.key));
-        let mut asked = self.charged(items.parts()).await;
+        let mut asked = self.charged(items.parts(), until).await;
         let shared = asked.answers().all(|verdict| verdict.admitted);
         let local = self.decide_lost(&items, &asked, shared, now);
         let admitted = shared && local.as_ref().is_ok_and(|verdict| verdict.admitted);
+        asked.undo_late(admitted);
         if !admitted {
             asked.undo();
         }
@@ -134,18 +138,22 @@ impl Scatter<'_> {
         if !shared {
             return fallback::refused(&lost, now, memory, gateways, self.counts);
         }
-        // If one may have been charged at its place, none is noted.
-        let noting = asked.failures().map(|failure| self.stores.noting(failure));
-        let noting = noting.reduce(Option::and).flatten();
-        fallback::decide(&lost, now, memory, gateways, self.counts, noting)
+        // If one may have been charged at its place, none is recorded.
+        let recorder = asked.failures().map(|failure| self.stores.recorder_after(failure));
+        let recorder = recorder.reduce(Option::and).flatten();
+        fallback::decide(&lost, now, memory, gateways, self.counts, recorder)
     }
 
     /// What each place answers. Whoever gives up before all have leaves nothing charged that is known of.
-    async fn charged<'s, 'c>(&'s self, parts: Vec<Part<Charge<'c>>>) -> AllAsked<'s, 'c> {
+    async fn charged<'s, 'c>(
+        &'s self,
+        parts: Vec<Part<Charge<'c>>>,
+        until: Option<Instant>,
+    ) -> AllAsked<'s, 'c> {
         let parts = parts.into_iter().map(|part| Asked { part, answer: None }).collect();
         let mut asked = AllAsked { scatter: self, parts, lost: SmallVec::new() };
         let calls = asked.parts.iter_mut().map(|Asked { part, answer }| async {
-            *answer = Some(self.worker.charge(part.place, &part.items).await);
+            *answer = Some(self.worker.charge(part.place, &part.items, until).await);
         });
         let mut calls: FuturesUnordered<_> = calls.collect();
         while calls.next().await.is_some() {}
@@ -201,36 +209,18 @@ impl Scatter<'_> {
         items.outcomes()
     }
 
-    /// Gives back what a place has charged, behind the request. One that does not arrive is counted as a
-    /// failure, and not repeated: it may have been made.
+    /// Gives back what a place has charged, behind the request.
     fn undo(&self, part: &Part<Charge<'_>>, verdict: &Verdict) {
         if !verdict.admitted {
             return;
         }
-        let mut owed: Vec<(Limit, Key, Change)> = Vec::new();
-        for (charge, outcome) in part.items.iter().zip(&verdict.outcomes) {
-            if let Some(decided) = outcome.admitted().filter(|_| charge.cost > 0) {
-                let change = Change::Refund { charged_at: decided.charged_at(), cost: charge.cost };
-                owed.push((charge.limit.clone(), charge.key, change));
-            }
-        }
-        if owed.is_empty() {
-            return;
-        }
-        let (worker, counts, place) = (self.worker.clone(), self.counts.clone(), part.place);
-        let (refusals, clock) = (Arc::clone(&self.stores.refusals), self.stores.clock.clone());
-        tokio::spawn(async move {
-            let settlements: SmallVec<[Settlement<'_>; 4]> =
-                owed.iter().map(|(limit, key, change)| settlement(limit, *key, *change)).collect();
-            if let Err(failure) = worker.settle(place, &settlements).await {
-                counts.failed(failure);
-                tracing::debug!(failure = failure.label(), "a refused charge was not given back");
-            }
-            // Others may have been refused for it meanwhile.
-            for (limit, key, _) in &owed {
-                refusals.forgive(record(limit, *key), clock.ticks());
-            }
+        let made = part.items.iter().zip(&verdict.outcomes);
+        let refunds = made.filter_map(|(charge, outcome)| {
+            let charged_at = outcome.admitted()?.charged_at();
+            let change = Change::Refund { charged_at, cost: charge.cost };
+            Some((Arc::new(charge.limit.clone()), charge.key, change))
         });
+        self.corrections.push(refunds, Source::Request);
     }
 }
 
@@ -254,12 +244,26 @@ impl AllAsked<'_, '_> {
     }
 
     fn failures(&self) -> impl Iterator<Item = Failure> {
-        self.parts.iter().filter_map(|asked| asked.answer.as_ref()?.as_ref().err().copied())
+        self.parts.iter().filter_map(|asked| Some(asked.answer.as_ref()?.as_ref().err()?.failure))
     }
 
     fn find_lost(&mut self) {
         let failed = self.parts.iter().filter(|asked| matches!(asked.answer, Some(Err(_))));
         self.lost = failed.map(|asked| asked.part.place).collect();
+    }
+
+    /// Takes back what places charge whose replies may still come; `passed`: the request was admitted
+    /// without them.
+    fn undo_late(&mut self, passed: bool) {
+        for Asked { part, answer } in &mut self.parts {
+            let late: Option<LateReply> = match answer {
+                Some(Err(unanswered)) => unanswered.late.take(),
+                _ => None,
+            };
+            if let Some(late) = late {
+                self.scatter.corrections.undo_late(late, &part.items, passed);
+            }
+        }
     }
 
     /// Gives back what the places have charged.
@@ -283,10 +287,6 @@ fn outcomes_of(verdict: Verdict, admitted: bool) -> impl Iterator<Item = Outcome
     verdict.outcomes.into_iter().map(move |outcome| {
         if admitted || outcome.refused().is_some() { outcome } else { Outcome::NotCharged }
     })
-}
-
-fn settlement(limit: &Limit, key: Key, change: Change) -> Settlement<'_> {
-    Settlement { limit, key, change }
 }
 
 /// The verdict of looks that were each made by itself.

@@ -96,12 +96,12 @@ pub struct Stats {
     pub evictions: u64,
     /// Records in memory.
     pub keys: usize,
-    /// Callers whose local charges wait for Redis to come back.
+    /// Records whose local charges wait for Redis to come back.
     pub unmerged: usize,
-    /// Corrections by which local charges were brought to Redis.
+    /// Sums of local charges that were charged in Redis.
     pub merged: u64,
-    /// Local charges, or corrections for them, that Redis will never hear of: there were too many, or it
-    /// is not known whether it heard.
+    /// Local charges, sums of them and other corrections, but those of tokens, that Redis will never hear
+    /// of: there were too many, or it is not known whether it heard.
     pub merge_drops: u64,
     /// Gateways alive on the same Redis, this one included.
     pub gateways: u32,

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    store::{Connector, Failure, Reached},
+    store::{Connector, Failure, NodeConnection},
 };
 
 /// How long one call may take. A minute's filter has megabytes: much longer than a decision.
@@ -35,7 +35,7 @@ pub struct RedisLink {
     agree: Script,
     read: Script,
     commit: Script,
-    connection: Option<Reached>,
+    connection: Option<NodeConnection>,
 }
 
 impl RedisLink {
@@ -109,7 +109,7 @@ impl RedisLink {
 impl Exchange for RedisLink {
     async fn agree(&mut self, ours: Option<&Seed>) -> Result<Agreed, Failure> {
         // The first call of a tick, and the only one that connects.
-        if self.connection.as_ref().is_none_or(Reached::is_revoked) {
+        if self.connection.as_ref().is_none_or(NodeConnection::is_stale) {
             self.connection = None;
             self.connection = Some(self.connector.connect(&self.name).await?);
         }

@@ -211,7 +211,8 @@ fn slots_that_nobody_renews_come_back_after_the_lease() {
         let mut flying = fly(&fleet, &upstream, &["/a", "/b"]);
         clock.set(NOW + 299_999);
         assert!(all_refuse(&fleet));
-        clock.set(NOW + 300_000);
+        // A lease ends up to a 64th of its window later.
+        clock.set(NOW + 300_000 + 4_688);
         all_are_free(&fleet);
         // Who held them gives back nothing of others.
         let others = fly(&fleet, &upstream, &["/c", "/d"]);
@@ -278,6 +279,40 @@ fn who_goes_away_while_redis_is_asked_holds_no_slot() {
     redis.resume();
     eventually("both are free", || taken(&gateway, "flying") == Some(0));
     assert!(upstream.texts().iter().all(|text| !text.contains("/never")));
+}
+
+/// Redis hangs while requests end: their slots are given back when it is there again, long before their
+/// leases end.
+#[test]
+fn slots_whose_release_could_not_be_sent_are_free_when_redis_is_back() {
+    let redis = RedisServer::start();
+    let doors = Doors::default();
+    let upstream = doors.upstream();
+    let store = format!(
+        "workers: 1\nstore: {{redis: {{shards: [{{primary: \"{}\"}}], connect_timeout: 5s, \
+         response_timeout: 500ms}}}}",
+        redis.url()
+    );
+    let gateway = Gateway::start(&limited(&upstream, "quota: 9, window: 300s", &store));
+    let mut clients: Vec<_> = (0..3).map(|_| Client::connect(gateway.address())).collect();
+    eventually("Redis decides", || {
+        clients[0].get("/now", "").status == 200 && taken(&gateway, "flying") == Some(0)
+    });
+    for client in &mut clients {
+        client.send("GET /long HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    eventually("all are in flight", || taken(&gateway, "flying") == Some(3));
+    redis.suspend();
+    let not_asked = "tidegate_store_failures_total{kind=\"open\"}";
+    eventually("Redis is lost", || {
+        get(gateway.address(), "/other", "").status == 200 && gateway.metric(not_asked) > 0
+    });
+    doors.open("/long");
+    assert!(clients.iter_mut().all(|client| client.reply().status == 200));
+    redis.resume();
+    for limit in ["flying", "other"] {
+        eventually("every slot is free", || taken(&gateway, limit) == Some(0));
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@ use tidegate::limit::{Algorithm, Quota};
 
 use crate::{
     redis_server::RedisServer,
-    scripts::{Caller, Cost},
+    scripts::{Caller, Cost, SETTLE},
     support::NOW,
 };
 
@@ -85,4 +85,34 @@ fn a_full_log_of_100_000_never_holds_redis_up() {
             assert_eq!(caller.charge("log", log, &quota, &[(later, 0)]), 1);
         })
     });
+}
+
+/// How many calls are measured together.
+const CROWD: usize = 500;
+
+#[test]
+fn a_slot_in_flight_costs_as_much_whoever_else_holds_some() {
+    let redis = RedisServer::start();
+    let mut charges = Caller::new(&redis.url());
+    let mut refunds = Caller::of(&redis.url(), SETTLE);
+    let (slots, quota) = (Algorithm::Concurrency, Quota::new(LIMIT, 30_000, 1));
+    let mut cost_beside = |key: &str, held: u64| {
+        let taken: Vec<_> = (0..held).map(|n| (NOW + n, 1)).collect();
+        assert_eq!(charges.charge(key, slots, &quota, &taken), held);
+        let (mut now, mut quickest) = (NOW + held, u64::MAX);
+        for _ in 0..TIMES {
+            let crowd: Vec<_> = (0..CROWD as u64).map(|n| (now + n, 1)).collect();
+            now += CROWD as u64;
+            let charge = charges.cost_of(|caller| {
+                assert_eq!(caller.charge(key, slots, &quota, &crowd), CROWD as u64);
+            });
+            let refund = refunds.cost_of(|caller| caller.refund(key, slots, &quota, now, &crowd));
+            quickest = quickest.min(charge.micros + refund.micros);
+        }
+        (quickest, charges.memory(key))
+    };
+    let (alone, _) = cost_beside("alone", 0);
+    let (beside, bytes) = cost_beside("crowd", 10_000);
+    assert!(beside < alone * 4, "{alone} us alone, {beside} us beside 10,000");
+    assert!(bytes < 1_024, "{bytes} bytes for 10,000 slots");
 }

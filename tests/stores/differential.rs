@@ -30,12 +30,12 @@ enum Step {
 enum Correction {
     /// So much of the charge that was made so many requests ago is given back.
     Refund(usize, u32),
+    /// One of the charges that were admitted is given back, whatever limit and caller it was of.
+    GiveBack(usize),
     /// A refund of what was never charged, so many ms ago.
     Unfounded(u64, u32),
     /// So much more is charged.
     Overdraw(u32),
-    /// So much was charged elsewhere, so many ms ago.
-    Late(u64, u32),
 }
 
 fn limits() -> impl Strategy<Value = Vec<Limit>> {
@@ -75,10 +75,9 @@ fn steps(limits: &[Limit]) -> impl Strategy<Value = Vec<Step>> + use<> {
     let more = prop_oneof![4 => 1_u32..6, 1 => any::<u32>()];
     let corrections = prop_oneof![
         4 => (0_usize..4, 1_u32..6).prop_map(|(ago, cost)| Correction::Refund(ago, cost)),
+        6 => any::<usize>().prop_map(Correction::GiveBack),
         2 => (0..s * 8, 1_u32..6).prop_map(|(ago, cost)| Correction::Unfounded(ago, cost)),
         1 => more.prop_map(Correction::Overdraw),
-        3 => (0..s * 8, 1_u32..6).prop_map(|(ago, cost)| Correction::Late(ago, cost)),
-        1 => (0..s * 2, 0_u32..2_000_000).prop_map(|(ago, cost)| Correction::Late(ago, cost)),
     ];
     let charges = prop::collection::vec((0..count, 0_u128..2, cost), 1..4);
     let settlements = prop::collection::vec((0..count, 0_u128..2, corrections), 1..3);
@@ -115,6 +114,8 @@ struct Both<'a> {
     now: u64,
     /// When requests came.
     times: Vec<u64>,
+    /// What was admitted: which limit, which caller, when it was charged or is released, cost.
+    admitted: Vec<(usize, u128, u64, u32)>,
 }
 
 impl Both<'_> {
@@ -129,7 +130,14 @@ impl Both<'_> {
         let ours = self.memory.charge(&charges, self.now);
         let theirs =
             self.runtime.block_on(self.store.charge(&charges, self.now)).expect("local limits");
-        prop_assert_eq!(ours, theirs);
+        prop_assert_eq!(&ours, &theirs);
+        if ours.admitted {
+            for (&(at, who, cost), outcome) in wanted.iter().zip(&ours.outcomes) {
+                if let Some(decided) = outcome.admitted() {
+                    self.admitted.push((at, who, decided.charged_at(), cost));
+                }
+            }
+        }
         let ours = self.memory.look(&charges, self.now);
         let theirs = self.runtime.block_on(self.store.look(&charges, self.now)).expect("Redis");
         prop_assert_eq!(ours, theirs);
@@ -138,7 +146,18 @@ impl Both<'_> {
     }
 
     fn settle(&mut self, limits: &[Limit], wanted: &[(usize, u128, Correction)]) -> TestCaseResult {
-        let change = |correction| match correction {
+        let mut wanted = wanted.to_vec();
+        let change = |(at, who, correction): &mut (usize, u128, Correction)| match *correction {
+            Correction::GiveBack(nth) if self.admitted.is_empty() => {
+                Change::Refund { charged_at: self.now, cost: nth as u32 % 5 }
+            }
+            Correction::GiveBack(nth) => {
+                let charged_at;
+                let cost;
+                (*at, *who, charged_at, cost) =
+                    self.admitted.swap_remove(nth % self.admitted.len());
+                Change::Refund { charged_at, cost }
+            }
             Correction::Refund(ago, cost) => {
                 let at = self.times.len().checked_sub(ago + 1).and_then(|at| self.times.get(at));
                 Change::Refund { charged_at: at.copied().unwrap_or(self.now), cost }
@@ -150,16 +169,14 @@ impl Both<'_> {
                 Change::Refund { charged_at: at.saturating_sub(ago), cost }
             }
             Correction::Overdraw(cost) => Change::Overdraw { cost },
-            // Now and then ahead of the store's clock.
-            Correction::Late(ago, cost) => {
-                Change::Late { charged_at: (self.now + 50).saturating_sub(ago), cost }
-            }
         };
-        let settlement = |&(at, who, correction): &(usize, u128, Correction)| {
+        let changes: Vec<Change> = wanted.iter_mut().map(change).collect();
+        let settlement = |(&(at, who, _), &change): (&(usize, u128, Correction), &Change)| {
             let limit: &Limit = &limits[at];
-            Settlement { limit, key: Key(self.caller + who), change: change(correction) }
+            Settlement { limit, key: Key(self.caller + who), change }
         };
-        let settlements: Vec<Settlement<'_>> = wanted.iter().map(settlement).collect();
+        let settlements: Vec<Settlement<'_>> =
+            wanted.iter().zip(&changes).map(settlement).collect();
         let ours = settlements.iter().map(|s| self.memory.settle(s, self.now, 1));
         let ours: Vec<_> = ours.collect();
         let settling = self.store.settle(&settlements, Decider::Store, self.now);
@@ -214,6 +231,7 @@ fn rust_and_lua_decide_alike() {
             caller: caller.get(),
             now: NOW + 1_000_000_000_000,
             times: Vec::new(),
+            admitted: Vec::new(),
         };
         both.run(&mut limits, &steps)?;
     });
@@ -269,10 +287,12 @@ fn long_records_are_alike() {
     let store = runtime.block_on(async { stores.worker() });
     let caller = std::cell::Cell::new(0_u128);
     let config = ProptestConfig { cases: 8, max_shrink_iters: 200, ..ProptestConfig::default() };
-    let long = prop::sample::select(vec![Algorithm::SlidingLog, Algorithm::Concurrency]);
+    let long = vec![Algorithm::SlidingLog, Algorithm::Concurrency, Algorithm::LeakyBucket];
+    let long = prop::sample::select(long);
     proptest!(config, |(steps in crowd(), quota in 200_u32..4_000, algorithm in long)| {
         caller.set(caller.get() + 1);
-        let quota = Quota::new(quota, 3_000, 1);
+        let max_wait = if algorithm == Algorithm::LeakyBucket { 2_000 } else { 0 };
+        let quota = Quota { max_wait, ..Quota::new(quota, 3_000, 1) };
         let limits = [Limit { algorithm, quota, ..limit(algorithm.tag(), 1) }];
         let mut both = Both {
             runtime: &runtime,
@@ -283,6 +303,7 @@ fn long_records_are_alike() {
             caller: caller.get(),
             now: NOW + 1_000_000_000_000,
             times: Vec::new(),
+            admitted: Vec::new(),
         };
         for (later, kind, much) in steps {
             both.now += later;
@@ -292,8 +313,8 @@ fn long_records_are_alike() {
                 0 => both.settle(&limits, &[(0, 0, Correction::Refund(ago, much))])?,
                 1 => both.settle(&limits, &[(0, 0, Correction::Refund(much as usize, 1))])?,
                 2 => both.settle(&limits, &[(0, 0, Correction::Overdraw(much))])?,
-                4 => both.settle(&limits, &[(0, 0, Correction::Late(ago as u64, much))])?,
                 3 => both.request(&limits, &[(0, 0, much * 100), (0, 0, 1)])?,
+                5..=9 => both.settle(&limits, &[(0, 0, Correction::GiveBack(ago))])?,
                 _ => both.request(&limits, &[(0, 0, much)])?,
             }
         }

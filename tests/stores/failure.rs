@@ -164,6 +164,35 @@ async fn a_hung_redis_delays_the_first_requests_and_no_more() {
 }
 
 #[tokio::test]
+async fn a_loss_that_one_worker_meets_delays_no_other() {
+    let redis = RedisServer::start();
+    let (stores, first) = hasty_gateway(&redis).await;
+    let others = [stores.worker(), stores.worker(), stores.worker()];
+    let limit = limit("met", 1_000);
+    for other in &others {
+        eventually("Redis decides", async || {
+            !other.charge(&[charge(&limit, 1)], now()).await.unwrap().is_fallback()
+        })
+        .await;
+    }
+    let late = failures(&stores, Failure::Timeout);
+    redis.suspend();
+    let suspended: Instant = clock::instant();
+    assert!(timed(&first, &limit).await.0.unwrap().is_fallback());
+    eventually("all workers follow", async || stores.status().lost == 4).await;
+    // A ping of their own would take the connect timeout of 5 s.
+    assert!(suspended.elapsed() < AT_ONCE);
+    for other in &others {
+        assert!(at_once(other, &limit).is_fallback());
+    }
+    assert_eq!(failures(&stores, Failure::Timeout), late + 1, "only the first has waited");
+    redis.resume();
+    for store in others.iter().chain([&first]) {
+        recovered(&stores, store).await;
+    }
+}
+
+#[tokio::test]
 async fn a_forgotten_script_is_loaded_again_unnoticed() {
     let redis = RedisServer::start();
     let (stores, store) = gateway(&redis);

@@ -21,6 +21,8 @@ mod burden;
 mod conformance;
 /// What a new connection loads, and how one that died is found.
 mod connect;
+/// Corrections that no request waits for, and charges whose answer comes late.
+mod corrections;
 /// Rust and Lua give the same answers to the same random sequences.
 mod differential;
 /// Concurrent charges admit the quota exactly; every key has an end.

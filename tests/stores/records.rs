@@ -40,14 +40,20 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
             let times: Vec<[u8; 8]> = times.iter().map(|time| time.to_le_bytes()).collect();
             match shape {
                 0 => {}
-                // Leases: the reset, the slots on all, the end of the first.
+                // Leases: the reset, the end of those that were renewed, the slots on all, the end of the
+                // first.
                 1 => {
                     put(0, &times[0][..6]);
-                    put(6, &number.to_le_bytes());
-                    put(10, &times[1][..6]);
+                    put(6, &times[2][..6]);
+                    put(12, &number.to_le_bytes());
+                    put(16, &times[1][..6]);
                 }
-                // Buckets: seen, the reset, when it is full, a fraction, the rate.
+                // Buckets: seen, the reset, when it is full, a fraction, the rate; then when free slots
+                // begin, a fraction, and how many they are.
                 _ => {
+                    put(26, &times[0][..6]);
+                    put(32, &[0; 4]);
+                    put(38, &[0; 2]);
                     for (nth, time) in times.iter().enumerate() {
                         put(6 * nth, &time[..6]);
                     }

@@ -14,6 +14,7 @@ macro_rules! with_records {
             include_str!("../../lua/fixed_window.lua"),
             include_str!("../../lua/token_bucket.lua"),
             include_str!("../../lua/leaky_bucket.lua"),
+            include_str!("../../lua/holes.lua"),
             include_str!("../../lua/concurrency.lua"),
             include_str!("../../lua/record.lua"),
             $(include_str!($script)),+,
@@ -31,7 +32,7 @@ pub(crate) const ACQUIRE: &str = with_records!("../../lua/acquire.lua");
 pub(crate) const LOOK: &str = with_records!("../../lua/look.lua");
 
 /// Corrects.
-pub(crate) const SETTLE: &str = with_records!("../../lua/late.lua", "../../lua/settle.lua");
+pub(crate) const SETTLE: &str = with_records!("../../lua/settle.lua");
 
 /// Commands sent at once.
 const BATCH: usize = 500;
@@ -47,6 +48,13 @@ pub(crate) struct Caller {
 pub(crate) struct Cost {
     pub(crate) calls: u64,
     pub(crate) micros: u64,
+}
+
+impl std::ops::AddAssign for Cost {
+    fn add_assign(&mut self, other: Self) {
+        self.calls += other.calls;
+        self.micros += other.micros;
+    }
 }
 
 impl Caller {
@@ -82,6 +90,26 @@ impl Caller {
             admitted += replies.iter().map(|reply| reply[1].unsigned_abs()).sum::<u64>();
         }
         admitted
+    }
+
+    /// Gives back at `now` what was charged at each of these times: a call of [`SETTLE`] each.
+    pub(crate) fn refund(
+        &mut self,
+        key: &str,
+        algorithm: Algorithm,
+        quota: &Quota,
+        now: u64,
+        charges: &[(u64, u32)],
+    ) {
+        for batch in charges.chunks(BATCH) {
+            let mut pipe = Pipeline::new();
+            for (charged_at, cost) in batch {
+                pipe.cmd("EVALSHA").arg(&self.sha).arg(1).arg(key).arg(now).arg(algorithm.tag());
+                pipe.arg(cost).arg(quota.limit).arg(quota.window).arg(quota.resolution);
+                pipe.arg(quota.max_wait.max(quota.strict.into())).arg(charged_at);
+            }
+            let _: Vec<Vec<i64>> = pipe.query(&mut self.connection).expect("replies");
+        }
     }
 
     /// A call that lacks its keys and arguments.

@@ -44,7 +44,8 @@ proptest! {
         let (mut held, mut lost) = (Vec::<(Millis, u32)>::new(), Vec::<(Millis, u32)>::new());
         for (later, step) in steps {
             now += later;
-            let lasts = |(at, _): &(Millis, u32)| at + quota.window > now;
+            // Up to a step longer than the window.
+            let lasts = |(at, _): &(Millis, u32)| lease_end(&quota, *at) > now;
             // A gateway renews in time: what has ended was not its own any more.
             held.retain(lasts);
             lost.retain(lasts);
@@ -78,7 +79,7 @@ proptest! {
             prop_assert!(used <= u64::from(slots));
             prop_assert!(state.leases.len() <= slots as usize);
         }
-        now += quota.window;
+        now += quota.window + quota.window / STEPS + 1;
         prop_assert_eq!(decide(&mut state, &quota, now, 0).used, 0, "all come back");
     }
 }
@@ -87,17 +88,29 @@ proptest! {
 fn a_slot_is_given_back_once_and_only_while_its_lease_lasts() {
     let (quota, mut state) = (quota(), State::default());
     assert!(admit(&mut state, &quota, NOW, 1).admitted);
-    assert!(admit(&mut state, &quota, NOW + 5, 1).admitted);
-    assert_eq!(refund(&mut state, &quota, NOW + 6, NOW, 1).used, 1);
-    assert_eq!(refund(&mut state, &quota, NOW + 6, NOW, 1).used, 1, "once");
-    assert_eq!(refund(&mut state, &quota, NOW + 6, NOW + 4, 1).used, 1, "no such lease");
-    assert_eq!(refund(&mut state, &quota, NOW + 6, NOW + 5, 9).used, 0, "never below nothing");
-    assert!(admit(&mut state, &quota, NOW + 7, 3).admitted);
-    assert_eq!(decide(&mut state, &quota, NOW + 10_006, 1).retry_at, Some(NOW + 10_007));
-    let ended = decide(&mut state, &quota, NOW + 10_007, 1);
+    assert!(admit(&mut state, &quota, NOW + 500, 1).admitted);
+    assert_eq!(refund(&mut state, &quota, NOW + 600, NOW, 1).used, 1);
+    assert_eq!(refund(&mut state, &quota, NOW + 600, NOW, 1).used, 1, "once");
+    assert_eq!(refund(&mut state, &quota, NOW + 600, NOW + 250, 1).used, 1, "no such lease");
+    assert_eq!(refund(&mut state, &quota, NOW + 600, NOW + 500, 9).used, 0, "never below nothing");
+    assert!(admit(&mut state, &quota, NOW + 700, 3).admitted);
+    let end = lease_end(&quota, NOW + 700);
+    assert_eq!(decide(&mut state, &quota, end - 1, 1).retry_at, Some(end));
+    let ended = decide(&mut state, &quota, end, 1);
     assert!(ended.admitted && ended.used == 0, "the lease has ended");
-    assert!(admit(&mut state, &quota, NOW + 10_007, 1).admitted);
-    assert_eq!(refund(&mut state, &quota, NOW + 10_008, NOW + 7, 3).used, 1, "it is over");
+    assert!(admit(&mut state, &quota, end, 1).admitted);
+    assert_eq!(refund(&mut state, &quota, end + 1, NOW + 700, 3).used, 1, "it is over");
+}
+
+#[test]
+fn a_lease_lasts_for_the_window_and_at_most_a_step_longer() {
+    for window in [1, 63, 64, 65, 1_000, 10_000, 3_600_000] {
+        let quota = Quota::new(1, window, 1);
+        for at in (0..1_000).map(|n| NOW + 17 * n) {
+            let longer = lease_end(&quota, at) - at - window;
+            assert!(longer < window.div_ceil(STEPS), "{window}: {longer}");
+        }
+    }
 }
 
 #[test]
@@ -117,6 +130,7 @@ fn a_clock_that_is_set_back_brings_slots_back_within_a_lease() {
     charge(&mut state, &quota, NOW + 1_000_000, 1);
     charge(&mut state, &quota, NOW + 1_000_001, 2);
     let refused = decide(&mut state, &quota, NOW, 1);
-    assert_eq!((refused.used, refused.retry_at), (3, Some(NOW + 10_000 + MAX_STEP_BACK)));
-    assert!(decide(&mut state, &quota, NOW + 10_000 + MAX_STEP_BACK, 3).admitted);
+    let end = lease_end(&quota, NOW);
+    assert_eq!((refused.used, refused.retry_at), (3, Some(end)));
+    assert!(decide(&mut state, &quota, end, 3).admitted);
 }

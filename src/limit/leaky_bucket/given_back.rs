@@ -10,7 +10,7 @@ const NOW: Millis = 1_700_000_000_000;
 const FOUR: Quota =
     Quota { limit: 4, window: 1_000, resolution: 1, max_wait: 1_000, strict: false };
 
-fn waits(state: &mut Horizon, now: Millis, count: usize) -> Vec<Option<Millis>> {
+fn waits(state: &mut State, now: Millis, count: usize) -> Vec<Option<Millis>> {
     let admit = |_| {
         let decision = admit(state, &FOUR, now, 1);
         decision.admitted.then_some(decision.wait)
@@ -20,34 +20,59 @@ fn waits(state: &mut Horizon, now: Millis, count: usize) -> Vec<Option<Millis>> 
 
 #[test]
 fn slots_are_a_quarter_of_a_second_apart_and_end_with_max_wait() {
-    let mut state = Horizon::default();
+    let mut state = State::default();
     let expected = [Some(0), Some(250), Some(500), Some(750), Some(1_000), None];
     assert_eq!(waits(&mut state, NOW, 6), expected);
     assert_eq!(decide(&mut state, &FOUR, NOW + 100, 1).retry_at, Some(NOW + 250));
 }
 
 #[test]
-fn the_last_slot_is_given_back_and_no_other() {
-    let mut state = Horizon::default();
+fn the_last_slot_that_is_given_back_frees_those_that_were_before() {
+    let mut state = State::default();
     assert_eq!(waits(&mut state, NOW, 4).pop(), Some(Some(750)));
-    // Somebody has the slot after it.
-    let refused = refund(&mut state, &FOUR, NOW + 10, NOW + 500, 1);
-    assert_eq!(refused.used, 4);
-    assert_eq!(refund(&mut state, &FOUR, NOW + 10, NOW + 750, 1).used, 3);
-    assert_eq!(waits(&mut state, NOW + 10, 1), [Some(740)]);
+    assert_eq!(refund(&mut state, &FOUR, NOW + 10, NOW + 500, 1).used, 3);
+    assert_eq!(state.holes.len(), 1);
+    assert_eq!(refund(&mut state, &FOUR, NOW + 10, NOW + 750, 1).used, 2);
+    assert!(state.holes.is_empty());
+    assert_eq!(waits(&mut state, NOW + 10, 3), [Some(490), Some(740), Some(990)]);
+}
+
+#[test]
+fn more_than_so_many_free_slots_pass_unused_the_soonest_first() {
+    let quota = Quota { max_wait: 100_000, ..FOUR };
+    let mut state = State::default();
+    let slots: Vec<_> = (0..80).map(|_| NOW + admit(&mut state, &quota, NOW, 1).wait).collect();
+    for slot in slots.iter().skip(1).step_by(2) {
+        refund(&mut state, &quota, NOW, *slot, 1);
+    }
+    // The last slot of all is the 40th that was given back.
+    assert_eq!(state.holes.len(), 32);
+    assert_eq!(admit(&mut state, &quota, NOW, 1).wait, slots[15] - NOW);
+}
+
+#[test]
+fn another_quota_or_a_clock_that_is_set_back_keeps_no_free_slots() {
+    let mut state = State::default();
+    waits(&mut state, NOW, 4);
+    refund(&mut state, &FOUR, NOW + 10, NOW + 250, 1);
+    let eight = Quota { limit: 8, ..FOUR };
+    assert_eq!(state.clone().holes.len(), 1);
+    assert_eq!(admit(&mut state.clone(), &eight, NOW + 20, 1).wait, 980);
+    assert_eq!(admit(&mut state.clone(), &FOUR, NOW - 60_000, 1).wait, 990);
+    assert_eq!(admit(&mut state, &FOUR, NOW + 20, 1).wait, 230);
 }
 
 #[test]
 fn slots_that_do_not_divide_a_millisecond_are_given_back_all_the_same() {
     let quota = Quota { limit: 7, ..FOUR };
-    let mut state = Horizon::default();
+    let mut state = State::default();
     let last = (0..5).map(|_| admit(&mut state, &quota, NOW, 1).wait).last();
     let before = state.clone();
     let wait = admit(&mut state, &quota, NOW, 1).wait;
     refund(&mut state, &quota, NOW, NOW + last.unwrap(), 1);
-    assert_ne!(state, before, "not the last");
+    assert_eq!(admit(&mut state, &quota, NOW, 1).wait, last.unwrap());
     refund(&mut state, &quota, NOW, NOW + wait, 1);
-    assert_eq!(state.ahead(NOW), before.ahead(NOW));
+    assert_eq!(state.horizon.ahead(NOW), before.horizon.ahead(NOW));
 }
 
 proptest! {
@@ -57,7 +82,7 @@ proptest! {
         steps in prop::collection::vec((0_u64..500, any::<bool>()), 1..200),
     ) {
         let quota = Quota { limit: quota, window, max_wait, ..FOUR };
-        let (mut state, mut now) = (Horizon::default(), NOW);
+        let (mut state, mut now) = (State::default(), NOW);
         let mut taken: Vec<Millis> = Vec::new();
         for (later, gone) in steps {
             now += later;

@@ -16,7 +16,7 @@ fn quota(limit: u32, window: Millis, max_wait: u32) -> Quota {
 
 /// When requests that come all at once are released, in ms from now; until one is refused.
 fn released(quota: &Quota) -> Vec<Millis> {
-    let mut state = Horizon::default();
+    let mut state = State::default();
     let mut at_once = std::iter::repeat_with(|| admit(&mut state, quota, NOW, 1));
     let admitted = std::iter::from_fn(|| at_once.next().filter(|decision| decision.admitted));
     admitted.map(|decision| decision.wait).collect()
@@ -63,7 +63,7 @@ fn three_a_second_do_not_drift() {
 
 #[test]
 fn who_would_wait_too_long_is_told_when_it_fits() {
-    let (mut state, quota) = (Horizon::default(), quota(4, 1_000, 500));
+    let (mut state, quota) = (State::default(), quota(4, 1_000, 500));
     for wait in [0, 250, 500] {
         let decision = admit(&mut state, &quota, NOW, 1);
         assert_eq!((decision.admitted, decision.wait), (true, wait));
@@ -77,7 +77,7 @@ fn who_would_wait_too_long_is_told_when_it_fits() {
 
 #[test]
 fn a_place_that_is_given_back_is_taken_by_the_next() {
-    let (mut state, quota) = (Horizon::default(), quota(4, 1_000, 500));
+    let (mut state, quota) = (State::default(), quota(4, 1_000, 500));
     for _ in 0..3 {
         admit(&mut state, &quota, NOW, 1);
     }

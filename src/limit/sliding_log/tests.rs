@@ -26,11 +26,6 @@ proptest! {
                 Event::Ask(cost) if decision.admitted => charges.push((life.now, cost)),
                 Event::Ask(_) => {}
                 Event::Overdraw(cost) => charges.push((life.now, cost)),
-                Event::Late(ago, _) if ago >= life.quota.window => {}
-                Event::Late(ago, cost) => {
-                    let newest = charges.last().map_or(0, |&(at, _)| at);
-                    charges.push((newest.max(life.now - ago), cost));
-                }
                 Event::Refund(ago, mut cost) => {
                     let at = life.admitted.len().checked_sub(ago + 1);
                     let charged_at = at.map_or(life.now, |at| life.admitted[at].0);

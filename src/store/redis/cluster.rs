@@ -2,25 +2,25 @@
 
 use std::{
     ops::RangeInclusive,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::{Duration, Instant},
+    sync::{Arc, Once, Weak},
+    time::Duration,
 };
 
 use arc_swap::ArcSwap;
-use parking_lot::Mutex;
 use redis::{ConnectionInfo, Value};
-use tokio::{sync::watch, time};
+use tokio::{
+    sync::{Notify, watch},
+    time,
+};
 
 use super::{
     Failure, RedisOptions,
-    node::{self, Node},
+    background::Background,
+    client,
+    keeper::Reachability,
+    node::Node,
     place::{Place, SLOTS},
 };
-use crate::clock;
-
 /// The least time between two readings of the map.
 const BETWEEN_READINGS: Duration = Duration::from_secs(1);
 
@@ -86,9 +86,11 @@ pub(super) struct Cluster {
     map: ArcSwap<SlotMap>,
     /// How often the map was replaced, and whether a reading is over.
     progress: watch::Sender<(u64, bool)>,
-    /// A reading is under way or to come.
-    reading: AtomicBool,
-    next: Mutex<Instant>,
+    background: Arc<Background>,
+    /// Starts the task that reads the map.
+    reading: Once,
+    /// A reading is wanted.
+    wanted: Arc<Notify>,
 }
 
 impl Cluster {
@@ -97,6 +99,7 @@ impl Cluster {
         options: Arc<RedisOptions>,
         like: ConnectionInfo,
         seeds: Box<[Arc<Node>]>,
+        background: Arc<Background>,
     ) -> Self {
         Self {
             options,
@@ -104,8 +107,9 @@ impl Cluster {
             seeds,
             map: ArcSwap::from_pointee(SlotMap::empty()),
             progress: watch::Sender::new((0, false)),
-            reading: AtomicBool::new(false),
-            next: Mutex::new(clock::instant()),
+            background,
+            reading: Once::new(),
+            wanted: Arc::default(),
         }
     }
 
@@ -132,17 +136,10 @@ impl Cluster {
 
     /// Reads the map again in the background: soon, and not more than once a second.
     pub(super) fn refresh(self: &Arc<Self>) {
-        if self.reading.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let reading = Reading(Arc::clone(self));
-        tokio::spawn(async move {
-            let cluster = &*reading.0;
-            let next = *cluster.next.lock();
-            time::sleep_until(next.into()).await;
-            *cluster.next.lock() = clock::instant() + BETWEEN_READINGS;
-            cluster.read().await;
+        self.reading.call_once(|| {
+            self.background.spawn(read_on_request(Arc::downgrade(self), Arc::clone(&self.wanted)));
         });
+        self.wanted.notify_one();
     }
 
     /// Where an error says that a slot is. `asked` is the node that said so. A slot that has moved is
@@ -153,7 +150,7 @@ impl Cluster {
         asked: &Node,
     ) -> Option<(Arc<Node>, bool)> {
         let moved = error.code() == Some("MOVED");
-        let (address, slot) = error.redirect_node().filter(|_| node::is_elsewhere(error))?;
+        let (address, slot) = error.redirect_node().filter(|_| client::is_elsewhere(error))?;
         let (host, port) = address.rsplit_once(':')?;
         if host == UNTOLD {
             self.refresh();
@@ -174,8 +171,9 @@ impl Cluster {
 
     /// The node at an address: the one that is known already, or a new one.
     fn node(&self, host: &str, port: u16) -> Option<Arc<Node>> {
-        let client = node::client_at(&self.like, host, port)?;
-        let new = Node::server(client, Arc::clone(&self.options));
+        let client = client::client_at(&self.like, host, port)?;
+        let (options, background) = (Arc::clone(&self.options), Arc::clone(&self.background));
+        let new = Node::server(client, options, background);
         let map = self.map();
         let known = map.nodes.iter().chain(&self.seeds).find(|node| node.name == new.name);
         Some(known.map_or_else(|| Arc::new(new), Arc::clone))
@@ -208,8 +206,13 @@ impl Cluster {
     }
 
     async fn ask(&self, node: &Arc<Node>) -> Result<SlotMap, Failure> {
-        let pass = node.gate.follow(false).await?;
-        let mut connection = node.reach(pass).await?;
+        let found = node.keeper.reachability();
+        if let Reachability::Down(failure) = found
+            && !found.answers()
+        {
+            return Err(failure);
+        }
+        let mut connection = node.open().await?;
         let mut command = redis::cmd("CLUSTER");
         command.arg("SLOTS");
         let asking = command.query_async::<Value>(&mut connection);
@@ -231,12 +234,15 @@ impl Cluster {
     }
 }
 
-/// Whatever becomes of a reading, the next one may begin.
-struct Reading(Arc<Cluster>);
-
-impl Drop for Reading {
-    fn drop(&mut self) {
-        self.0.reading.store(false, Ordering::Release);
+/// Reads the map whenever that is wanted, at most once a second; ends when the Cluster is dropped.
+async fn read_on_request(cluster: Weak<Cluster>, wanted: Arc<Notify>) {
+    loop {
+        wanted.notified().await;
+        let Some(cluster) = cluster.upgrade() else { return };
+        let pause = time::sleep(BETWEEN_READINGS);
+        cluster.read().await;
+        drop(cluster);
+        pause.await;
     }
 }
 
@@ -325,7 +331,9 @@ mod tests {
             let at = map.enter(gone);
             map.owners.fill(at);
             cluster.map.store(Arc::new(map));
-            gone.gate.turn().await.end(Err(Failure::Io));
+            let mut reachability = gone.watch();
+            let down = |found: &Reachability| matches!(found, Reachability::Down(_));
+            assert!(reachability.wait_for(down).await.is_ok());
             if is_throttle {
                 assert!(Connector::new(Arc::clone(&shared)).connect("t").await.is_err());
             } else {
@@ -339,10 +347,11 @@ mod tests {
     #[tokio::test]
     async fn a_slot_that_moved_to_a_host_without_a_name_is_looked_for_in_a_new_map() {
         let options = Arc::new(options());
-        let client = node::client("redis://seed:1", &options.credentials, None).unwrap();
+        let client = client::client("redis://seed:1", &options.credentials, None).unwrap();
         let like = client.get_connection_info().clone();
-        let asked = Node::server(client, Arc::clone(&options));
-        let cluster = Arc::new(Cluster::new(options, like, [].into()));
+        let background = Arc::new(Background::start().unwrap());
+        let asked = Node::server(client, Arc::clone(&options), Arc::clone(&background));
+        let cluster = Arc::new(Cluster::new(options, like, [].into(), background));
         let moved = |to: &str| -> redis::RedisError {
             let error = format!("-MOVED 1 {to}:7000\r\n");
             let reply = redis::parse_redis_value(error.as_bytes()).unwrap();
@@ -350,7 +359,8 @@ mod tests {
         };
         assert!(cluster.redirect(&moved("?"), &asked).is_none());
         assert!(cluster.map().nodes.is_empty(), "no node is called that");
-        assert!(cluster.reading.load(Ordering::Acquire), "a new map is asked for");
+        let reading = time::timeout(Duration::from_secs(5), cluster.read_once());
+        assert!(reading.await.is_ok(), "a new map is asked for");
         let (node, asking) = cluster.redirect(&moved("there"), &asked).unwrap();
         assert_eq!((&*node.name, asking), ("there:7000", false));
         let (node, _) = cluster.redirect(&moved(""), &asked).unwrap();

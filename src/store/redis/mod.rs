@@ -1,24 +1,29 @@
 //! Counters in Redis: one script call a request, and what happens when there is no answer.
 //!
-//! A [`Place`] is what one call can reach: a shard, a Cluster's slot, or the only server. [`Shared`] knows
-//! the servers, a [`node::Node`] each; a [`Worker`] has a connection and a breaker for each of them, and
-//! the [`gate`] says who may connect.
+//! A [`Place`] is what one call can reach: a shard, a Cluster's slot, or the only server. [`Shared`] has
+//! the servers, a [`node::Node`] each, and the [`keeper`] of each decides whether it can be used; a
+//! [`Worker`] has a connection and a [`breaker`] for each of them.
 
+mod background;
+mod breaker;
+mod call;
+mod client;
 mod cluster;
-mod gate;
-mod link;
+mod heartbeat;
+mod keeper;
+mod keys;
 mod node;
 mod options;
 mod place;
 mod presence;
 mod probe;
 mod script;
-mod seat;
 mod sentinel;
+mod sentinel_watch;
 mod shared;
 mod worker;
 
-pub(crate) use self::shared::Reached;
+pub(crate) use self::node::NodeConnection;
 pub use self::{
     options::{Credentials, RedisOptions, Shard, Topology},
     shared::{Connector, ShardStatus},
@@ -27,7 +32,7 @@ pub(super) use self::{
     place::Place,
     presence::{Presence, Reporter},
     shared::Shared,
-    worker::Worker,
+    worker::{LateReply, Unanswered, Worker},
 };
 
 /// Why Redis gave no decision.

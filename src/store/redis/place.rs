@@ -10,12 +10,12 @@ use crate::limit::Key;
 pub(super) const SLOTS: u16 = 16_384;
 
 /// What one script call can reach together: a shard by its rank, a Cluster's slot, or all there is.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(in crate::store) struct Place(pub(super) u16);
 
 impl Place {
     /// Where everything is, where there is one server.
-    pub(super) const ONLY: Self = Self(0);
+    pub(in crate::store) const ONLY: Self = Self(0);
 }
 
 /// The tag of all records of a caller: what stands between braces in their Redis keys.

@@ -7,20 +7,11 @@ use futures_util::future::join_all;
 use tokio::{sync::watch, time};
 
 use super::{
-    Failure, Shared, script,
-    seat::{Answer, Count, Seat, secret},
+    Failure, Shared,
+    heartbeat::{Answer, Count, Deleted, HeartbeatConnection, secret},
+    keys::Keys,
 };
 use crate::clock;
-
-/// How long a report of being alive counts, in ms. Reports come once a second.
-pub(super) const LIFETIME: u64 = 5_000;
-
-/// How long it is noted that a record was deleted, in ms: longer than a gateway may miss reports and still
-/// count as alive.
-pub(super) const NOTE_LIFETIME: u64 = 2 * LIFETIME;
-
-/// How long the secret outlives the last gateway, in seconds: longer than any window worth keeping.
-pub(super) const SEED_LIFETIME: u64 = 30 * 24 * 3_600;
 
 /// What this process knows of the other gateways.
 pub(in crate::store) struct Presence {
@@ -86,38 +77,7 @@ pub(in crate::store) struct Reporter<'a> {
     shared: &'a Shared,
     keys: Keys,
     /// One for each shard, in the order of their ranks.
-    seats: Vec<Seat>,
-}
-
-/// The keys that gateways share, beside records.
-pub(super) struct Keys {
-    gateways: String,
-    pub(super) seed: String,
-    resets: String,
-    /// Their hash tag in a Cluster.
-    pub(super) tag: String,
-}
-
-impl Keys {
-    pub(super) fn new(namespace: &str, is_cluster: bool) -> Self {
-        let named = if is_cluster { format!("{{{namespace}}}") } else { namespace.to_owned() };
-        Self {
-            gateways: format!("{named}:gateways"),
-            seed: format!("{named}:seed"),
-            resets: format!("{named}:resets"),
-            tag: namespace.to_owned(),
-        }
-    }
-
-    /// The command that notes the deletion of records.
-    pub(super) fn note_resets(&self, records: &[u128]) -> redis::Cmd {
-        let mut command = redis::cmd("EVAL");
-        command.arg(script::RESET).arg(1).arg(&self.resets).arg(NOTE_LIFETIME);
-        for record in records {
-            command.arg(format!("{record:032x}"));
-        }
-        command
-    }
+    connections: Vec<HeartbeatConnection>,
 }
 
 /// How many gateways to believe in, of what the servers count. Where reports could not be made, the first
@@ -131,33 +91,26 @@ fn believed(before: u32, counts: impl Iterator<Item = Count>) -> u32 {
     if is_whole { most } else { most.max(before) }
 }
 
-/// The records that the operator has deleted since the last report.
-#[derive(Debug, Default, Eq, PartialEq)]
-pub(in crate::store) struct Deleted {
-    pub(in crate::store) records: Vec<u128>,
-    /// Some may be missing: the last report is older than notes are kept, or the server's clock was set
-    /// back behind it.
-    pub(in crate::store) more: bool,
-}
-
 impl<'a> Reporter<'a> {
     pub(in crate::store) fn new(presence: &'a Presence, shared: &'a Shared) -> Self {
-        let seats = if shared.is_cluster() {
-            vec![Seat::at(None)]
+        let connections = if shared.is_cluster() {
+            vec![HeartbeatConnection::to(None)]
         } else {
-            shared.nodes().into_iter().map(|node| Seat::at(Some(node))).collect()
+            shared.nodes().into_iter().map(|node| HeartbeatConnection::to(Some(node))).collect()
         };
         let keys = Keys::new(&shared.options.namespace, shared.is_cluster());
-        Self { presence, shared, keys, seats }
+        Self { presence, shared, keys, connections }
     }
 
     /// Reports, counts the gateways and agrees on the secret. A failure is no more than a missed
     /// report: whether requests are held up is the workers' breakers' business. Returns what was deleted
     /// since the last report.
     pub(in crate::store) async fn report(&mut self) -> Deleted {
-        let Self { presence, shared, keys, seats } = self;
+        let Self { presence, shared, keys, connections } = self;
         let now = clock::instant();
-        let answers = seats.iter_mut().map(|seat| seat.report(shared, presence, keys, now));
+        let answers = connections
+            .iter_mut()
+            .map(|heartbeat| heartbeat.report(shared, &presence.id, keys, now));
         let mut answers: Vec<Result<Answer, Failure>> = join_all(answers).await;
         let agreed = self.agree(&mut answers).await;
         let failed = answers.iter().filter_map(|answer| answer.as_ref().err());
@@ -186,7 +139,7 @@ impl<'a> Reporter<'a> {
     /// starts while one is down finds the secret at another. Where nobody has one, the first that answers
     /// takes ours, unless another gateway was faster; what is no secret is replaced.
     async fn agree(&mut self, answers: &mut [Result<Answer, Failure>]) -> Result<(), Failure> {
-        let Self { presence, shared, keys, seats } = self;
+        let Self { presence, shared, keys, connections } = self;
         let held = answers.iter().flatten().find_map(|answer| answer.seed.clone());
         let agreed = if let Some(seed) = held {
             seed
@@ -194,13 +147,13 @@ impl<'a> Reporter<'a> {
             let answering = answers.iter().position(Result::is_ok).ok_or(Failure::Open)?;
             let (first, second) = presence.seed();
             let ours = format!("{first:016x}{second:016x}");
-            let set = seats[answering].offer(shared, keys, &ours).await;
+            let set = connections[answering].offer(shared, keys, &ours).await;
             let set = set.inspect_err(|&failure| answers[answering] = Err(failure))?;
             let seed = if let Some(seed) = set {
                 seed
             } else {
                 // Nobody could ever agree on what is there.
-                seats[answering].overwrite(shared, keys, &ours).await?;
+                connections[answering].overwrite(shared, keys, &ours).await?;
                 ours
             };
             if let Ok(answer) = &mut answers[answering] {
@@ -209,9 +162,9 @@ impl<'a> Reporter<'a> {
             seed
         };
         presence.adopt(&agreed)?;
-        let others = seats.iter_mut().zip(&mut *answers).map(async |(seat, answer)| {
+        let others = connections.iter_mut().zip(&mut *answers).map(async |(heartbeat, answer)| {
             if answer.as_ref().is_ok_and(|a| a.seed.as_ref() != Some(&agreed))
-                && let Err(failure) = seat.overwrite(shared, keys, &agreed).await
+                && let Err(failure) = heartbeat.overwrite(shared, keys, &agreed).await
             {
                 *answer = Err(failure);
             }
@@ -222,25 +175,16 @@ impl<'a> Reporter<'a> {
 
     /// Says goodbye, so that the others need not wait to notice.
     pub(in crate::store) async fn leave(self) {
-        let Self { presence, shared, keys, seats } = self;
-        let goodbyes = seats.into_iter().filter_map(|seat| seat.connection).map(async |held| {
-            let (mut connection, command) =
-                (held.connected.connection, presence.command(&keys, 0, 0));
-            let leaving = command.exec_async(&mut connection);
-            // A farewell that does not arrive is noticed by the absence of reports.
-            let _ = time::timeout(shared.options.response_timeout, leaving).await;
-        });
+        let Self { presence, shared, keys, connections } = self;
+        let goodbyes = connections.into_iter().filter_map(|heartbeat| heartbeat.connection).map(
+            async |held| {
+                let (mut connection, command) = (held.connection, keys.report(&presence.id, 0, 0));
+                let leaving = command.exec_async(&mut connection);
+                // A farewell that does not arrive is noticed by the absence of reports.
+                let _ = time::timeout(shared.options.response_timeout, leaving).await;
+            },
+        );
         join_all(goodbyes).await;
-    }
-}
-
-impl Presence {
-    /// The command that reports, or with a lifetime of 0 says goodbye.
-    pub(super) fn command(&self, keys: &Keys, lifetime: u64, since: u64) -> redis::Cmd {
-        let mut command = redis::cmd("EVAL");
-        command.arg(script::PRESENCE).arg(2).arg(&keys.gateways).arg(&keys.resets);
-        command.arg(&self.id).arg(lifetime).arg(since);
-        command
     }
 }
 

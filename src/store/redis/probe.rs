@@ -1,5 +1,4 @@
-//! What a new connection is tried by before a worker decides over it: Redis takes a write, and knows the
-//! scripts.
+//! Whether Redis can be used over a new connection: it takes a write, and has the scripts.
 
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use tokio::time;
 
 use super::{
     Failure, RedisOptions,
-    node::{Unconnected, is_elsewhere},
+    client::{ConnectError, is_elsewhere},
     script::Scripts,
 };
 
@@ -21,7 +20,7 @@ pub(super) async fn probe(
     connection: &mut MultiplexedConnection,
     key: &str,
     options: &RedisOptions,
-) -> Result<(), Unconnected> {
+) -> Result<(), ConnectError> {
     let mut asking = redis::pipe();
     asking.ignore_errors().add_command(Scripts::exist());
     asking.cmd("SET").arg(key).arg(1).arg("PX").arg(LIFETIME);
@@ -29,7 +28,7 @@ pub(super) async fn probe(
     let (known, written) = within(options.response_timeout, asking).await?;
     match written {
         // A Cluster's node that serves other slots, or none, says so, and is well.
-        Err(error) if !is_elsewhere(&error) => return Err(Unconnected::by(&error)),
+        Err(error) if !is_elsewhere(&error) => return Err(ConnectError::by(&error)),
         _ => {}
     }
     // Who may not ask which are known is sent all.
@@ -48,10 +47,10 @@ pub(super) fn unhurried(options: &RedisOptions) -> Duration {
 async fn within<T>(
     patience: Duration,
     asking: impl Future<Output = RedisResult<T>>,
-) -> Result<T, Unconnected> {
+) -> Result<T, ConnectError> {
     match time::timeout(patience, asking).await {
         Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(error)) => Err(Unconnected::by(&error)),
+        Ok(Err(error)) => Err(ConnectError::by(&error)),
         Err(_) => Err(Failure::Timeout.into()),
     }
 }

@@ -19,6 +19,7 @@ macro_rules! with_records {
             include_str!("../../../lua/fixed_window.lua"),
             include_str!("../../../lua/token_bucket.lua"),
             include_str!("../../../lua/leaky_bucket.lua"),
+            include_str!("../../../lua/holes.lua"),
             include_str!("../../../lua/concurrency.lua"),
             include_str!("../../../lua/record.lua"),
             $(include_str!($script)),+,
@@ -36,7 +37,7 @@ const ACQUIRE: &str = with_records!("../../../lua/acquire.lua");
 const LOOK: &str = with_records!("../../../lua/look.lua");
 
 /// Corrects what requests were charged.
-const SETTLE: &str = with_records!("../../../lua/late.lua", "../../../lua/settle.lua");
+const SETTLE: &str = with_records!("../../../lua/settle.lua");
 
 /// The scripts that a worker calls.
 const TEXTS: [&str; 4] = [CHARGE, ACQUIRE, LOOK, SETTLE];
@@ -158,7 +159,6 @@ impl Scripts {
             let charged_at = match settlement.change {
                 Change::Refund { charged_at, .. } => exact(charged_at),
                 Change::Overdraw { .. } => -1,
-                Change::Late { charged_at, .. } => -2 - exact(charged_at),
             };
             ask(&mut command, settlement.limit, settlement.change.cost());
             command.arg(charged_at);

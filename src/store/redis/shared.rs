@@ -2,20 +2,22 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures_util::future::join_all;
-use redis::{Cmd, FromRedisValue, RedisError, aio::MultiplexedConnection};
-use tokio::{sync::watch, time};
+use redis::{Cmd, FromRedisValue, RedisError};
+use tokio::time;
 
 use super::{
     Failure, RedisOptions, Topology,
+    background::Background,
+    call::run,
+    client,
     cluster::Cluster,
-    node::{self, Node},
+    keys::Keys,
+    node::{Node, NodeConnection},
     place::{self, Place},
-    presence::Keys,
     probe::unhurried,
     script::{self, By, Scripts},
-    sentinel::{Sentinel, Watch},
-    worker::run,
+    sentinel::Sentinel,
+    sentinel_watch::SentinelWatch,
 };
 use crate::{
     limit::{Charge, Key, Limit, Millis, Verdict},
@@ -48,7 +50,7 @@ pub(super) struct Shard {
 pub struct ShardStatus {
     /// `host:port`, or Sentinel's name for the primary.
     pub name: Box<str>,
-    /// Whether no worker has lost it, and it answered last.
+    /// Whether neither a worker nor the last probe of it failed.
     pub is_up: bool,
 }
 
@@ -56,10 +58,11 @@ impl Shared {
     /// Reads the options; connects nothing yet.
     pub(in crate::store) fn new(options: RedisOptions) -> Result<Self, SetupError> {
         let options = Arc::new(options);
+        let background = Arc::new(Background::start()?);
         let (mut sentinel, ca) = (None, options.tls_ca.as_deref());
         let server = |url: &str| -> Result<_, SetupError> {
-            let client = node::client(url, &options.credentials, ca)?;
-            Ok(Arc::new(Node::server(client, Arc::clone(&options))))
+            let client = client::client(url, &options.credentials, ca)?;
+            Ok(Arc::new(Node::server(client, Arc::clone(&options), Arc::clone(&background))))
         };
         let none = SetupError::Url("expected at least one server");
         let servers = match &options.topology {
@@ -75,21 +78,23 @@ impl Shared {
                 Servers::Fixed(shards)
             }
             Topology::Cluster(nodes) => {
-                let first = node::client(nodes.first().ok_or(none)?, &options.credentials, ca)?;
+                let first = client::client(nodes.first().ok_or(none)?, &options.credentials, ca)?;
                 let seeds = nodes.iter().map(|url| server(url)).collect::<Result<_, _>>()?;
                 let like = first.get_connection_info().clone();
-                Servers::Cluster(Arc::new(Cluster::new(Arc::clone(&options), like, seeds)))
+                let (options, background) = (Arc::clone(&options), Arc::clone(&background));
+                Servers::Cluster(Arc::new(Cluster::new(options, like, seeds, background)))
             }
             Topology::Sentinel { master, nodes, credentials } => {
-                let clients = nodes.iter().map(|url| node::client(url, credentials, ca));
+                let clients = nodes.iter().map(|url| client::client(url, credentials, ca));
                 let clients = clients.collect::<Result<Box<[_]>, _>>()?;
                 let secure = nodes.first().ok_or(none)?.starts_with("rediss://");
                 let like = if secure { "rediss://sentinel" } else { "redis://sentinel" };
-                let primary = node::client(like, &options.credentials, ca)?;
+                let primary = client::client(like, &options.credentials, ca)?;
                 let primary = primary.get_connection_info().clone();
                 let watched = Arc::new(Sentinel::new(master.clone(), clients, primary));
                 sentinel = Some(Arc::clone(&watched));
-                let primary = Arc::new(Node::watched(watched, Arc::clone(&options)));
+                let (options, background) = (Arc::clone(&options), Arc::clone(&background));
+                let primary = Arc::new(Node::watched(watched, options, background));
                 Servers::Fixed([Shard { primary, replicas: Box::default() }].into())
             }
         };
@@ -157,18 +162,6 @@ impl Shared {
         }
     }
 
-    /// Tries the servers that are said to be down and that no worker looks for: somebody else could not
-    /// connect, or a connection of somebody else failed. To be called once a second.
-    pub(in crate::store) async fn revive(&self) {
-        let down = self.nodes().into_iter().filter(|node| node.gate.is_down());
-        let tried = down.map(async |node| match node.gate.follow(false).await {
-            Ok(pass) => node.connect(pass).await.map(drop),
-            Err(failure) => Err(failure),
-        });
-        // A node that is still down is asked again.
-        join_all(tried).await;
-    }
-
     /// Each server, and how it stands.
     pub(in crate::store) fn shards(&self) -> Vec<ShardStatus> {
         let status = |node: Arc<Node>| ShardStatus { name: node.name.clone(), is_up: node.is_up() };
@@ -180,17 +173,17 @@ impl Shared {
         self.nodes().iter().map(|node| node.lost()).max().unwrap_or(0)
     }
 
-    /// Whoever asks the sentinels once a second.
-    pub(in crate::store) fn watch(&self) -> Option<Watch> {
+    /// What asks the sentinels once a second.
+    pub(in crate::store) fn watch(&self) -> Option<SentinelWatch> {
         let (Some(sentinel), Servers::Fixed(shards)) = (&self.sentinel, &self.servers) else {
             return None;
         };
         let shard = shards.first()?;
-        Some(Watch::new(Arc::clone(sentinel), Arc::clone(&shard.primary)))
+        Some(SentinelWatch::new(Arc::clone(sentinel), Arc::clone(&shard.primary)))
     }
 
     /// Asks the sentinels once.
-    pub(in crate::store) async fn look_out(&self, watch: &mut Watch) {
+    pub(in crate::store) async fn look_out(&self, watch: &mut SentinelWatch) {
         watch.look(&self.options).await;
     }
 
@@ -288,20 +281,7 @@ impl Shared {
 /// No answer, and what the server said instead.
 struct Unanswered(Failure, Option<RedisError>);
 
-/// A connection of somebody without a breaker.
-pub(crate) struct Reached {
-    pub(crate) connection: MultiplexedConnection,
-    revocations: watch::Receiver<u64>,
-}
-
-impl Reached {
-    /// Whether it leads to a server that is the primary no more.
-    pub(crate) fn is_revoked(&self) -> bool {
-        self.revocations.has_changed().unwrap_or(true)
-    }
-}
-
-/// Opens connections to the shared store, for whoever needs one of their own.
+/// Opens connections to the shared store beside those of the workers.
 #[derive(Clone)]
 pub struct Connector {
     shared: Arc<Shared>,
@@ -317,18 +297,11 @@ impl Connector {
         &self.shared.options.namespace
     }
 
-    /// Connects to the server that has the keys with this hash tag, within the connect timeout. While
-    /// workers look for a server that is down, waits for what the next of them finds: a second or so.
-    pub(crate) async fn connect(&self, tag: &str) -> Result<Reached, Failure> {
+    /// Connects to the server that has the keys with this hash tag, within the connect timeout, even if it
+    /// only reads. Where the server cannot be reached, waits for its next probe: a second or so.
+    pub(crate) async fn connect(&self, tag: &str) -> Result<NodeConnection, Failure> {
         let node = self.shared.node_of_tag(tag).await?;
-        let revocations = node.revocations();
-        let reached = match node.gate.follow(true).await {
-            // What is read there is of use even if nothing can be written.
-            Ok(pass) => node.reach(pass).await,
-            Err(failure) => Err(failure),
-        };
-        let connection = reached.inspect_err(|_| self.shared.misled())?;
-        Ok(Reached { connection, revocations })
+        node.reach().await.inspect_err(|_| self.shared.misled())
     }
 
     /// What kind of failure an error is. Where the server has the keys no more, or cannot write them, it

@@ -1,24 +1,29 @@
 //! One worker's way to the shared store: a connection and a breaker for each server.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use arc_swap::ArcSwap;
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use redis::{Cmd, FromRedisValue, RedisError, aio::MultiplexedConnection};
+use redis::{Cmd, RedisError};
 use tokio::task::AbortHandle;
 
 use super::{
     Failure, Shared,
+    breaker::{BreakerConnection, Live},
+    call::{is_forgotten, once},
+    client::is_elsewhere,
     cluster::{Cluster, SlotMap},
-    link::{Link, Live},
-    node::is_elsewhere,
     place::Place,
     script::{self, By},
     shared::Servers,
 };
 use crate::{
-    clock::Clock,
-    limit::{Charge, Fetch, Grant, Key, Millis, Settlement, Verdict},
+    clock::{self, Clock},
+    limit::{Charge, Fetch, Grant, Key, Limit, Millis, Settlement, Verdict},
 };
 
 /// One worker's way to Redis.
@@ -40,13 +45,43 @@ struct Links {
 struct View {
     /// The map that the connections are in the order of; none without a Cluster.
     map: Option<Arc<SlotMap>>,
-    links: Box<[Arc<Link>]>,
+    links: Box<[Arc<BreakerConnection>]>,
 }
 
-/// Whom a call asked last.
+/// What a call has sent last.
 struct Asked {
-    link: Arc<Link>,
+    link: Arc<BreakerConnection>,
     live: Live,
+    /// The reply, until it has come.
+    reply: Option<Reply>,
+}
+
+/// A reply on its way.
+type Reply = BoxFuture<'static, Result<Vec<i64>, RedisError>>;
+
+/// No decision.
+pub(in crate::store) struct Unanswered {
+    pub(in crate::store) failure: Failure,
+    /// The reply, where it may still come.
+    pub(in crate::store) late: Option<LateReply>,
+}
+
+/// The reply of a call that was given up: its connection lives until it comes.
+pub(in crate::store) struct LateReply(Reply);
+
+impl LateReply {
+    /// The verdict, if it comes and is one.
+    pub(in crate::store) async fn verdict<'a>(
+        self,
+        limits: impl ExactSizeIterator<Item = &'a Limit>,
+    ) -> Option<Verdict> {
+        script::verdict(limits, &self.0.await.ok()?)
+    }
+
+    /// What a fetch was granted, and the server's time of it, if that comes.
+    pub(in crate::store) async fn granted(self, fetch: &Fetch<'_>) -> Option<(Grant, Millis)> {
+        script::granted(fetch, &self.0.await.ok()?)
+    }
 }
 
 /// Why a call gave nothing.
@@ -77,7 +112,10 @@ impl Worker {
             Servers::Fixed(shards) => (None, shards.iter().map(|shard| &shard.primary).collect()),
             Servers::Cluster(cluster) => (Some(Arc::clone(cluster)), Vec::new()),
         };
-        let links = nodes.into_iter().map(|node| Arc::new(Link::new(Arc::clone(node)))).collect();
+        let links = nodes
+            .into_iter()
+            .map(|node| Arc::new(BreakerConnection::new(Arc::clone(node))))
+            .collect();
         let view = View { map: None, links };
         let links = Links { cluster, now: ArcSwap::from_pointee(view), replacing: Mutex::new(()) };
         let links = Arc::new(links);
@@ -104,15 +142,16 @@ impl Worker {
     }
 
     /// One script call for all charges, whose keys must live at `place`. Waits no longer than the
-    /// response timeout, whatever happens; with an open breaker, not at all.
+    /// response timeout, nor beyond `until`, whatever happens; with an open breaker, not at all.
     pub(in crate::store) async fn charge(
         &self,
         place: Place,
         charges: &[Charge<'_>],
-    ) -> Result<Verdict, Failure> {
+        until: Option<Instant>,
+    ) -> Result<Verdict, Unanswered> {
         let command = |by, now| self.shared.scripts.charge(by, charges, now);
         let limits = || charges.iter().map(|charge| charge.limit);
-        self.call(place, command, |reply| script::verdict(limits(), reply)).await
+        self.call(place, command, |reply| script::verdict(limits(), reply), until).await
     }
 
     /// One script call that takes tokens ahead, under the same rules; tells the time, too, by the server's
@@ -121,9 +160,9 @@ impl Worker {
         &self,
         place: Place,
         fetch: &Fetch<'_>,
-    ) -> Result<(Grant, Millis), Failure> {
+    ) -> Result<(Grant, Millis), Unanswered> {
         let command = |by, now| self.shared.scripts.acquire(by, fetch, now);
-        self.call(place, command, |reply| script::granted(fetch, reply)).await
+        self.call(place, command, |reply| script::granted(fetch, reply), None).await
     }
 
     /// One script call that charges nothing, under the same rules.
@@ -134,7 +173,8 @@ impl Worker {
     ) -> Result<Verdict, Failure> {
         let command = |by, now| self.shared.scripts.look(by, charges, now);
         let limits = || charges.iter().map(|charge| charge.limit);
-        self.call(place, command, |reply| script::verdict(limits(), reply)).await
+        let looked = self.call(place, command, |reply| script::verdict(limits(), reply), None);
+        looked.await.map_err(|unanswered| unanswered.failure)
     }
 
     /// One script call for all corrections, under the same rules. One that gave no answer may have been
@@ -146,7 +186,8 @@ impl Worker {
     ) -> Result<Verdict, Failure> {
         let command = |by, now| self.shared.scripts.settle(by, settlements, now);
         let limits = || settlements.iter().map(|settlement| settlement.limit);
-        self.call(place, command, |reply| script::verdict(limits(), reply)).await
+        let settled = self.call(place, command, |reply| script::verdict(limits(), reply), None);
+        settled.await.map_err(|unanswered| unanswered.failure)
     }
 
     /// One call of a script on records at `place`: `command` makes it for a time to decide at (0: the
@@ -157,27 +198,30 @@ impl Worker {
         place: Place,
         command: impl Fn(By, Millis) -> Cmd,
         read: impl FnOnce(&[i64]) -> Option<T>,
-    ) -> Result<T, Failure> {
+        until: Option<Instant>,
+    ) -> Result<T, Unanswered> {
         let link = self.links.to(place);
         if link.as_ref().is_some_and(|link| link.is_open()) {
             self.links.failed();
-            return Err(Failure::Open);
+            return Err(Unanswered { failure: Failure::Open, late: None });
         }
         let now = self.clock.manual_now().unwrap_or(0);
         let mut asked = None;
         let asking = self.ask(place, link, |by| command(by, now), &mut asked);
-        let asking = tokio::time::timeout(self.shared.options.response_timeout, asking);
-        let waited = asking.await;
+        let over = clock::instant() + self.shared.options.response_timeout;
+        let over = until.map_or(over, |until| until.min(over));
+        let waited = tokio::time::timeout_at(over.into(), asking).await;
         // Without a connection nothing was sent: nobody asked.
         let late = if asked.is_some() { Failure::Timeout } else { Failure::Open };
         let outcome = waited.unwrap_or(Err(late.into()));
         let outcome = outcome.and_then(|reply| read(&reply).ok_or(Failure::Reply.into()));
         outcome.map_err(|Miss { failure, trips }| {
-            if let Some(Asked { link, live }) = asked.as_ref().filter(|_| trips) {
+            if let Some(Asked { link, live, .. }) = asked.as_ref().filter(|_| trips) {
                 link.trip(live, failure);
             }
             self.links.failed();
-            failure
+            let late = asked.and_then(|asked| asked.reply).map(LateReply);
+            Unanswered { failure, late }
         })
     }
 
@@ -185,7 +229,7 @@ impl Worker {
     async fn ask(
         &self,
         place: Place,
-        link: Option<Arc<Link>>,
+        link: Option<Arc<BreakerConnection>>,
         command: impl Fn(By) -> Cmd,
         asked: &mut Option<Asked>,
     ) -> Result<Vec<i64>, Miss> {
@@ -194,19 +238,43 @@ impl Worker {
             None => self.links.find(place).await?,
         };
         let live = link.live().await?;
-        let Asked { link, live } = asked.insert(Asked { link, live });
-        let error = match run::<Vec<i64>>(&mut live.connection, &command, false).await {
+        let first = asked.insert(Asked { link, live, reply: None });
+        let error = match first.run(&command, false).await {
             Ok(reply) => return Ok(reply),
             Err(error) => error,
         };
         // It said that it did not execute the call.
-        let redirected = self.links.redirected(&error, link);
+        let redirected = self.links.redirected(&error, &first.link);
         let Some((link, asking)) = redirected else { return Err(error.into()) };
         // Whatever becomes of the call now is no fault of the first.
         *asked = None;
         let live = link.live().await?;
-        let Asked { live, .. } = asked.insert(Asked { link, live });
-        Ok(run(&mut live.connection, &command, asking).await?)
+        let second = asked.insert(Asked { link, live, reply: None });
+        Ok(second.run(&command, asking).await?)
+    }
+}
+
+impl Asked {
+    /// As [`run`]; whoever stops waiting finds the reply that is still to come in `self`.
+    async fn run(
+        &mut self,
+        command: impl Fn(By) -> Cmd,
+        asking: bool,
+    ) -> Result<Vec<i64>, RedisError> {
+        let answer = self.once(command(By::Name), asking).await;
+        if answer.as_ref().is_err_and(is_forgotten) {
+            return self.once(command(By::Text), asking).await;
+        }
+        answer
+    }
+
+    async fn once(&mut self, command: Cmd, asking: bool) -> Result<Vec<i64>, RedisError> {
+        let mut connection = self.live.connection.clone();
+        let sent = async move { once(&mut connection, &command, asking).await };
+        let reply: &mut Reply = self.reply.insert(Box::pin(sent));
+        let answer = reply.await;
+        self.reply = None;
+        answer
     }
 }
 
@@ -220,7 +288,7 @@ impl Drop for Worker {
 
 impl Links {
     /// The connection for a place, where one is known.
-    fn to(&self, place: Place) -> Option<Arc<Link>> {
+    fn to(&self, place: Place) -> Option<Arc<BreakerConnection>> {
         let view = self.now.load();
         let Some(map) = &view.map else {
             return view.links.get(usize::from(place.0)).cloned();
@@ -235,7 +303,7 @@ impl Links {
     }
 
     /// The connection for a place that none was known for: waits for the Cluster's first map.
-    async fn find(&self, place: Place) -> Result<Arc<Link>, Failure> {
+    async fn find(&self, place: Place) -> Result<Arc<BreakerConnection>, Failure> {
         let cluster = self.cluster.as_ref().ok_or(Failure::Open)?;
         cluster.read_once().await;
         self.replace(cluster);
@@ -243,12 +311,16 @@ impl Links {
     }
 
     /// Follows a Cluster's word that another node has the place; whether to say that it was sent there.
-    fn redirected(&self, error: &RedisError, asked: &Link) -> Option<(Arc<Link>, bool)> {
+    fn redirected(
+        &self,
+        error: &RedisError,
+        asked: &BreakerConnection,
+    ) -> Option<(Arc<BreakerConnection>, bool)> {
         let cluster = self.cluster.as_ref()?;
         let (node, asking) = cluster.redirect(error, asked.node())?;
         let view = self.replace(cluster);
         let known = view.links.iter().find(|link| link.node().name == node.name);
-        Some((known.map_or_else(|| Arc::new(Link::new(node)), Arc::clone), asking))
+        Some((known.map_or_else(|| Arc::new(BreakerConnection::new(node)), Arc::clone), asking))
     }
 
     /// Connections for the map of now: those that are there stay.
@@ -261,7 +333,7 @@ impl Links {
         }
         let links = map.nodes.iter().map(|node| {
             let known = view.links.iter().find(|link| Arc::ptr_eq(link.node(), node));
-            known.map_or_else(|| Arc::new(Link::new(Arc::clone(node))), Arc::clone)
+            known.map_or_else(|| Arc::new(BreakerConnection::new(Arc::clone(node))), Arc::clone)
         });
         let links = links.collect();
         let view = Arc::new(View { map: Some(map), links });
@@ -289,32 +361,4 @@ async fn follow(links: Arc<Links>, cluster: Arc<Cluster>) {
             return;
         }
     }
-}
-
-/// Runs a script; `asking` says first that a Cluster's other node sent it here.
-pub(super) async fn run<T: FromRedisValue>(
-    connection: &mut MultiplexedConnection,
-    command: impl Fn(By) -> Cmd,
-    asking: bool,
-) -> Result<T, RedisError> {
-    let answer: Result<T, _> = once(connection, &command(By::Name), asking).await;
-    if answer.as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT")) {
-        // Redis forgot the script, so it ran nothing: asking again cannot charge twice.
-        return once(connection, &command(By::Text), asking).await;
-    }
-    answer
-}
-
-async fn once<T: FromRedisValue>(
-    connection: &mut MultiplexedConnection,
-    command: &Cmd,
-    asking: bool,
-) -> Result<T, RedisError> {
-    if !asking {
-        return command.query_async(connection).await;
-    }
-    let mut both = redis::pipe();
-    both.cmd("ASKING").ignore().add_command(command.clone());
-    let (reply,) = both.query_async(connection).await?;
-    Ok(reply)
 }

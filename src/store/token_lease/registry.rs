@@ -304,31 +304,8 @@ impl<W: Waiter> LeaseRegistry<W> {
         self.shards.iter().all(|shard| shard.lock().leases.is_empty())
     }
 
-    /// Takes back what was certainly not sent to the store, so that it is given back later; lost where no
-    /// lease can be had for it.
-    pub fn keep(&self, unsent: &GiveBack, ticks: u64) {
-        let GiveBack { limit, key, back } = unsent;
-        let kept = self.with(limit, *key, ticks, |lease, numbers| {
-            let tokens = u64::from(back.tokens);
-            numbers.given_back -= tokens;
-            if !lease.set_aside(*back) {
-                numbers.forgotten += tokens;
-            }
-        });
-        if kept.is_none() {
-            self.lose(unsent);
-        }
-    }
-
-    /// Counts a give-back that did not arrive, so that its tokens are lost.
-    pub fn lose(&self, GiveBack { limit, key, back }: &GiveBack) {
-        let numbers = &mut self.shard(record(limit, *key)).lock().numbers;
-        numbers.given_back -= u64::from(back.tokens);
-        numbers.lost += u64::from(back.tokens);
-    }
-
     /// Counts tokens that were taken here, and can neither be spent nor given back.
-    pub fn lose_taken(&self, limit: &Limit, key: Key, cost: u32) {
+    pub fn lose(&self, limit: &Limit, key: Key, cost: u32) {
         self.shard(record(limit, key)).lock().numbers.lost += u64::from(cost);
     }
 

@@ -274,11 +274,8 @@ impl World {
     }
 
     fn refund(&mut self, gateway: usize, out: Vec<GiveBack>) {
-        for give_back in out {
-            let GiveBack { key, back, .. } = give_back;
+        for GiveBack { key, back, .. } in out {
             if self.dice.one_in(self.plan.failures) {
-                self.gateways[gateway].leases.lose(&give_back);
-                self.gateways[gateway].unknown += u64::from(back.tokens);
                 continue;
             }
             let (key, delay) = (key.0 as usize, self.delay());

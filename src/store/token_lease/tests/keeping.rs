@@ -62,24 +62,6 @@ fn what_can_be_spent_is_told_until_its_sub_window_ends() {
 }
 
 #[test]
-fn what_was_not_told_is_kept_to_be_told() {
-    let (registry, limit) = (registry(), limit(Reserve::Tokens(10)));
-    stock(&registry, &limit, KEY, 5);
-    let mut out = Vec::new();
-    registry.sweep(100, |_| true, &mut out);
-    registry.sweep(100 + IDLE, |_| true, &mut out);
-    let [back] = &out[..] else { panic!("{out:?}") };
-    assert_eq!((registry.numbers().outstanding, registry.numbers().given_back), (0, 5));
-    registry.keep(back, 101);
-    assert_eq!((registry.numbers().outstanding, registry.numbers().given_back), (5, 0));
-    assert_eq!(swept(&registry, 101 + IDLE), [(5, START + 999)]);
-    registry.drain(&mut Vec::new());
-    registry.keep(back, 101);
-    let numbers = registry.numbers();
-    assert_eq!((numbers.outstanding, numbers.given_back, numbers.lost), (0, 0, 5));
-}
-
-#[test]
 fn a_lease_that_is_not_used_is_removed() {
     let (registry, limit) = (registry(), limit(Reserve::Tokens(10)));
     let lease = stock(&registry, &limit, KEY, 5);
@@ -240,15 +222,4 @@ fn a_token_of_the_last_sub_window_does_not_come_back_into_the_next() {
     assert_eq!((told.end, told.remaining), (START + 2_000, 50));
     assert!(lease.take(1, 1_998).is_some());
     assert_eq!(lease.take(1, 1_999), None);
-}
-
-#[test]
-fn a_refund_that_did_not_arrive_is_lost() {
-    let (registry, limit) = (registry(), limit(Reserve::Tokens(10)));
-    stock(&registry, &limit, KEY, 5);
-    let mut out = Vec::new();
-    registry.drain(&mut out);
-    registry.lose(&out[0]);
-    let numbers = registry.numbers();
-    assert_eq!((numbers.given_back, numbers.lost), (0, 5));
 }

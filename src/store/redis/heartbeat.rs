@@ -1,4 +1,4 @@
-//! Where a gateway reports that it is alive: one server, and what that answers.
+//! The connection over which a gateway reports to one server that it is alive.
 
 use std::{
     sync::Arc,
@@ -6,30 +6,23 @@ use std::{
 };
 
 use redis::{Pipeline, RedisResult, Value};
-use tokio::{sync::watch, time};
+use tokio::time;
 
 use super::{
     Failure, Shared,
-    node::{Connected, Node, is_elsewhere},
-    presence::{Deleted, Keys, LIFETIME, NOTE_LIFETIME, Presence, SEED_LIFETIME},
+    keys::{Keys, LIFETIME, NOTE_LIFETIME, SEED_LIFETIME},
+    node::{Node, NodeConnection},
 };
 
-/// One server's.
-pub(super) struct Seat {
-    /// None of a Cluster: it is looked for each time.
+/// Reports to one server.
+pub(super) struct HeartbeatConnection {
+    /// `None` of a Cluster: the node is looked up for each connection.
     node: Option<Arc<Node>>,
-    pub(super) connection: Option<Held>,
+    pub(super) connection: Option<NodeConnection>,
     /// When the last report was made, by the server's clock (ms).
     told_at: u64,
     /// Without a failure.
     run: Run,
-}
-
-/// A seat's connection.
-pub(super) struct Held {
-    node: Arc<Node>,
-    pub(super) connected: Connected,
-    revocations: watch::Receiver<u64>,
 }
 
 /// Reports that follow each other, since the last that failed.
@@ -45,7 +38,16 @@ impl Run {
     }
 }
 
-/// What one seat answers.
+/// The records that the operator has deleted since the last report.
+#[derive(Debug, Default, Eq, PartialEq)]
+pub(in crate::store) struct Deleted {
+    pub(in crate::store) records: Vec<u128>,
+    /// Some may be missing: the last report is older than notes are kept, or the server's clock was set
+    /// back behind it.
+    pub(in crate::store) more: bool,
+}
+
+/// What one server answers.
 pub(super) struct Answer {
     /// None, too, where what is there is no secret.
     pub(super) seed: Option<String>,
@@ -79,8 +81,8 @@ fn untyped(answer: RedisResult<Value>) -> RedisResult<Value> {
     }
 }
 
-impl Seat {
-    pub(super) fn at(node: Option<Arc<Node>>) -> Self {
+impl HeartbeatConnection {
+    pub(super) fn to(node: Option<Arc<Node>>) -> Self {
         Self { node, connection: None, told_at: 0, run: Run::default() }
     }
 
@@ -88,11 +90,11 @@ impl Seat {
     pub(super) async fn report(
         &mut self,
         shared: &Shared,
-        presence: &Presence,
+        gateway: &str,
         keys: &Keys,
         now: Instant,
     ) -> Result<Answer, Failure> {
-        let answer = self.try_report(shared, presence, keys).await;
+        let answer = self.try_report(shared, gateway, keys).await;
         let is_whole = self.run.extend(answer.is_ok(), now);
         let (seed, gateways, deleted) = answer?;
         Ok(Answer { seed, gateways: Count { gateways, is_whole }, deleted })
@@ -101,13 +103,13 @@ impl Seat {
     async fn try_report(
         &mut self,
         shared: &Shared,
-        presence: &Presence,
+        gateway: &str,
         keys: &Keys,
     ) -> Result<(Option<String>, u32, Deleted), Failure> {
         let mut pipe = redis::pipe();
         pipe.cmd("GET").arg(&keys.seed);
         pipe.cmd("EXPIRE").arg(&keys.seed).arg(SEED_LIFETIME);
-        pipe.add_command(presence.command(keys, LIFETIME, self.told_at));
+        pipe.add_command(keys.report(gateway, LIFETIME, self.told_at));
         let [seed, _, report] = self.ask(shared, keys, pipe).await?;
         let report = redis::from_redis_value(report).map_err(|_| Failure::Reply)?;
         let (gateways, now, deleted): (u32, u64, Vec<String>) = report;
@@ -150,42 +152,32 @@ impl Seat {
         keys: &Keys,
         mut pipe: Pipeline,
     ) -> Result<[Value; N], Failure> {
-        // Not to a server that is the primary no more.
-        let is_led = |held: &Held| held.revocations.has_changed().is_ok_and(|is_old| !is_old);
-        let held = match self.connection.take().filter(is_led) {
+        let held = match self.connection.take().filter(|held| !held.is_stale()) {
             Some(held) => held,
             None => self.connect(shared, keys).await?,
         };
-        let connection = &mut self.connection.insert(held).connected.connection;
+        let connection = &mut self.connection.insert(held).connection;
         let asking = async {
             let answers: Vec<_> = pipe.ignore_errors().query_async(connection).await?;
             answers.into_iter().map(untyped).collect::<RedisResult<Vec<Value>>>()
         };
         let asked = time::timeout(shared.options.response_timeout, asking);
-        let (failure, is_misled) = match asked.await {
+        let failure = match asked.await {
             Ok(Ok(answers)) => return answers.try_into().map_err(|_| Failure::Reply),
-            Ok(Err(error)) => (Failure::of(&error), is_elsewhere(&error)),
-            Err(_) => (Failure::Timeout, false),
+            Ok(Err(error)) => Failure::of(&error),
+            Err(_) => Failure::Timeout,
         };
         shared.misled();
-        if let Some(held) = self.connection.take().filter(|_| !is_misled) {
-            held.node.gate.fall(held.connected.epoch, failure);
-        }
+        self.connection = None;
         Err(failure)
     }
 
-    async fn connect(&self, shared: &Shared, keys: &Keys) -> Result<Held, Failure> {
+    async fn connect(&self, shared: &Shared, keys: &Keys) -> Result<NodeConnection, Failure> {
         let node = match &self.node {
             Some(node) => Arc::clone(node),
             None => shared.node_of_tag(&keys.tag).await?,
         };
-        let revocations = node.revocations();
-        let connected = match node.gate.follow(false).await {
-            Ok(pass) => node.connect(pass).await,
-            Err(failure) => Err(failure),
-        };
-        let connected = connected.inspect_err(|_| shared.misled())?;
-        Ok(Held { node, connected, revocations })
+        node.connect().await.inspect_err(|_| shared.misled())
     }
 }
 

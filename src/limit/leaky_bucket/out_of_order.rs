@@ -1,0 +1,155 @@
+//! Slots that are given back in any order, by many gateways.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::limit::{Algorithm, Change, State};
+
+const NOW: Millis = 1_700_000_000_000;
+
+/// Four a second; the last may wait for two seconds.
+const FOUR: Quota =
+    Quota { limit: 4, window: 1_000, resolution: 1, max_wait: 2_000, strict: false };
+
+fn fresh() -> State {
+    State::fresh(Algorithm::LeakyBucket)
+}
+
+fn give_back(state: &mut State, quota: &Quota, now: Millis, slot: Millis, cost: u32) -> Decision {
+    state.settle(quota, now, Change::Refund { charged_at: slot, cost })
+}
+
+/// What happens next: so many ms later a request of this cost comes, or one of those that have slots
+/// gives them back.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Ask(u32),
+    GiveBack(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
+    let later = prop_oneof![6 => Just(0_u64), 3 => 0_u64..40, 1 => 0_u64..2_000];
+    let cost = prop_oneof![3 => Just(1_u32), 1 => 1_u32..5];
+    let step = prop_oneof![
+        3 => cost.prop_map(Step::Ask),
+        2 => any::<usize>().prop_map(Step::GiveBack),
+    ];
+    prop::collection::vec((later, step), 1..150)
+}
+
+fn quotas() -> impl Strategy<Value = Quota> {
+    (1_u32..2_000, 1_u64..5_000, 0_u32..20_000).prop_map(|(limit, window, max_wait)| Quota {
+        limit,
+        window,
+        max_wait,
+        ..FOUR
+    })
+}
+
+/// Slots that somebody has: when they begin (ms, rounded up), and how many.
+type Taken = Vec<(Millis, u32)>;
+
+/// Whether any so many slots take their time; each is told in whole ms, rounded up.
+fn are_apart(taken: &Taken, quota: &Quota) -> bool {
+    let mut taken = taken.clone();
+    taken.sort_unstable();
+    taken.iter().enumerate().all(|(first, &(from, _))| {
+        let mut slots = 0;
+        taken[first..].windows(2).all(|pair| {
+            slots += u64::from(pair[0].1);
+            (pair[1].0 - from + 1) * u64::from(quota.limit) > slots * quota.window
+        })
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    #[test]
+    fn no_two_have_one_slot_and_what_all_gave_back_is_free(
+        quota in quotas(), steps in steps(), order in any::<u64>()
+    ) {
+        let (mut state, mut now) = (fresh(), NOW);
+        // Those that may still give their slots back, and those that were released.
+        let (mut taken, mut released) = (Taken::new(), Taken::new());
+        for (later, step) in steps {
+            now += later;
+            // What has begun is its request's, which ends some day and gives nothing back.
+            let (begun, waiting) = taken.into_iter().partition(|&(slot, _)| slot <= now);
+            taken = waiting;
+            released.append(&mut { begun });
+            match step {
+                // Which of the slots of one ms it is, a time in ms cannot tell.
+                Step::Ask(cost) if cost == 1 || quota.window >= quota.limit.into() => {
+                    let asked = state.clone().decide(&quota, now, cost);
+                    let decision = state.admit(&quota, now, cost);
+                    prop_assert_eq!(asked.admitted, decision.admitted);
+                    if decision.admitted {
+                        prop_assert_eq!(asked.wait, decision.wait);
+                        let last = u64::from(cost - 1) * quota.window / u64::from(quota.limit);
+                        prop_assert!(decision.wait + last <= u64::from(quota.max_wait));
+                        taken.push((now + decision.wait, cost));
+                    } else if let Some(retry_at) = decision.retry_at {
+                        let later = state.clone().decide(&quota, retry_at, cost);
+                        prop_assert!(later.admitted, "refused at {retry_at}");
+                    }
+                    prop_assert_eq!(decision.limit, decision.used + decision.remaining);
+                }
+                Step::GiveBack(at) if !taken.is_empty() && taken.len() <= 64 => {
+                    let (slot, cost) = taken.swap_remove(at % taken.len());
+                    let before = state.decide(&quota, now, 0).used;
+                    let after = give_back(&mut state, &quota, now, slot, cost);
+                    // A free slot that is under way counts until all after it are free.
+                    let left = before - u64::from(cost);
+                    prop_assert!(after.used == left || after.used + 1 == left);
+                }
+                _ => {}
+            }
+        }
+        let all: Taken = released.iter().chain(&taken).copied().collect();
+        prop_assert!(are_apart(&all, &quota), "{all:?}");
+        if taken.len() > 64 {
+            return Ok(());
+        }
+        // All that wait go away, in some order; then time passes until nothing that was released counts.
+        let mut order = order;
+        while !taken.is_empty() {
+            order = order.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let (slot, cost) = taken.swap_remove((order >> 33) as usize % taken.len());
+            give_back(&mut state, &quota, now, slot, cost);
+        }
+        let slot = quota.window.div_ceil(quota.limit.into());
+        let over = released.iter().map(|&(from, cost)| from + slot * u64::from(cost)).max();
+        let now = now.max(over.unwrap_or(0));
+        let decision = state.decide(&quota, now, 1);
+        prop_assert_eq!((decision.used, decision.wait), (0, 0));
+    }
+}
+
+#[test]
+fn a_slot_between_others_is_the_next_ones() {
+    let mut state = fresh();
+    let waits: Vec<_> = (0..6).map(|_| state.admit(&FOUR, NOW, 1).wait).collect();
+    assert_eq!(waits, [0, 250, 500, 750, 1_000, 1_250]);
+    assert_eq!(give_back(&mut state, &FOUR, NOW + 10, NOW + 500, 1).used, 5);
+    assert_eq!(give_back(&mut state, &FOUR, NOW + 10, NOW + 250, 1).used, 4);
+    assert_eq!(give_back(&mut state, &FOUR, NOW + 10, NOW + 250, 1).used, 4, "once");
+    assert_eq!(give_back(&mut state, &FOUR, NOW + 10, NOW + 600, 1).used, 4, "there is none");
+    // Both in a row, as far as they fit; then the one that is left, then those after all.
+    assert_eq!(state.clone().admit(&FOUR, NOW + 20, 3).wait, 1_480);
+    assert_eq!(state.clone().admit(&FOUR, NOW + 20, 2).wait, 230);
+    assert_eq!(state.admit(&FOUR, NOW + 20, 1).wait, 230);
+    assert_eq!(state.admit(&FOUR, NOW + 20, 1).wait, 480);
+    assert_eq!(state.admit(&FOUR, NOW + 20, 1).wait, 1_480);
+}
+
+#[test]
+fn a_free_slot_that_has_passed_is_nobodys() {
+    let mut state = fresh();
+    for _ in 0..4 {
+        state.admit(&FOUR, NOW, 1);
+    }
+    assert_eq!(give_back(&mut state, &FOUR, NOW + 10, NOW + 250, 1).remaining, 6);
+    let decision = state.admit(&FOUR, NOW + 251, 1);
+    assert_eq!(decision.wait, 749);
+}

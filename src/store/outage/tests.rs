@@ -1,0 +1,216 @@
+//! What the ledger charges, and how much it holds.
+
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::limit::{Millis, OnFailure, Quota, Reserve, State};
+
+/// The store's time at tick 0.
+const NOW: Millis = 1_700_000_000_000;
+
+fn limit(algorithm: Algorithm) -> Limit {
+    let resolution = if algorithm == Algorithm::SlidingWindow { 6 } else { 1 };
+    Limit {
+        name: "lost".into(),
+        fingerprint: 7,
+        algorithm,
+        quota: Quota::new(100, 6_000, resolution),
+        cost: 1,
+        on_failure: OnFailure::Local,
+        reserve: Reserve::Off,
+        enforce: true,
+        index: 0,
+    }
+}
+
+fn charged(ledger: &OutageLedger, limit: &Limit, key: u128, cost: u32, ticks: u64) {
+    OutageRecorder { ledger, ticks }.charged(&Charge { limit, key: Key(key), cost });
+}
+
+/// The `n`-th of a row of keys that are as random as hashed ones.
+fn spread(n: u64) -> u128 {
+    u128::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)
+}
+
+fn taken(ledger: &OutageLedger, ticks: u64) -> Vec<(u128, u32)> {
+    let mut all = Vec::new();
+    ledger.take(ticks, |_| true, |sum| all.push((sum.key.0, sum.cost)));
+    all.sort_unstable();
+    all
+}
+
+#[test]
+fn charges_of_a_record_are_one_sum_that_is_taken_once() {
+    let (ledger, of) = (OutageLedger::default(), limit(Algorithm::SlidingLog));
+    for (ticks, cost) in [(1_500, 2), (2_200, 3), (6_300, 4), (7_600, 5)] {
+        charged(&ledger, &of, 1, cost, ticks);
+    }
+    charged(&ledger, &of, 2, 9, 1_000);
+    assert_eq!(ledger.len(), 2);
+    assert_eq!(taken(&ledger, 7_700), [(1, 14), (2, 9)]);
+    assert_eq!((ledger.len(), taken(&ledger, 7_700)), (0, vec![]));
+}
+
+#[test]
+fn a_sum_is_never_above_the_quota() {
+    let (ledger, of) = (OutageLedger::default(), limit(Algorithm::TokenBucket));
+    for ticks in 0..3_000 {
+        charged(&ledger, &of, 1, 1, ticks);
+    }
+    charged(&ledger, &of, 2, u32::MAX, 2_000);
+    charged(&ledger, &of, 2, u32::MAX, 2_000);
+    assert_eq!(taken(&ledger, 3_000), [(1, 100), (2, 100)]);
+}
+
+#[test]
+fn of_a_long_outage_two_windows_count() {
+    let (ledger, of) = (OutageLedger::default(), limit(Algorithm::FixedWindow));
+    for second in 0..=60 {
+        charged(&ledger, &of, 1, 1, second * 1_000);
+    }
+    assert_eq!(taken(&ledger, 60_000), [(1, 7)]);
+}
+
+#[test]
+fn what_was_given_back_here_is_taken_off() {
+    let (ledger, of) = (OutageLedger::default(), limit(Algorithm::SlidingWindow));
+    charged(&ledger, &of, 1, 5, 1_000);
+    charged(&ledger, &of, 1, 5, 8_500);
+    let recorder = OutageRecorder { ledger: &ledger, ticks: 9_000 };
+    let settle = |key, change| recorder.settled(&Settlement { limit: &of, key: Key(key), change });
+    settle(1, Change::Refund { charged_at: NOW, cost: 7 });
+    settle(1, Change::Overdraw { cost: 1 });
+    settle(2, Change::Refund { charged_at: NOW, cost: 7 });
+    assert_eq!(taken(&ledger, 9_000), [(1, 4)]);
+    charged(&ledger, &of, 3, 5, 9_000);
+    settle(3, Change::Refund { charged_at: NOW, cost: 99 });
+    assert_eq!((taken(&ledger, 9_000), ledger.len()), (vec![], 0));
+}
+
+#[test]
+fn slots_and_leases_are_nothing_to_charge() {
+    let ledger = OutageLedger::default();
+    for algorithm in [Algorithm::LeakyBucket, Algorithm::Concurrency] {
+        charged(&ledger, &limit(algorithm), 1, 5, 1_000);
+    }
+    assert_eq!(ledger.len(), 0);
+}
+
+#[test]
+fn what_is_past_and_what_was_reset_is_dropped() {
+    let (ledger, of) = (OutageLedger::default(), limit(Algorithm::FixedWindow));
+    charged(&ledger, &of, 1, 5, 1_000);
+    charged(&ledger, &of, 2, 5, 8_000);
+    charged(&ledger, &of, 3, 5, 8_000);
+    ledger.forget(&of, Key(3));
+    assert_eq!(ledger.len(), 2);
+    ledger.expire(13_000);
+    assert_eq!(ledger.len(), 1);
+    assert_eq!(taken(&ledger, 13_000), [(2, 5)]);
+}
+
+#[test]
+fn it_is_bounded_and_counts_what_it_drops() {
+    let (ledger, of) = (OutageLedger::default(), limit(Algorithm::SlidingWindow));
+    let flood = 2 * OutageLedger::CAPACITY as u64;
+    for n in 0..flood {
+        charged(&ledger, &of, spread(n), 1, 0);
+    }
+    assert!(ledger.len() <= OutageLedger::CAPACITY);
+    assert_eq!(ledger.len() as u64 + ledger.dropped(), flood);
+    let full = ledger.len();
+    for n in 0..100 {
+        charged(&ledger, &of, spread(flood + n), 1, 100_000);
+    }
+    assert!(ledger.len() < full, "what is past made room");
+    assert!(ledger.shards.iter().all(|shard| shard.lock().limits.len() <= 1), "one copy");
+}
+
+#[test]
+fn another_quota_takes_over_the_sum() {
+    let (ledger, of) = (OutageLedger::default(), limit(Algorithm::SlidingWindow));
+    charged(&ledger, &of, 1, 60, 1_000);
+    let raised = Limit { quota: Quota { limit: 200, ..of.quota }, ..of.clone() };
+    charged(&ledger, &raised, 1, 60, 1_000);
+    assert_eq!(taken(&ledger, 1_000), [(1, 120)]);
+}
+
+#[test]
+fn what_is_not_wanted_stays() {
+    let (ledger, of) = (OutageLedger::default(), limit(Algorithm::SlidingWindow));
+    for key in 1..=10 {
+        charged(&ledger, &of, key, 5, 1_000);
+    }
+    let mut some = 0;
+    ledger.take(1_000, |Key(key)| key <= 4, |_| some += 1);
+    assert_eq!((some, ledger.len()), (4, 6));
+    assert_eq!(taken(&ledger, 1_000).len(), 6);
+}
+
+/// Whoever adds up what is held and what was taken, in this order, misses nothing.
+#[test]
+fn a_sum_is_handed_over_before_it_leaves() {
+    const RECORDS: usize = 4_000;
+    let (ledger, of) = (OutageLedger::default(), limit(Algorithm::SlidingWindow));
+    for n in 0..RECORDS as u64 {
+        charged(&ledger, &of, spread(n), 5, 1_000);
+    }
+    let (over, handed) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            ledger.take(
+                1_000,
+                |_| true,
+                |_| {
+                    handed.fetch_add(1, SeqCst);
+                },
+            );
+            over.store(true, SeqCst);
+        });
+        while !over.load(SeqCst) {
+            let held = ledger.len();
+            assert!(held + handed.load(SeqCst) >= RECORDS);
+        }
+    });
+    assert_eq!((ledger.len(), handed.into_inner()), (0, RECORDS));
+}
+
+proptest! {
+    /// Two gateways admit by their shares alone, then both charge a store that has nothing: it counts no
+    /// less than it would have counted of both.
+    #[test]
+    fn nothing_is_lost_of_what_gateways_admitted_alone(
+        charges in prop::collection::vec((0_u64..900, 0_usize..2, 1_u32..9), 1..80),
+        later in 0_u64..3_000,
+        algorithm in prop::sample::select(vec![
+            Algorithm::SlidingWindow,
+            Algorithm::SlidingLog,
+            Algorithm::FixedWindow,
+            Algorithm::TokenBucket,
+        ]),
+    ) {
+        let of = limit(algorithm);
+        let share = Quota { limit: of.quota.limit / 2, ..of.quota };
+        let ledgers = [OutageLedger::default(), OutageLedger::default()];
+        let mut local = [State::fresh(algorithm), State::fresh(algorithm)];
+        let (mut all, mut ticks) = (State::fresh(algorithm), 0);
+        for (wait, at, cost) in charges {
+            ticks += wait;
+            if local[at].admit(&share, NOW + ticks, cost).admitted {
+                all.charge(&of.quota, NOW + ticks, cost);
+                charged(&ledgers[at], &of, 1, cost, ticks);
+            }
+        }
+        ticks += later;
+        let mut merged = State::fresh(algorithm);
+        for ledger in &ledgers {
+            for (_, cost) in taken(ledger, ticks) {
+                merged.settle(&of.quota, NOW + ticks, Change::Overdraw { cost });
+            }
+        }
+        let used = |state: &mut State| state.decide(&of.quota, NOW + ticks, 0).used;
+        prop_assert!(used(&mut merged) >= used(&mut all));
+    }
+}

@@ -1,0 +1,187 @@
+//! One worker's connection to one server, and its circuit breaker.
+//!
+//! The breaker opens with the first failure, of this worker or of another: from then on no request waits
+//! for the server. It closes when the server's [keeper](super::keeper) has found it up and this worker has
+//! connected again. While no request uses the connection, a task pings it, so that a connection that died is
+//! replaced before a request needs it.
+
+use std::{sync::Arc, time::Duration};
+
+use redis::aio::MultiplexedConnection;
+use tokio::{sync::watch, task::AbortHandle, time};
+
+use super::{
+    Failure,
+    keeper::{Epoch, Reachability},
+    node::Node,
+};
+
+/// Between two pings of a connection.
+const BETWEEN_PINGS: Duration = Duration::from_secs(3);
+
+/// A connection, and the epoch of the server that it leads to: no two of a worker have the same.
+#[derive(Clone)]
+pub(super) struct Live {
+    pub(super) connection: MultiplexedConnection,
+    epoch: Epoch,
+}
+
+#[derive(Clone)]
+enum State {
+    /// The first attempt is under way: a request may wait for it, within its timeout.
+    Starting,
+    Closed(Live),
+    Open,
+}
+
+/// One worker's connection and breaker.
+pub(super) struct BreakerConnection {
+    shared: Arc<Shared>,
+    following: AbortHandle,
+}
+
+struct Shared {
+    state: watch::Sender<State>,
+    node: Arc<Node>,
+}
+
+impl BreakerConnection {
+    /// Starts connecting in the background of the current runtime.
+    pub(super) fn new(node: Arc<Node>) -> Self {
+        let shared = Arc::new(Shared { state: watch::Sender::new(State::Starting), node });
+        let following = tokio::spawn(follow(Arc::clone(&shared))).abort_handle();
+        Self { shared, following }
+    }
+
+    /// Where it leads.
+    pub(super) fn node(&self) -> &Arc<Node> {
+        &self.shared.node
+    }
+
+    /// The connection while the breaker is closed; an open breaker fails at once.
+    pub(super) async fn live(&self) -> Result<Live, Failure> {
+        let state = self.shared.state.borrow().clone();
+        match state {
+            State::Closed(live) => Ok(live),
+            State::Open => Err(Failure::Open),
+            State::Starting => self.started().await,
+        }
+    }
+
+    async fn started(&self) -> Result<Live, Failure> {
+        let mut state = self.shared.state.subscribe();
+        match state.wait_for(|state| !matches!(state, State::Starting)).await.as_deref() {
+            Ok(State::Closed(live)) => Ok(live.clone()),
+            _ => Err(Failure::Open),
+        }
+    }
+
+    /// Whether the breaker is open.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(*self.shared.state.borrow(), State::Open)
+    }
+
+    /// Opens the breaker, and through the keeper those of all workers, unless the connection that failed
+    /// has been replaced since.
+    pub(super) fn trip(&self, failed: &Live, failure: Failure) {
+        self.shared.trip(failed.epoch, failure);
+    }
+}
+
+impl Drop for BreakerConnection {
+    fn drop(&mut self) {
+        self.following.abort();
+        // The task holds the state across no wait: nothing changes it any more.
+        if matches!(self.shared.state.send_replace(State::Starting), State::Open) {
+            self.shared.node.forget();
+        }
+    }
+}
+
+impl Shared {
+    fn trip(&self, epoch: Epoch, failure: Failure) {
+        self.node.keeper.suspect(epoch, failure);
+        self.open(failure, |live| live.epoch == epoch);
+    }
+
+    /// Opens the breaker if it is not open, and the connection `is_concerned`.
+    fn open(&self, failure: Failure, is_concerned: impl Fn(&Live) -> bool) {
+        self.state.send_if_modified(|state| {
+            let is_concerned = match state {
+                State::Closed(live) => is_concerned(live),
+                State::Starting => true,
+                State::Open => false,
+            };
+            if is_concerned {
+                self.node.lose(failure);
+                *state = State::Open;
+            }
+            is_concerned
+        });
+    }
+
+    fn close(&self, live: Live) {
+        if matches!(self.state.send_replace(State::Closed(live)), State::Open) {
+            self.node.regain();
+        }
+    }
+
+    /// Closes the breaker over a new connection. Returns when a ping fails or the server is no longer in
+    /// this epoch.
+    async fn serve(
+        &self,
+        connection: MultiplexedConnection,
+        epoch: Epoch,
+        reachability: &mut watch::Receiver<Reachability>,
+    ) -> Failure {
+        self.close(Live { connection: connection.clone(), epoch });
+        tokio::select! {
+            failure = self.died(connection) => failure,
+            now = reachability.wait_for(|now| *now != Reachability::Up(epoch)) => match now.as_deref() {
+                Ok(Reachability::Down(failure)) => *failure,
+                _ => Failure::Open,
+            },
+        }
+    }
+
+    /// Returns when a ping fails.
+    async fn died(&self, mut connection: MultiplexedConnection) -> Failure {
+        loop {
+            time::sleep(BETWEEN_PINGS).await;
+            if let Err(failure) = self.node.ping(&mut connection).await {
+                return failure;
+            }
+        }
+    }
+}
+
+/// Connects whenever the server comes up, and opens the breaker whenever it goes down.
+async fn follow(shared: Arc<Shared>) {
+    let mut reachability = shared.node.watch();
+    loop {
+        let found = *reachability.borrow_and_update();
+        match found {
+            Reachability::Untried => {}
+            Reachability::Down(failure) => shared.open(failure, |_| true),
+            Reachability::Up(epoch) => {
+                let opened = tokio::select! {
+                    opened = shared.node.open() => opened,
+                    _ = reachability.wait_for(|now| *now != found) => continue,
+                };
+                match opened {
+                    Ok(connection) => {
+                        let failure = shared.serve(connection, epoch, &mut reachability).await;
+                        shared.trip(epoch, failure);
+                        continue;
+                    }
+                    Err(failure) => {
+                        shared.open(failure, |_| true);
+                        shared.node.keeper.suspect(epoch, failure);
+                    }
+                }
+            }
+        }
+        // The sender is a part of the node: an error cannot be.
+        drop(reachability.changed().await);
+    }
+}
