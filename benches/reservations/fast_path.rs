@@ -1,4 +1,4 @@
-//! A decision from tokens that are here: no call, no lock.
+//! A decision from tokens that are here: no call.
 
 use std::{fmt::Write as _, hint::black_box, sync::Arc, sync::Barrier, thread, time::Duration};
 

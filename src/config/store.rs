@@ -22,7 +22,7 @@ pub struct Store {
 #[serde(default, deny_unknown_fields)]
 pub struct Memory {
     /// The most keys that are counted at once; beyond, one that is over makes room, or of a few
-    /// looked at the one that has used the least of its quota.
+    /// looked at the one with the fewest requests and the least of its quota used.
     #[schemars(range(min = 1))]
     pub max_keys: u64,
 }

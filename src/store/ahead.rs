@@ -16,8 +16,8 @@ use super::{
     deny_cache::{DenyCache, Heard},
     record_id::record,
     redis::{Unanswered, Worker},
-    reservation::{Book, Desk, Entry, Fetching, Joined, Outcome, Reply, Taken, Waiter},
     stats::WorkerCounts,
+    token_lease::{Fetch as LeaseFetch, Joined, LeaseRegistry, Outcome, Reply, Taken, Waiter},
 };
 use crate::{
     clock::{self, Clock},
@@ -30,8 +30,8 @@ use crate::{
 /// Between the end of a call and that of the requests that wait for it.
 const A_MOMENT: Duration = Duration::from_millis(5);
 
-/// All entries of the process.
-pub(super) type Tokens = Book<Waiting>;
+/// All token leases of the process.
+pub(super) type Tokens = LeaseRegistry<Waiting>;
 
 /// One decision that was made without waiting, and the store's time of it.
 pub(super) type Known = (Decision, Millis);
@@ -48,7 +48,7 @@ pub(super) enum Stood {
 
 /// One worker's tokens and denials.
 pub(super) struct Ahead {
-    desk: Desk<Waiting>,
+    leases: Arc<Tokens>,
     deny_cache: Arc<DenyCache>,
     worker: Arc<Worker>,
     corrections: CorrectionSender,
@@ -97,9 +97,9 @@ impl Ahead {
         corrections: CorrectionSender,
         counts: Arc<CachePadded<WorkerCounts>>,
     ) -> Self {
-        let (desk, clock) = (Desk::new(Arc::clone(&stores.tokens)), stores.clock.clone());
+        let (leases, clock) = (Arc::clone(&stores.tokens), stores.clock.clone());
         let deny_cache = Arc::clone(&stores.deny_cache);
-        Self { desk, deny_cache, worker, corrections, counts, clock }
+        Self { leases, deny_cache, worker, corrections, counts, clock }
     }
 
     /// Takes the charge from the tokens that are here, if they are enough.
@@ -108,7 +108,7 @@ impl Ahead {
         if !reserves(charge) {
             return None;
         }
-        let taken = self.desk.take(charge.limit, charge.key, charge.cost, self.clock.ticks())?;
+        let taken = self.leases.take(charge.limit, charge.key, charge.cost, self.clock.ticks())?;
         Some((taken.decision(&charge.limit.quota), taken.now))
     }
 
@@ -133,15 +133,16 @@ impl Ahead {
         if limit.reserve == Reserve::Off {
             return None;
         }
-        let taken = self.desk.give_back(limit, key, charged_at, cost, self.clock.ticks())?;
+        let taken = self.leases.give_back(limit, key, charged_at, cost, self.clock.ticks())?;
         Some((taken.decision(&limit.quota), taken.now))
     }
 
     /// Puts back what was taken for a request that is refused; at the store, where nothing is kept here
     /// any more because the gateway leaves.
     fn put_back(&self, charge: &Charge<'_>, now: Millis) {
-        if let Some(entry) = self.desk.entry(charge.limit, charge.key) {
-            return put_back(&entry, charge.cost, now, &self.clock);
+        let &Charge { limit, key, cost } = charge;
+        if self.leases.put_back(limit, key, now, cost, self.clock.ticks()) {
+            return;
         }
         let change = Change::Refund { charged_at: now, cost: charge.cost };
         let limit = Arc::new(charge.limit.clone());
@@ -182,12 +183,18 @@ impl Ahead {
     /// Stands in line for tokens, after [`Self::take`] gave none and no refusal is known; `None` if the
     /// request has to ask the store by itself. What is taken for a caller that has gone is put back.
     pub(super) fn queue(&self, charge: &Charge<'_>) -> Option<Queued> {
-        let entry = self.desk.entry(charge.limit, charge.key)?;
         let (tell, told) = oneshot::channel();
-        let waiter = Waiting { cost: charge.cost, entry, clock: self.clock.clone(), tell };
-        match self.desk.join(charge.limit, charge.key, waiter, self.clock.ticks()) {
+        let lender = Lender {
+            leases: Arc::clone(&self.leases),
+            limit: charge.limit.clone(),
+            key: charge.key,
+            cost: charge.cost,
+            clock: self.clock.clone(),
+        };
+        let waiter = Waiting { lender, tell };
+        match self.leases.join(charge.limit, charge.key, waiter, self.clock.ticks()) {
             Joined::Served | Joined::Waiting => {}
-            Joined::Gone(_) => return None,
+            Joined::Unavailable(_) => return None,
             Joined::Fetch(fetching) => {
                 let fetches = Fetches {
                     worker: Arc::clone(&self.worker),
@@ -232,7 +239,7 @@ fn is_twice(charges: &[Charge<'_>], charge: &Charge<'_>) -> bool {
     charges.len() > 1 && charges.iter().filter(same).count() > 1
 }
 
-/// The fetches of an entry, one after the other, until nobody waits.
+/// The fetches of a lease, one after the other, until nobody waits.
 struct Fetches {
     worker: Arc<Worker>,
     deny_cache: Arc<DenyCache>,
@@ -242,7 +249,7 @@ struct Fetches {
 }
 
 impl Fetches {
-    async fn run(self, first: Fetching<Waiting>) {
+    async fn run(self, first: LeaseFetch<Waiting>) {
         let mut next = Some(first);
         while let Some(fetching) = next.take() {
             let (limit, key) = (Arc::clone(fetching.limit()), fetching.key());
@@ -278,33 +285,37 @@ impl Fetches {
     }
 }
 
-/// A request in an entry's line.
-pub(super) struct Waiting {
+/// Where a request's tokens come from, and go back to.
+struct Lender {
+    leases: Arc<Tokens>,
+    limit: Limit,
+    key: Key,
     cost: u32,
-    entry: Arc<Entry<Waiting>>,
     clock: Clock,
+}
+
+/// A request that waits for tokens.
+pub(super) struct Waiting {
+    lender: Lender,
     tell: oneshot::Sender<Share>,
 }
 
 impl Waiter for Waiting {
     fn cost(&self) -> u32 {
-        self.cost
+        self.lender.cost
     }
 
     fn serve(self, outcome: Outcome) -> bool {
-        let Self { cost, entry, clock, tell } = self;
-        let share = Share { outcome: Some(outcome), cost, entry, clock };
-        // Under the entry's lock, so a share that nobody takes must not put itself back.
-        tell.send(share).map_err(Share::disarm).is_ok()
+        let Self { lender, tell } = self;
+        // Under the registry's lock, so a share that is not received must not put itself back.
+        tell.send(Share { outcome: Some(outcome), lender }).map_err(Share::disarm).is_ok()
     }
 }
 
-/// What a request got in line, on its way to the request: its tokens go back if it never arrives.
+/// What a request got, on its way to the request: its tokens go back if it never arrives.
 pub(super) struct Share {
     outcome: Option<Outcome>,
-    cost: u32,
-    entry: Arc<Entry<Waiting>>,
-    clock: Clock,
+    lender: Lender,
 }
 
 impl Share {
@@ -326,7 +337,10 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         if let Some(Outcome::Granted(Taken { now, .. })) = self.outcome {
-            put_back(&self.entry, self.cost, now, &self.clock);
+            let Lender { leases, limit, key, cost, clock } = &self.lender;
+            if !leases.put_back(limit, *key, now, *cost, clock.ticks()) {
+                leases.lose(limit, *key, *cost);
+            }
         }
     }
 }
@@ -366,13 +380,5 @@ impl Drop for LeasedCharges<'_, '_> {
         for (charge, now) in self.taken.drain(..) {
             self.ahead.put_back(&charge, now);
         }
-    }
-}
-
-/// Puts back tokens that were taken at `now`: for the next request, or where their sub-window has ended
-/// for the store.
-fn put_back(entry: &Entry<Waiting>, cost: u32, now: Millis, clock: &Clock) {
-    if !entry.give_back(now, cost, clock.ticks()) {
-        entry.set_aside(now, cost);
     }
 }

@@ -7,7 +7,7 @@ use super::{
     Stores,
     corrections::{CorrectionSender, Source},
     redis::Worker,
-    reservation::GiveBack,
+    token_lease::GiveBack,
 };
 use crate::limit::{Change, Key};
 

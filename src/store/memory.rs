@@ -8,6 +8,7 @@ mod shard;
 mod table;
 #[cfg(test)]
 mod tests;
+mod worth;
 
 use crossbeam_utils::CachePadded;
 use parking_lot::{Mutex, MutexGuard};
@@ -15,7 +16,10 @@ use smallvec::SmallVec;
 
 use self::shard::{Ask, Shard};
 use super::record_id;
-use crate::limit::{Charge, Decided, Decider, Decision, Key, Limit, Millis, Settlement, Verdict};
+use crate::limit::{
+    Algorithm, Charge, Decided, Decider, Decision, Key, Limit, Millis, Quota, Settlement, Verdict,
+    leaky_bucket,
+};
 
 /// The most shards that records are spread over.
 const MAX_SHARDS: usize = 256;
@@ -71,7 +75,7 @@ impl Memory {
         gateways: u32,
     ) -> Verdict {
         if let [charge] = charges {
-            let ask = ask(charge, gateways);
+            let ask = ask(charge, charge.cost, gateways);
             let mut verdict = Verdict::empty();
             let decision = self.lock(self.shard_of(ask.id)).admit(&ask, now);
             verdict.push(Decided { decision, at: now, by }, ask.enforce);
@@ -79,7 +83,7 @@ impl Memory {
         }
         let mut asks: SmallVec<[Pending; 4]> = charges
             .iter()
-            .map(|charge| ask(charge, gateways))
+            .map(|charge| ask(charge, cost_together(charges, charge), gateways))
             .map(|ask| Pending { ask, asked: ask.cost, decision: None })
             .collect();
         let admitted = self.charge_all(&mut asks, now);
@@ -139,7 +143,7 @@ impl Memory {
 
     fn look_as(&self, by: Decider, charges: &[Charge<'_>], now: Millis, gateways: u32) -> Verdict {
         let mut verdict = Verdict::empty();
-        for ask in charges.iter().map(|charge| ask(charge, gateways)) {
+        for ask in charges.iter().map(|charge| ask(charge, charge.cost, gateways)) {
             let decision = self.lock(self.shard_of(ask.id)).decide(&ask, now, ask.cost);
             verdict.push(Decided { decision, at: now, by }, ask.enforce);
         }
@@ -157,8 +161,8 @@ impl Memory {
     pub fn settle(&self, settlement: &Settlement<'_>, now: Millis, gateways: u32) -> Decision {
         let &Settlement { limit, key, change } = settlement;
         // The share is that of the charge, whatever the correction is.
-        let ask =
-            Ask { cost: change.cost(), ..ask(&Charge { limit, key, cost: limit.cost }, gateways) };
+        let charge = Charge { limit, key, cost: limit.cost };
+        let ask = Ask { cost: change.cost(), ..ask(&charge, limit.cost, gateways) };
         self.lock(self.shard_of(ask.id)).settle(&ask, now, change)
     }
 
@@ -212,18 +216,42 @@ fn record(limit: &Limit, key: Key) -> u128 {
     record_id::record(limit, key).max(1)
 }
 
-/// The share of a quota that one of `gateways` enforces alone.
+/// The share of a quota's number that one of `gateways` enforces alone, for a request of `cost`.
 pub(super) fn share(quota: u32, cost: u32, gateways: u32) -> u32 {
     match gateways {
         0 | 1 => quota,
         // A share that no request fits into would refuse for ever, and could name no time to retry.
-        _ => quota.div_ceil(gateways).max(cost),
+        _ => quota.div_ceil(gateways).max(cost).min(quota),
     }
 }
 
-fn ask(charge: &Charge<'_>, gateways: u32) -> Ask {
-    let mut quota = charge.limit.quota;
-    quota.limit = share(quota.limit, charge.cost, gateways);
+/// The share of a leaky bucket's rate. A request of `cost` that fits into the whole bucket fits into the
+/// empty share: its last slot may begin later than `max_wait`, and its first not, which is its wait.
+fn leaky_share(quota: Quota, cost: u32, gateways: u32) -> Quota {
+    let rate = quota.limit.div_ceil(gateways);
+    if u64::from(cost) > leaky_bucket::slots(&quota) {
+        return Quota { limit: rate, ..quota };
+    }
+    let last = (u64::from(cost.max(1)) - 1) * quota.window;
+    let max_wait = u32::try_from(last.div_ceil(rate.into())).unwrap_or(u32::MAX);
+    Quota { limit: rate, max_wait: quota.max_wait.max(max_wait), ..quota }
+}
+
+/// What a request charges the record of `charge` in all.
+fn cost_together(charges: &[Charge<'_>], charge: &Charge<'_>) -> u32 {
+    let id = |charge: &Charge<'_>| record(charge.limit, charge.key);
+    let of_record = charges.iter().filter(|other| id(other) == id(charge));
+    of_record.fold(0, |sum, other| sum.saturating_add(other.cost))
+}
+
+/// A charge, and the share of its quota into which `fits` must fit.
+fn ask(charge: &Charge<'_>, fits: u32, gateways: u32) -> Ask {
+    let quota = charge.limit.quota;
+    let quota = match charge.limit.algorithm {
+        _ if gateways <= 1 => quota,
+        Algorithm::LeakyBucket => leaky_share(quota, fits, gateways),
+        _ => Quota { limit: share(quota.limit, fits, gateways), ..quota },
+    };
     let id = record(charge.limit, charge.key);
     let Limit { algorithm, enforce, .. } = *charge.limit;
     Ask { id, algorithm, quota, cost: charge.cost, enforce }

@@ -16,9 +16,9 @@ mod multi_limit;
 mod outage;
 mod record_id;
 mod redis;
-pub mod reservation;
 mod scatter;
 mod stats;
+pub mod token_lease;
 
 use std::{sync::Arc, time::Duration};
 

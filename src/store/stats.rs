@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 
-use super::{deny_cache::DenyStats, redis::Failure, reservation::Numbers};
+use super::{deny_cache::DenyStats, redis::Failure, token_lease::Numbers};
 use crate::{counter::Counter, limit::OnFailure};
 
 /// One worker's counts.

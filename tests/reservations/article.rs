@@ -5,7 +5,7 @@ mod ours;
 #[path = "article/theirs.rs"]
 mod theirs;
 
-use tidegate::store::{Failure, reservation::Outcome};
+use tidegate::store::{Failure, token_lease::Outcome};
 
 use self::{
     ours::{Came, Gateway, START, WINDOW, drive},
@@ -46,7 +46,7 @@ fn five_threads_fetch_five_batches() {
     drive(&mut store, fetching, 11);
     assert!(first.is_admitted() && others.iter().all(ours::Thread::is_admitted));
     assert_eq!(store.calls, 1);
-    assert_eq!(u64::from(store.charged) - 5 * 20, ours.book.numbers().outstanding);
+    assert_eq!(u64::from(store.charged) - 5 * 20, ours.leases.numbers().outstanding);
     assert_eq!(store.charged, 120, "what one needed, and one batch");
 }
 
@@ -114,7 +114,7 @@ fn tokens_lost_with_a_failed_fetch() {
     assert!(ours.alone(&mut store, 1, 0));
     let (_, fetching) = ours.fetches(20, 10);
     fetching.fail(Failure::Io, 11);
-    assert_eq!(ours.book.numbers().outstanding, 15);
+    assert_eq!(ours.leases.numbers().outstanding, 15);
     assert!(matches!(ours.enter(1, 15, 12), Came::Admitted(_)));
 }
 
@@ -187,7 +187,7 @@ fn the_barging_of_the_quick_aside() {
     let reply = store.reply(&fetching, 11);
     let next = fetching.complete(&reply).expect("the third has still to be served");
     assert!(first.is_admitted() && second.is_admitted());
-    assert!(ours.entry(1).take(1, 11).is_none(), "nobody takes while somebody waits");
+    assert!(ours.take(1, 1, 11).is_none(), "nobody takes while somebody waits");
     drive(&mut store, next, 12);
     assert!(third.is_admitted());
 }

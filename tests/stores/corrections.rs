@@ -91,7 +91,7 @@ fn refund(limit: &Limit, verdict: &Verdict) -> Correction {
         limit: Arc::new(limit.clone()),
         key: Key(1),
         change,
-        by: verdict.decided(0).unwrap().by,
+        by: verdict.decided(0).expect("a decision").by,
     }
 }
 

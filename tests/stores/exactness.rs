@@ -75,7 +75,7 @@ async fn a_refusal_by_one_limit_charges_none() {
     }
     // What is known is told, and of the other limit nothing.
     let verdict = store.charge(&both, 0).await.unwrap();
-    assert!(!verdict.admitted && !verdict.decided(0).is_some());
+    assert!(!verdict.admitted && verdict.decided(0).is_none());
     assert_eq!(verdict.decision(1).remaining, 0);
 }
 

@@ -74,7 +74,7 @@ async fn absent_at_start_each_policy_applies_and_it_recovers() {
 
     for _ in 0..5 {
         let verdict = timed(&store, &open).await.0.unwrap();
-        assert!(verdict.admitted && !verdict.decided(0).is_some());
+        assert!(verdict.admitted && verdict.decided(0).is_none());
     }
     let outcome = timed(&store, &closed).await.0;
     assert_eq!(outcome, Err(StoreError::Unavailable { limit: 2 }));

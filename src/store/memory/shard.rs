@@ -1,6 +1,9 @@
 //! One shard of the memory store: records, how many there may be, and when they end.
 
-use super::table::{Entry, Table};
+use super::{
+    table::{Entry, Table},
+    worth::{Rank, Worth},
+};
 use crate::limit::{Algorithm, Change, Decision, Millis, Quota, State};
 
 /// How many records an eviction looks at before it picks one.
@@ -62,12 +65,12 @@ impl Shard {
 
     /// Charges what was decided to be admitted.
     pub(super) fn charge(&mut self, ask: &Ask, now: Millis) -> Decision {
-        self.write(ask, now, |state| state.charge(&ask.quota, now, ask.cost))
+        self.write(ask, now, worth_of(ask), |state| state.charge(&ask.quota, now, ask.cost))
     }
 
     /// Charges if it is admitted.
     pub(super) fn admit(&mut self, ask: &Ask, now: Millis) -> Decision {
-        self.write(ask, now, |state| state.admit(&ask.quota, now, ask.cost))
+        self.write(ask, now, worth_of(ask), |state| state.admit(&ask.quota, now, ask.cost))
     }
 
     /// Corrects what was charged: gives back to a record that is still there, or charges without
@@ -76,7 +79,7 @@ impl Shard {
         if matches!(change, Change::Refund { .. }) && self.table.find(ask.id).is_none() {
             return State::fresh(ask.algorithm).decide(&ask.quota, now, 0);
         }
-        self.write(ask, now, |state| state.settle(&ask.quota, now, change))
+        self.write(ask, now, Worth::corrected, |state| state.settle(&ask.quota, now, change))
     }
 
     /// Removes a record, if it is there.
@@ -90,13 +93,14 @@ impl Shard {
         &mut self,
         ask: &Ask,
         now: Millis,
+        worth: impl FnOnce(Worth, &Decision) -> Worth,
         act: impl FnOnce(&mut State) -> Decision,
     ) -> Decision {
         if let Some(entry) = self.table.find(ask.id) {
             let decision = act(&mut entry.state);
             if decision.admitted {
                 entry.expires = seconds_up(entry.state.expires_at(&ask.quota));
-                entry.share = share(&decision);
+                entry.worth = worth(entry.worth, &decision);
             }
             return decision;
         }
@@ -105,21 +109,23 @@ impl Shard {
         if decision.admitted && ask.cost > 0 {
             let expires = seconds_up(state.expires_at(&ask.quota));
             self.make_room(now);
-            self.table.insert(Entry { id: ask.id, state, expires, share: share(&decision) });
+            let worth = worth(Worth::new(seconds(now)), &decision);
+            self.table.insert(Entry { id: ask.id, state, expires, worth });
         }
         decision
     }
 
     /// Where the shard is full, removes what has expired of the next few records that the cursor
-    /// meets, or else the one of them that has used the least of its quota: made-up keys evict each
-    /// other, and a caller near his limit keeps his counter. The order of the table is that of a keyed
-    /// hash, so those few are a random sample.
+    /// meets, or else the one of them that is worth the least ([`super::worth`]): made-up keys evict each
+    /// other, and a caller near its limit keeps its counter. The order of the table is that of a keyed
+    /// hash, so those few are a random sample; and because they are few, a new record stays for a while
+    /// even where all others are worth more.
     fn make_room(&mut self, now: Millis) {
         if self.table.len() < self.max {
             return;
         }
         let now = seconds(now);
-        let (mut met, mut dropped, mut least) = (0, false, None::<(usize, f32)>);
+        let (mut met, mut dropped, mut least) = (0, false, None::<(usize, Rank)>);
         for _ in 0..self.table.slots() {
             let slot = self.cursor % self.table.slots();
             let Some(entry) = self.table.at(slot) else {
@@ -132,8 +138,9 @@ impl Shard {
                 self.table.remove(slot);
                 dropped = true;
             } else {
-                if least.is_none_or(|(_, lowest)| entry.share < lowest) {
-                    least = Some((slot, entry.share));
+                let rank = entry.worth.rank(now);
+                if least.is_none_or(|(_, lowest)| rank < lowest) {
+                    least = Some((slot, rank));
                 }
                 self.cursor = slot + 1;
             }
@@ -170,9 +177,10 @@ impl Shard {
     }
 }
 
-/// How near its quota a caller is: what an eviction spares.
-fn share(decision: &Decision) -> f32 {
-    decision.used as f32 / decision.limit as f32
+/// What a charge does to a record's worth. One that costs nothing must not raise it.
+fn worth_of(ask: &Ask) -> impl FnOnce(Worth, &Decision) -> Worth {
+    let costs = ask.cost > 0;
+    move |worth, decision| if costs { worth.charged(decision) } else { worth.corrected(decision) }
 }
 
 /// Milliseconds as whole seconds, rounded down; what is past 2106 stays in 2106.

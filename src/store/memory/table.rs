@@ -5,6 +5,7 @@
 //! already, so that a look-up goes straight to the record: one miss. Removal moves the records behind
 //! it up, so that no tombstones pile up under a flood.
 
+use super::worth::Worth;
 use crate::limit::{Algorithm, State};
 
 /// The fewest slots of a table that holds anything.
@@ -20,13 +21,14 @@ pub(super) struct Entry {
     pub(super) state: State,
     /// Seconds since the epoch after which the record means nothing, rounded up.
     pub(super) expires: u32,
-    /// How much of its quota it had used when it was last charged; 1 is all of it.
-    pub(super) share: f32,
+    /// What an eviction spares.
+    pub(super) worth: Worth,
 }
 
 impl Entry {
     fn empty() -> Self {
-        Self { id: EMPTY, state: State::fresh(Algorithm::SlidingWindow), expires: 0, share: 0.0 }
+        let state = State::fresh(Algorithm::SlidingWindow);
+        Self { id: EMPTY, state, expires: 0, worth: Worth::default() }
     }
 
     fn is_empty(&self) -> bool {

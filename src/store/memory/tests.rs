@@ -1,5 +1,8 @@
 //! The memory store: exact under concurrency, all or none, bounded, and it gives memory back.
 
+mod eviction;
+mod share;
+
 use std::sync::{
     Barrier,
     atomic::{AtomicU64, Ordering},
@@ -178,28 +181,6 @@ fn a_large_table_is_swept_in_bounded_ticks() {
 }
 
 #[test]
-fn a_flood_of_made_up_keys_evicts_itself_and_spares_the_caller_near_his_limit() {
-    let limit = limit("a", 100);
-    let store = Memory::new(2_000);
-    for n in 0..20 {
-        for _ in 0..90 {
-            store.charge(&[charge(&limit, key(1_000_000 + n))], NOW);
-        }
-    }
-    for n in 0..100_000 {
-        store.charge(&[charge(&limit, key(n))], NOW);
-        assert!(store.len() <= 2_000);
-    }
-    assert_eq!(store.len(), 2_000);
-    assert_eq!(store.evictions(), 100_000 + 20 - 2_000);
-    for n in 0..20 {
-        let decision =
-            store.charge(&[charge(&limit, key(1_000_000 + n))], NOW).decided(0).unwrap().decision;
-        assert_eq!(decision.used, 91);
-    }
-}
-
-#[test]
 fn a_full_store_drops_what_has_expired_before_it_evicts() {
     let limit = limit("a", 100);
     let store = Memory::new(1_000);
@@ -223,14 +204,6 @@ fn a_changed_quota_keeps_what_was_used() {
     assert_eq!((verdict.admitted, verdict.decided(0).unwrap().decision.used), (false, 8));
     let verdict = store.charge(&[charge(&raised, 1)], NOW);
     assert_eq!((verdict.admitted, verdict.decided(0).unwrap().decision.remaining), (true, 11));
-}
-
-#[test]
-fn gateways_that_share_a_quota_lose_no_unit() {
-    let limit = limit("a", 10);
-    let store = Memory::new(1_000);
-    let share = (0..10).filter(|_| store.charge_share(&[charge(&limit, 1)], NOW, 3).admitted);
-    assert_eq!(share.count(), 4);
 }
 
 proptest! {

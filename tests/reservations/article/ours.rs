@@ -5,7 +5,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tidegate::{
     limit::{Algorithm, Key, Limit, Millis, OnFailure, Quota, Reserve, State},
-    store::reservation::{Book, Entry, Fetching, Joined, Outcome, Reply, Taken, Waiter},
+    store::token_lease::{
+        Fetch as LeaseFetch, Joined, LeaseRegistry, Outcome, Reply, Taken, Waiter,
+    },
 };
 
 /// The store's time at tick 0: the start of a window.
@@ -59,7 +61,7 @@ impl Store {
     }
 
     /// The answer to a fetch, at once.
-    pub(super) fn reply(&mut self, fetching: &Fetching<Thread>, ticks: u64) -> Reply {
+    pub(super) fn reply(&mut self, fetching: &Fetch, ticks: u64) -> Reply {
         self.calls += 1;
         let now = START + ticks;
         let grant = self.state.acquire(&self.quota, now, fetching.order());
@@ -69,25 +71,25 @@ impl Store {
 }
 
 /// A fetch of a thread.
-pub(super) type Fetch = Fetching<Thread>;
+pub(super) type Fetch = LeaseFetch<Thread>;
 
 /// What came of a thread that came.
 pub(super) enum Came {
     Admitted(Taken),
     Waits(Thread),
-    Fetches(Thread, Fetching<Thread>),
+    Fetches(Thread, Fetch),
 }
 
 pub(super) struct Gateway {
-    pub(super) book: Book<Thread>,
+    pub(super) leases: Arc<LeaseRegistry<Thread>>,
     limit: Limit,
 }
 
 impl Gateway {
     /// One of `gateways` that takes `batch` at a time.
     pub(super) fn new(quota: u32, batch: u32, gateways: u32) -> Self {
-        let book = Book::default();
-        book.set_gateways(gateways);
+        let leases = Arc::new(LeaseRegistry::default());
+        leases.set_gateways(gateways);
         let limit = Limit {
             name: "article".into(),
             fingerprint: 1,
@@ -99,27 +101,26 @@ impl Gateway {
             enforce: true,
             index: 0,
         };
-        Self { book, limit }
+        Self { leases, limit }
     }
 
-    pub(super) fn entry(&self, key: u128) -> Arc<Entry<Thread>> {
-        self.book.entry(&self.limit, Key(key)).expect("there is room")
+    pub(super) fn take(&self, key: u128, cost: u32, ticks: u64) -> Option<Taken> {
+        self.leases.take(&self.limit, Key(key), cost, ticks)
     }
 
     pub(super) fn enter(&self, key: u128, cost: u32, ticks: u64) -> Came {
-        let entry = self.entry(key);
-        if let Some(taken) = entry.take(cost, ticks) {
+        if let Some(taken) = self.take(key, cost, ticks) {
             return Came::Admitted(taken);
         }
         let thread = Thread { cost, ..Thread::default() };
-        match entry.join(thread.clone(), ticks) {
+        match self.leases.join(&self.limit, Key(key), thread.clone(), ticks) {
             Joined::Fetch(fetching) => Came::Fetches(thread, fetching),
             Joined::Waiting | Joined::Served => Came::Waits(thread),
-            Joined::Gone(_) => panic!("there is room"),
+            Joined::Unavailable(_) => panic!("there is room"),
         }
     }
 
-    pub(super) fn fetches(&self, cost: u32, ticks: u64) -> (Thread, Fetching<Thread>) {
+    pub(super) fn fetches(&self, cost: u32, ticks: u64) -> (Thread, Fetch) {
         match self.enter(1, cost, ticks) {
             Came::Fetches(thread, fetching) => (thread, fetching),
             Came::Admitted(_) | Came::Waits(_) => panic!("it should fetch"),
@@ -147,7 +148,7 @@ impl Gateway {
 }
 
 /// Fetches until nobody waits.
-pub(super) fn drive(store: &mut Store, fetching: Fetching<Thread>, ticks: u64) {
+pub(super) fn drive(store: &mut Store, fetching: Fetch, ticks: u64) {
     let mut next = Some(fetching);
     while let Some(fetching) = next {
         let reply = store.reply(&fetching, ticks);

@@ -14,7 +14,7 @@ use tidegate::{
     store::{
         Failure,
         deny_cache::TRUST,
-        reservation::{Book, Fetching, GiveBack, Joined, Outcome, Reply, Taken, Waiter},
+        token_lease::{Fetch, GiveBack, Joined, LeaseRegistry, Outcome, Reply, Taken, Waiter},
     },
 };
 
@@ -68,7 +68,7 @@ pub(super) struct Admission {
 }
 
 struct Gateway {
-    book: Book<Caller>,
+    leases: Arc<LeaseRegistry<Caller>>,
     limit: Limit,
     /// The time of the run when its clock began to tick, and one more for each restart.
     made: u64,
@@ -88,7 +88,7 @@ struct Call {
     limit: Limit,
     order: Order,
     /// `None` for a request that asks by itself, or once the gateway has given up.
-    fetching: Option<Fetching<Caller>>,
+    fetching: Option<Fetch<Caller>>,
     /// The request that asks by itself.
     own: Option<usize>,
     sent: u64,
@@ -247,7 +247,7 @@ impl World {
             }
             Event::Sweep(gateway) => {
                 let mut out = Vec::new();
-                self.gateways[gateway].book.sweep(self.ticks(gateway), |_| true, &mut out);
+                self.gateways[gateway].leases.sweep(self.ticks(gateway), |_| true, &mut out);
                 self.refund(gateway, out);
                 self.after(SWEEP, Event::Sweep(gateway));
             }
@@ -276,8 +276,6 @@ impl World {
     fn refund(&mut self, gateway: usize, out: Vec<GiveBack>) {
         for GiveBack { key, back, .. } in out {
             if self.dice.one_in(self.plan.failures) {
-                self.gateways[gateway].book.lose(&back);
-                self.gateways[gateway].unknown += u64::from(back.tokens);
                 continue;
             }
             let (key, delay) = (key.0 as usize, self.delay());
@@ -298,26 +296,24 @@ impl World {
         }
         at.denied.remove(&(key, cost));
         self.pending.insert(id, self.now);
-        let at = &mut self.gateways[gateway];
-        let Some(entry) = at.book.entry(&at.limit, Key(key as u128)) else {
-            return self.ask(id);
-        };
         if self.plan.several && self.dice.one_in(6) {
             return self.ask(id);
         }
-        if let Some(taken) = entry.take(cost, ticks) {
+        let at = &self.gateways[gateway];
+        if let Some(taken) = at.leases.take(&at.limit, Key(key as u128), cost, ticks) {
             self.gateways[gateway].spent += u64::from(cost);
             self.taken_here(&taken, key);
             return self.admit(id, self.store_now(), taken.now, true);
         }
         let gone = self.dice.one_in(self.plan.failures);
         let caller = Caller { id, cost, mailbox: Arc::clone(&self.mailbox), gone };
-        match entry.join(caller, ticks) {
+        let at = &self.gateways[gateway];
+        match at.leases.join(&at.limit, Key(key as u128), caller, ticks) {
             Joined::Served | Joined::Waiting => {}
             Joined::Fetch(fetching) => {
                 self.send(gateway, key, *fetching.order(), Some(fetching), None);
             }
-            Joined::Gone(_) => self.ask(id),
+            Joined::Unavailable(_) => self.ask(id),
         }
         self.deliver();
     }
@@ -355,8 +351,7 @@ impl World {
         if at.life != life {
             return;
         }
-        let entry = at.book.entry(&at.limit, Key(key as u128));
-        if entry.is_some_and(|entry| entry.give_back(now, cost, ticks)) {
+        if at.leases.give_back(&at.limit, Key(key as u128), now, cost, ticks).is_some() {
             at.spent -= u64::from(cost);
             self.admitted[admission] = None;
             self.passed -= u64::from(cost);
@@ -373,9 +368,9 @@ impl World {
 }
 
 fn gateway(plan: &Plan, made: u64) -> Gateway {
-    let book = Book::with_room(plan.room);
-    book.set_gateways(plan.gateways as u32);
+    let leases = Arc::new(LeaseRegistry::with_room(plan.room));
+    leases.set_gateways(plan.gateways as u32);
     let limit = plan.limit.clone();
     let denied = BTreeMap::new();
-    Gateway { book, limit, made, life: 0, denied, spent: 0, unheard: 0, unknown: 0 }
+    Gateway { leases, limit, made, life: 0, denied, spent: 0, unheard: 0, unknown: 0 }
 }

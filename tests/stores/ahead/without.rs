@@ -49,7 +49,7 @@ async fn tokens_that_are_here_are_spent_before_any_policy_applies() {
         let outcome = gateway.store.charge(&[charge(&limit, 1)], NOW).await;
         match policy {
             OnFailure::Closed => assert_eq!(outcome, Err(StoreError::Unavailable { limit: 0 })),
-            OnFailure::Open => assert!(!outcome.unwrap().decided(0).is_some()),
+            OnFailure::Open => assert!(outcome.unwrap().decided(0).is_none()),
             OnFailure::Local => assert_eq!(outcome.unwrap().decision(0).used, 1),
         }
         assert_eq!(gateway.stores.stats().fallbacks(policy), 1);

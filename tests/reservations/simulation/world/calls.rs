@@ -8,7 +8,7 @@ impl World {
         gateway: usize,
         key: usize,
         mut order: Order,
-        fetching: Option<Fetching<Caller>>,
+        fetching: Option<Fetch<Caller>>,
         own: Option<usize>,
     ) {
         self.asked += 1;
@@ -58,7 +58,7 @@ impl World {
     fn spendable(&self, key: usize) -> u64 {
         let of = |(at, gateway): (usize, &Gateway)| {
             let ticks = self.ticks(at);
-            u64::from(gateway.book.spendable(&gateway.limit, Key(key as u128), ticks))
+            u64::from(gateway.leases.spendable(&gateway.limit, Key(key as u128), ticks))
         };
         self.gateways.iter().enumerate().map(of).sum()
     }
@@ -154,9 +154,9 @@ impl World {
         for at in &self.gateways {
             for drained in [false, true] {
                 if drained {
-                    at.book.drain(&mut Vec::new());
+                    at.leases.drain(&mut Vec::new());
                 }
-                let numbers = at.book.numbers();
+                let numbers = at.leases.numbers();
                 let used = at.spent + numbers.outstanding + numbers.given_back + at.unknown;
                 assert_eq!(numbers.granted, used, "{numbers:?}, spent {}", at.spent);
                 assert!(numbers.lost >= at.unknown + at.unheard, "{numbers:?}");

@@ -1,15 +1,19 @@
-//! The parts of a reservation together: one entry, its line and its fetch.
+//! The parts of a lease together: its tokens, its queue and its fetch.
 
+#[cfg(feature = "loom")]
 mod every_interleaving;
 mod keeping;
-mod line;
+mod queue;
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{atomics::Native, *};
-use crate::limit::{Algorithm, Key, Limit, OnFailure, Quota, Reserve};
+use super::*;
+use crate::{
+    limit::{Algorithm, Decision, Grant, Key, Limit, Millis, OnFailure, Quota, Reserve},
+    store::Failure,
+};
 
 /// The store's clock at tick 0, on a whole second.
 const START: Millis = 1_700_000_000_000;
@@ -32,7 +36,7 @@ fn limit(reserve: Reserve) -> Limit {
     }
 }
 
-/// Who waits, and hears, unless it has gone.
+/// A request that waits, unless it is gone, and notes its outcome.
 #[derive(Clone, Default)]
 struct Caller {
     cost: u32,
@@ -49,7 +53,7 @@ impl Caller {
         Self { cost, gone: true, ..Self::default() }
     }
 
-    /// What it was told: at most one thing.
+    /// Its outcome: one at most.
     fn heard(&self) -> Option<Outcome> {
         let heard = self.heard.lock();
         assert!(heard.len() <= 1, "{heard:?}");
@@ -74,6 +78,41 @@ impl Waiter for Caller {
     }
 }
 
+type Registry = Arc<LeaseRegistry<Caller>>;
+
+/// One caller under one limit.
+#[derive(Clone)]
+struct Handle {
+    registry: Registry,
+    limit: Limit,
+    key: Key,
+}
+
+impl Handle {
+    fn take(&self, cost: u32, ticks: u64) -> Option<Taken> {
+        self.registry.take(&self.limit, self.key, cost, ticks)
+    }
+
+    fn join(&self, caller: Caller, ticks: u64) -> Joined<Caller> {
+        self.registry.join(&self.limit, self.key, caller, ticks)
+    }
+
+    fn give_back(&self, now: Millis, cost: u32, ticks: u64) -> bool {
+        self.registry.give_back(&self.limit, self.key, now, cost, ticks).is_some()
+    }
+
+    /// A fetch for a caller of cost 1 at tick 100, answered with `tokens` more.
+    fn stock(self, tokens: u32) -> Self {
+        let fetch = fetch(self.join(Caller::of(1), 100));
+        assert!(fetch.complete(&reply(1 + tokens, 50, 100)).is_none());
+        self
+    }
+}
+
+fn lease(registry: &Registry, limit: &Limit, key: Key) -> Handle {
+    Handle { registry: Arc::clone(registry), limit: limit.clone(), key }
+}
+
 /// The store's reply, by a store whose clock ticks with ours: decided at `ticks`, with no delay.
 fn reply(tokens: u32, remaining: u64, ticks: u64) -> Reply {
     let now = START + ticks;
@@ -91,22 +130,23 @@ fn reply(tokens: u32, remaining: u64, ticks: u64) -> Reply {
 }
 
 /// The fetch that joining began.
-fn fetch<A: atomics::Atomics>(joined: Joined<Caller, A>) -> Fetching<Caller, A> {
+fn fetch(joined: Joined<Caller>) -> Fetch<Caller> {
     match joined {
-        Joined::Fetch(fetching) => fetching,
+        Joined::Fetch(fetch) => fetch,
         Joined::Served => panic!("served"),
         Joined::Waiting => panic!("waiting"),
-        Joined::Gone(_) => panic!("gone"),
+        Joined::Unavailable(_) => panic!("unavailable"),
     }
 }
 
-fn book() -> Book<Caller> {
-    Book::<Caller, Native>::default()
+fn registry() -> Registry {
+    Registry::default()
 }
 
 /// A client that knows what keys are hashed under chooses keys that agree in the bits of their shard.
 #[test]
-fn chosen_keys_take_nobody_s_room() {
-    let (book, limit) = (book(), limit(Reserve::Auto));
-    assert!((0..2_000).all(|n| book.entry(&limit, Key(n)).is_some()));
+fn chosen_keys_take_no_room_of_others() {
+    let (registry, limit) = (registry(), limit(Reserve::Auto));
+    let joined = (0..2_000).map(|n| registry.join(&limit, Key(n), Caller::of(1), 1));
+    assert!(joined.into_iter().all(|joined| !matches!(joined, Joined::Unavailable(_))));
 }

@@ -1,36 +1,32 @@
-//! Who is served, and in which order.
+//! Which requests are served, and in which order.
 
 use super::*;
 
-/// An entry, and its fetch of `tokens` for a first caller of cost 1 at tick 100.
-fn entry(book: &Book<Caller>) -> Arc<Entry<Caller>> {
-    book.entry(&limit(Reserve::Tokens(10)), KEY).unwrap()
+fn test_lease(registry: &Registry) -> Handle {
+    lease(registry, &limit(Reserve::Tokens(10)), KEY)
 }
 
-fn stand(entry: &Arc<Entry<Caller>>, cost: u32, ticks: u64) -> Caller {
+fn wait(lease: &Handle, cost: u32, ticks: u64) -> Caller {
     let caller = Caller::of(cost);
-    assert!(matches!(entry.join(caller.clone(), ticks), Joined::Waiting));
+    assert!(matches!(lease.join(caller.clone(), ticks), Joined::Waiting));
     caller
 }
 
-/// Leaves `tokens` in the word at tick 100.
-fn stocked(book: &Book<Caller>, tokens: u32) -> Arc<Entry<Caller>> {
-    let entry = entry(book);
-    let fetching = fetch(entry.join(Caller::of(1), 100));
-    assert!(fetching.complete(&reply(1 + tokens, 50, 100)).is_none());
-    entry
+/// With `tokens` at tick 100.
+fn stocked(registry: &Registry, tokens: u32) -> Handle {
+    test_lease(registry).stock(tokens)
 }
 
 #[test]
-fn a_fetch_asks_for_the_line_and_a_chunk() {
-    let book = book();
-    book.set_gateways(20);
-    let entry = entry(&book);
-    let fetching = fetch(entry.join(Caller::of(3), 100));
+fn a_fetch_asks_for_the_queue_and_a_chunk() {
+    let registry = registry();
+    registry.set_gateways(20);
+    let lease = test_lease(&registry);
+    let fetching = fetch(lease.join(Caller::of(3), 100));
     let order = *fetching.order();
     assert_eq!((order.least, order.needed, order.extra, order.share), (3, 3, 10, 40));
     assert!(fetching.is_alone());
-    let next = [stand(&entry, 5, 101), stand(&entry, 2, 101)];
+    let next = [wait(&lease, 5, 101), wait(&lease, 2, 101)];
     let fetching = fetching.complete(&reply(4, 50, 102)).expect("two came since");
     assert_eq!(
         (fetching.order().least, fetching.order().needed),
@@ -41,17 +37,17 @@ fn a_fetch_asks_for_the_line_and_a_chunk() {
     assert!(next.iter().all(|caller| caller.heard().is_none()));
     assert!(fetching.complete(&reply(16, 40, 103)).is_none());
     assert!(next.iter().all(Caller::is_granted));
-    assert_eq!(entry.take(10, 104).map(|taken| taken.remaining), Some(40));
-    assert_eq!(entry.take(1, 104), None);
+    assert_eq!(lease.take(10, 104).map(|taken| taken.remaining), Some(40));
+    assert_eq!(lease.take(1, 104), None);
 }
 
 #[test]
-fn who_does_not_fit_is_passed_over_as_the_store_would() {
-    let book = book();
-    let entry = entry(&book);
+fn a_request_that_costs_too_much_is_passed_over_as_the_store_would() {
+    let registry = registry();
+    let lease = test_lease(&registry);
     let first = Caller::of(1);
-    let fetching = fetch(entry.join(first.clone(), 100));
-    let callers = [7, 3, 4, 2].map(|cost| stand(&entry, cost, 101));
+    let fetching = fetch(lease.join(first.clone(), 100));
+    let callers = [7, 3, 4, 2].map(|cost| wait(&lease, cost, 101));
     let fetching = fetching.complete(&reply(1, 50, 102)).unwrap();
     assert_eq!((fetching.order().least, fetching.order().needed), (2, 16));
     assert!(fetching.complete(&reply(6, 0, 103)).is_none());
@@ -62,22 +58,22 @@ fn who_does_not_fit_is_passed_over_as_the_store_would() {
     assert!(matches!(two, Outcome::Granted(taken) if taken.remaining == 1));
 }
 
-/// All that was left was taken for one who is too dear: it is not kept from the other gateways.
+/// All that was left was taken for one that costs too much: it is not kept from the other gateways.
 #[test]
 fn what_a_cut_grant_leaves_goes_back() {
-    let book = book();
-    let entry = entry(&book);
-    let fetching = fetch(entry.join(Caller::of(1), 100));
-    let (cheap, dear) = (stand(&entry, 1, 101), stand(&entry, 70, 101));
+    let registry = registry();
+    let lease = test_lease(&registry);
+    let fetching = fetch(lease.join(Caller::of(1), 100));
+    let (cheap, dear) = (wait(&lease, 1, 101), wait(&lease, 70, 101));
     let fetching = fetching.complete(&reply(1, 60, 102)).unwrap();
     assert_eq!((fetching.order().least, fetching.order().needed), (1, 71));
-    let newcomer = stand(&entry, 2, 102);
+    let newcomer = wait(&lease, 2, 102);
     assert!(fetching.complete(&reply(60, 0, 103)).is_none());
     assert!(cheap.is_granted() && newcomer.is_granted());
     assert_eq!(dear.heard(), Some(Outcome::Ask));
-    assert_eq!(entry.take(1, 104), None);
+    assert_eq!(lease.take(1, 104), None);
     let mut out = Vec::new();
-    book.sweep(104, |_| true, &mut out);
+    registry.sweep(104, |_| true, &mut out);
     let backs: Vec<_> = out.iter().map(|give| give.back).collect();
     assert_eq!(backs, [crate::limit::Back { charged_at: START + 999, tokens: 57 }]);
 }
@@ -85,65 +81,65 @@ fn what_a_cut_grant_leaves_goes_back() {
 /// What was kept before is no part of a grant that was none.
 #[test]
 fn where_nothing_was_granted_what_is_kept_stays() {
-    let book = book();
-    let entry = stocked(&book, 3);
+    let registry = registry();
+    let lease = stocked(&registry, 3);
     let dear = Caller::of(50);
-    let fetching = fetch(entry.join(dear.clone(), 101));
+    let fetching = fetch(lease.join(dear.clone(), 101));
     assert!(fetching.complete(&reply(0, 10, 102)).is_none());
     assert_eq!(dear.heard(), Some(Outcome::Ask));
-    assert!(entry.take(3, 103).is_some());
+    assert!(lease.take(3, 103).is_some());
 }
 
 #[test]
-fn who_is_refused_gets_the_stores_own_decision() {
-    let book = book();
-    let entry = entry(&book);
+fn a_refused_request_gets_the_stores_own_decision() {
+    let registry = registry();
+    let lease = test_lease(&registry);
     let first = Caller::of(2);
-    let fetching = fetch(entry.join(first.clone(), 100));
+    let fetching = fetch(lease.join(first.clone(), 100));
     assert!(fetching.complete(&reply(0, 1, 102)).is_none());
     let Some(Outcome::Refused { decision, now }) = first.heard() else {
         panic!("{:?}", first.heard())
     };
     assert_eq!((decision.admitted, decision.remaining), (false, 1));
     assert_eq!((decision.retry_at, now), (Some(START + 6_000), START + 102));
-    assert!(matches!(entry.join(Caller::of(2), 103), Joined::Fetch(_)));
+    assert!(matches!(lease.join(Caller::of(2), 103), Joined::Fetch(_)));
 }
 
-/// Nobody who comes later takes what those in line wait for.
+/// A request that comes later does not take what others wait for.
 #[test]
-fn while_somebody_stands_nobody_takes() {
-    let book = book();
-    let entry = stocked(&book, 3);
+fn while_requests_wait_none_takes() {
+    let registry = registry();
+    let lease = stocked(&registry, 3);
     let first = Caller::of(5);
-    let fetching = fetch(entry.join(first.clone(), 101));
+    let fetching = fetch(lease.join(first.clone(), 101));
     assert_eq!((fetching.order().least, fetching.order().needed), (2, 2));
-    assert_eq!(entry.take(1, 101), None);
-    let later = stand(&entry, 1, 101);
+    assert_eq!(lease.take(1, 101), None);
+    let later = wait(&lease, 1, 101);
     assert!(fetching.complete(&reply(2, 40, 102)).is_some_and(|next| next.order().needed == 1));
     assert!(first.is_granted());
     assert_eq!(later.heard(), Some(Outcome::Failed(None)), "its own fetch was dropped");
 }
 
 #[test]
-fn who_has_gone_takes_nothing() {
-    let book = book();
-    let entry = entry(&book);
-    let fetching = fetch(entry.join(Caller::gone(4), 100));
-    let next = stand(&entry, 4, 101);
+fn a_request_that_is_gone_takes_nothing() {
+    let registry = registry();
+    let lease = test_lease(&registry);
+    let fetching = fetch(lease.join(Caller::gone(4), 100));
+    let next = wait(&lease, 4, 101);
     assert!(fetching.complete(&reply(4, 50, 102)).is_none());
     assert!(next.is_granted(), "what the first left");
-    assert_eq!(book.numbers().outstanding, 0);
+    assert_eq!(registry.numbers().outstanding, 0);
 }
 
-/// The pot was of a sub-window that ended meanwhile: who counted on it keeps its place.
+/// The tokens here were of a sub-window that ended meanwhile: a request that counted on them keeps its place.
 #[test]
-fn a_pot_that_ends_during_the_fetch_is_given_back() {
-    let book = book();
-    let entry = stocked(&book, 3);
+fn tokens_that_end_during_the_fetch_are_given_back() {
+    let registry = registry();
+    let lease = stocked(&registry, 3);
     let first = Caller::of(5);
-    let fetching = fetch(entry.join(first.clone(), 990));
+    let fetching = fetch(lease.join(first.clone(), 990));
     assert_eq!(fetching.order().needed, 2);
-    let later = stand(&entry, 1, 995);
+    let later = wait(&lease, 1, 995);
     let fetching = fetching.complete(&reply(3, 40, 1_005)).expect("five are not three");
     assert!(first.heard().is_none());
     assert!(later.is_granted());
@@ -154,14 +150,14 @@ fn a_pot_that_ends_during_the_fetch_is_given_back() {
     assert!(first.is_granted());
 }
 
-/// Decided in time at the store, however late the reply; who came since gets nothing that has ended.
+/// Decided in time at the store, however late the reply; a later request gets nothing that has ended.
 #[test]
 fn a_late_reply_serves_those_it_was_made_for() {
-    let book = book();
-    let entry = entry(&book);
+    let registry = registry();
+    let lease = test_lease(&registry);
     let first = Caller::of(1);
-    let fetching = fetch(entry.join(first.clone(), 980));
-    let later = stand(&entry, 1, 1_005);
+    let fetching = fetch(lease.join(first.clone(), 980));
+    let later = wait(&lease, 1, 1_005);
     let late = Reply { received: 1_010, ..reply(5, 50, 990) };
     let fetching = fetching.complete(&late).expect("what is left has ended");
     assert!(matches!(first.heard(), Some(Outcome::Granted(taken)) if taken.now == START + 990));
@@ -171,42 +167,42 @@ fn a_late_reply_serves_those_it_was_made_for() {
 }
 
 #[test]
-fn a_failure_leaves_what_is_kept_to_the_line() {
-    let book = book();
-    let entry = stocked(&book, 3);
+fn a_failure_leaves_what_is_kept_to_the_queue() {
+    let registry = registry();
+    let lease = stocked(&registry, 3);
     let callers = [5, 2, 2, 1];
-    let fetching = fetch(entry.join(Caller::of(callers[0]), 101));
-    let others = [2, 2, 1].map(|cost| stand(&entry, cost, 101));
+    let fetching = fetch(lease.join(Caller::of(callers[0]), 101));
+    let others = [2, 2, 1].map(|cost| wait(&lease, cost, 101));
     fetching.fail(Failure::Timeout, 102);
     let told = others.map(|caller| caller.heard().unwrap());
     assert!(matches!(told[0], Outcome::Granted(taken) if taken.remaining == 51));
     assert_eq!(told[1], Outcome::Failed(Some(Failure::Timeout)));
     assert!(matches!(told[2], Outcome::Granted(_)));
-    let numbers = book.numbers();
+    let numbers = registry.numbers();
     assert_eq!((numbers.outstanding, numbers.lost), (0, 2 + 10));
-    assert!(matches!(entry.join(Caller::of(1), 103), Joined::Fetch(_)), "the next may fetch");
+    assert!(matches!(lease.join(Caller::of(1), 103), Joined::Fetch(_)), "the next may fetch");
 }
 
 #[test]
 fn a_fetch_that_was_never_sent_or_not_made_loses_nothing() {
     for failure in [Failure::Open, Failure::Server] {
-        let book = book();
-        let entry = stocked(&book, 3);
-        let fetching = fetch(entry.join(Caller::of(1), 1_200));
+        let registry = registry();
+        let lease = stocked(&registry, 3);
+        let fetching = fetch(lease.join(Caller::of(1), 1_200));
         assert_eq!(fetching.order().back.tokens, 3);
         fetching.fail(failure, 1_201);
-        let numbers = book.numbers();
+        let numbers = registry.numbers();
         assert_eq!((numbers.outstanding, numbers.lost), (3, 0));
-        assert_eq!(fetch(entry.join(Caller::of(1), 1_202)).order().back.tokens, 3);
+        assert_eq!(fetch(lease.join(Caller::of(1), 1_202)).order().back.tokens, 3);
     }
 }
 
 #[test]
 fn a_dropped_fetch_spends_nothing_and_keeps_what_was_here() {
-    let book = book();
-    let entry = stocked(&book, 3);
+    let registry = registry();
+    let lease = stocked(&registry, 3);
     let first = Caller::of(5);
-    drop(fetch(entry.join(first.clone(), 101)));
+    drop(fetch(lease.join(first.clone(), 101)));
     assert_eq!(first.heard(), Some(Outcome::Failed(None)));
-    assert!(entry.take(3, 102).is_some());
+    assert!(lease.take(3, 102).is_some());
 }

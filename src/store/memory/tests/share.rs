@@ -1,0 +1,100 @@
+//! The share of a quota that one of several gateways enforces alone.
+
+use super::*;
+
+#[test]
+fn gateways_that_share_a_quota_lose_no_unit() {
+    let limit = limit("a", 10);
+    let store = Memory::new(1_000);
+    let share = (0..10).filter(|_| store.charge_share(&[charge(&limit, 1)], NOW, 3).admitted);
+    assert_eq!(share.count(), 4);
+}
+
+fn sized(algorithm: Algorithm, quota: u32, max_wait: u32) -> Limit {
+    let resolution = if algorithm == Algorithm::SlidingWindow { 6 } else { 1 };
+    let max_wait = if algorithm == Algorithm::LeakyBucket { max_wait } else { 0 };
+    let quota = Quota { max_wait, ..Quota::new(quota, 6_000, resolution) };
+    Limit { algorithm, quota, ..limit("a", 1) }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// What the whole quota admits of a caller never seen, a share admits, and what it refuses, a share
+    /// refuses; and no request waits longer than it may.
+    #[test]
+    fn a_share_admits_the_first_request_that_the_quota_admits(
+        at in 0_usize..6,
+        quota in 1_u32..60,
+        cost in 1_u32..70,
+        gateways in 1_u32..=20,
+        max_wait in prop_oneof![Just(0), 1_u32..20_000],
+    ) {
+        let limit = sized(Algorithm::ALL[at], quota, max_wait);
+        let charges = [Charge { cost, ..charge(&limit, 1) }];
+        let whole = Memory::new(10).charge(&charges, NOW);
+        let share = Memory::new(10).charge_share(&charges, NOW, gateways);
+        prop_assert_eq!(share.admitted, whole.admitted);
+        prop_assert!(share.decided(0).unwrap().decision.wait <= u64::from(limit.quota.max_wait));
+    }
+
+    /// The same where a request charges one record twice, as two limits that count alike do.
+    #[test]
+    fn a_share_admits_what_the_quota_admits_of_two_charges(
+        at in 0_usize..6,
+        quota in 1_u32..60,
+        costs in (1_u32..40, 1_u32..40),
+        gateways in 1_u32..=20,
+        max_wait in 0_u32..20_000,
+    ) {
+        let limit = sized(Algorithm::ALL[at], quota, max_wait);
+        let charge = |cost| Charge { cost, ..charge(&limit, 1) };
+        let charges = [charge(costs.0), charge(costs.1)];
+        let whole = Memory::new(10).charge(&charges, NOW);
+        let share = Memory::new(10).charge_share(&charges, NOW, gateways);
+        prop_assert_eq!(share.admitted, whole.admitted);
+    }
+
+    /// A caller that waits as long as a share says is admitted.
+    #[test]
+    fn a_share_tells_when_a_request_passes(
+        at in 0_usize..6,
+        quota in 1_u32..60,
+        costs in prop::collection::vec(1_u32..20, 1..12),
+        gateways in 1_u32..=20,
+        max_wait in 0_u32..20_000,
+    ) {
+        let limit = sized(Algorithm::ALL[at], quota, max_wait);
+        let store = Memory::new(10);
+        let mut now = NOW;
+        for cost in costs {
+            let charges = [Charge { cost, ..charge(&limit, 1) }];
+            let whole = Memory::new(10).charge(&charges, now).admitted;
+            let verdict = store.charge_share(&charges, now, gateways);
+            prop_assert!(verdict.decided(0).unwrap().decision.wait <= u64::from(limit.quota.max_wait));
+            if verdict.admitted {
+                continue;
+            }
+            let retry_at = verdict.decided(0).unwrap().decision.retry_at;
+            prop_assert_eq!(retry_at.is_some(), whole);
+            if let Some(at) = retry_at {
+                now = at;
+                prop_assert!(store.charge_share(&charges, now, gateways).admitted);
+            }
+        }
+    }
+}
+
+/// Requests that need longer than a share's `max_wait` pass, and at the share's rate.
+#[test]
+fn dear_requests_do_not_raise_the_rate_of_a_shared_leaky_bucket() {
+    let limit = sized(Algorithm::LeakyBucket, 6, 2_000);
+    let store = Memory::new(10);
+    // A share of 2 in 6 s; a second of three slots would begin 6 s after the first.
+    let charges = [Charge { cost: 3, ..charge(&limit, 1) }];
+    let seconds = 600;
+    let passed = (0..seconds)
+        .filter(|second| store.charge_share(&charges, NOW + second * 1_000, 3).admitted);
+    let slots = 3 * passed.count() as u64;
+    assert!((seconds / 3 - 6..=seconds / 3 + 3).contains(&slots), "{slots} in {seconds} s");
+}

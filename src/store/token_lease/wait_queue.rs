@@ -1,0 +1,68 @@
+//! The requests that wait for a lease's tokens, in the order in which they came.
+
+use std::collections::VecDeque;
+
+use super::waiter::{Outcome, Waiter};
+
+/// First in, first out.
+pub(super) struct WaitQueue<W>(VecDeque<W>);
+
+impl<W> Default for WaitQueue<W> {
+    fn default() -> Self {
+        Self(VecDeque::new())
+    }
+}
+
+impl<W: Waiter> WaitQueue<W> {
+    pub(super) fn push(&mut self, waiter: W) {
+        self.0.push_back(waiter);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The cost of the cheapest request, and of all together; 0 where none waits.
+    pub(super) fn costs(&self) -> (u32, u32) {
+        let costs = self.0.iter().map(Waiter::cost);
+        (costs.clone().min().unwrap_or(0), costs.fold(0, u32::saturating_add))
+    }
+
+    /// Cuts off those after the first `count`, and returns them.
+    pub(super) fn split_off(&mut self, count: usize) -> Self {
+        Self(self.0.split_off(count.min(self.0.len())))
+    }
+
+    /// Adds all of `later` behind these.
+    pub(super) fn append(&mut self, mut later: Self) {
+        self.0.append(&mut later.0);
+    }
+
+    /// Spends `tokens` for them in order, and passes over those that cost more than is left, as the
+    /// store would have decided one by one. They stay.
+    pub(super) fn grant(&mut self, tokens: &mut u32, outcome: impl Fn(u32) -> Outcome) {
+        for waiter in std::mem::take(&mut self.0) {
+            match tokens.checked_sub(waiter.cost()) {
+                // A request that is gone takes nothing.
+                Some(rest) => {
+                    if waiter.serve(outcome(rest)) {
+                        *tokens = rest;
+                    }
+                }
+                None => self.0.push_back(waiter),
+            }
+        }
+    }
+
+    /// Ends the wait of all, with the outcome for each cost.
+    pub(super) fn end(self, outcome: impl Fn(u32) -> Outcome) {
+        for waiter in self.0 {
+            let outcome = outcome(waiter.cost());
+            waiter.serve(outcome);
+        }
+    }
+}
