@@ -12,11 +12,11 @@ mod charged_limit;
 mod charging;
 mod context;
 mod date;
+mod delay;
+mod delay_queue;
 mod draft;
 mod forward;
-mod hold;
 mod leases;
-mod line;
 mod places;
 mod plan;
 mod request_id;
@@ -36,7 +36,7 @@ use crossbeam_utils::CachePadded;
 pub use self::{
     answer::{Answer, AnswerBounds, Content},
     context::RequestContext,
-    line::Lines,
+    delay_queue::DelayQueues,
     places::{Place, Places},
     via::Via,
 };
@@ -80,7 +80,7 @@ pub struct Shared {
     /// Where limits' time comes from.
     pub clock: Clock,
     /// Who waits for leaky buckets.
-    pub lines: Lines,
+    pub delay_queues: DelayQueues,
     /// Where access lines go, if anywhere.
     pub access_log: Option<AccessLog>,
     /// Counts the workers that serve.

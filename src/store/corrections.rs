@@ -60,7 +60,7 @@ pub(super) struct QueueStats {
     pub(super) dropped: u64,
     /// Tokens of which the same is true.
     pub(super) lost_tokens: u64,
-    /// Sums of an outage that wait, or are on their way.
+    /// Sums of an outage that wait, or are on their path.
     pub(super) unmerged: usize,
 }
 
@@ -105,7 +105,7 @@ impl CorrectionQueue {
         }
     }
 
-    /// Whether corrections are on their way, or could be.
+    /// Whether corrections are on their path, or could be.
     pub(super) fn is_busy(&self) -> bool {
         self.lines.lock().is_busy()
     }

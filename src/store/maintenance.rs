@@ -43,7 +43,7 @@ impl Maintenance {
             ticks.tick().await;
             if let Some(_alone) = self.stores.maintaining.try_lock() {
                 let ticks = self.stores.clock.ticks();
-                self.stores.tokens.sweep(ticks, |key| self.is_live(key), &mut unspent);
+                self.stores.leases.sweep(ticks, |key| self.is_live(key), &mut unspent);
                 self.give_back(&mut unspent);
                 self.charge_outage();
             }
@@ -58,11 +58,11 @@ impl Maintenance {
         tokio::pin!(over);
         let mut unspent = Vec::new();
         loop {
-            self.stores.tokens.drain(&mut unspent);
+            self.stores.leases.drain(&mut unspent);
             self.give_back(&mut unspent);
             self.charge_outage();
             self.corrections.resume();
-            if self.stores.tokens.is_empty() && !self.stores.corrections.is_busy() {
+            if self.stores.leases.is_empty() && !self.stores.corrections.is_busy() {
                 return;
             }
             tokio::select! {

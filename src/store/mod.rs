@@ -1,15 +1,16 @@
 //! Where limits keep their counters: this process, or Redis.
 //!
-//! [`Stores`] is the process's one store; it outlives every reload. Each worker has its own [`Store`],
-//! a door to it. With Redis behind it, `ahead` decides first, by the deny cache and from tokens
-//! taken ahead, `several` where a request has several limits; what has to be asked for goes to `redis`,
-//! by `groups` where it lives at several places; and `fallback` decides where no answer comes.
+//! [`Stores`] is the process's one store; it outlives every reload. Each worker has its own [`Store`], a
+//! handle to it. With Redis behind it, `local_admission` decides first, by the deny cache and from leased
+//! tokens, `multi_limit` where a request has several limits. What has to be asked for goes to `redis`, by
+//! `scatter` where it lives at several places; and `fallback` decides where no answer comes. What no
+//! request waits for goes through `corrections`.
 
-mod ahead;
 mod corrections;
 pub mod deny_cache;
-mod door;
 mod fallback;
+mod handle;
+mod local_admission;
 mod maintenance;
 pub mod memory;
 mod multi_limit;
@@ -26,21 +27,21 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::redis::NodeConnection;
+pub use self::{
+    corrections::Correction,
+    handle::Store,
+    redis::{Connector, Credentials, Failure, RedisOptions, Shard, ShardStatus, Topology},
+    stats::Stats,
+};
 use self::{
-    ahead::Tokens,
     corrections::CorrectionQueue,
     deny_cache::DenyCache,
+    local_admission::Leases,
     memory::Memory,
     outage::{OutageLedger, OutageRecorder},
     record_id::{local_record, record},
     redis::{Presence, Reporter, Shared},
     stats::Register,
-};
-pub use self::{
-    corrections::Correction,
-    door::Store,
-    redis::{Connector, Credentials, Failure, RedisOptions, Shard, ShardStatus, Topology},
-    stats::Stats,
 };
 use crate::{
     clock::Clock,
@@ -115,7 +116,7 @@ pub struct Stores {
     corrections: Arc<CorrectionQueue>,
     presence: Presence,
     register: Register,
-    tokens: Arc<Tokens>,
+    leases: Arc<Leases>,
     deny_cache: Arc<DenyCache>,
     /// Held by the worker that looks after what is the process's.
     maintaining: Mutex<()>,
@@ -156,7 +157,7 @@ impl Stores {
             corrections: Arc::new(CorrectionQueue::new(Arc::clone(&deny_cache), clock.clone())),
             presence: Presence::new(&secret, getrandom::u64()?),
             register: Register::default(),
-            tokens: Arc::default(),
+            leases: Arc::default(),
             deny_cache,
             maintaining: Mutex::default(),
             clock,
@@ -211,14 +212,14 @@ impl Stores {
     async fn report(&self, reporter: &mut Reporter<'_>) {
         let deleted = reporter.report().await;
         for record in deleted.records.into_iter().map(local_record) {
-            self.tokens.forget(record);
+            self.leases.forget(record);
             self.deny_cache.invalidate(record, self.clock.ticks());
         }
         if deleted.more {
             // Nobody is refused for something that was deleted while this gateway heard nothing.
             self.deny_cache.clear();
         }
-        self.tokens.set_gateways(self.presence.gateways());
+        self.leases.set_gateways(self.presence.gateways());
     }
 
     /// What each of these charges would meet by itself at this gateway, charging nothing: for the operator, who asks
@@ -228,7 +229,7 @@ impl Stores {
             Some(shared) => {
                 let now = self.clock.manual_now().unwrap_or(0);
                 let mut verdict = scatter::look_each(shared, charges, now).await?;
-                ahead::tell_tokens(self, charges, &mut verdict);
+                local_admission::add_leased_tokens(self, charges, &mut verdict);
                 Ok(verdict)
             }
             None => Ok(self.memory.look(charges, self.clock.now())),
@@ -250,7 +251,7 @@ impl Stores {
         if !matches!(outcome, Err(Failure::Open)) {
             // One that gave no answer may have been made.
             for record in limits.iter().map(|limit| record(limit, key)) {
-                self.tokens.forget(record);
+                self.leases.forget(record);
                 self.deny_cache.invalidate(record, self.clock.ticks());
             }
         }
@@ -303,7 +304,7 @@ impl Stores {
         stats.keys = self.memory.len();
         stats.gateways = self.presence.gateways();
         stats.denials = self.deny_cache.stats(self.clock.ticks());
-        stats.tokens = self.tokens.numbers();
+        stats.tokens = self.leases.numbers();
         // In this order: a sum is in the queue before it leaves the ledger.
         stats.unmerged = self.outage.len();
         let queue = self.corrections.stats();

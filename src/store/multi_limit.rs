@@ -6,11 +6,9 @@ use smallvec::SmallVec;
 
 use super::{
     Failure, Store, StoreError,
-    ahead::{Ahead, LeasedCharges, Queued, Stood, has_waited, reserves},
+    local_admission::{LeasedCharges, LocalAdmission, QueueOutcome, Queued, has_waited, reserves},
 };
-use crate::limit::{
-    Change, Charge, Decided, Decider, Decision, Millis, Outcome, Settlement, Verdict,
-};
+use crate::limit::{Change, Charge, Decided, Decider, Millis, Outcome, Settlement, Verdict};
 
 /// One charge of a request, as far as it has come.
 struct Pending<'c> {
@@ -48,8 +46,7 @@ impl Pending<'_> {
         }
     }
 
-    fn decide(&mut self, decision: Decision, at: Millis) {
-        let decided = Decided { decision, at, by: Decider::Store };
+    fn decide(&mut self, decided: Decided) {
         self.state = State::Known(Outcome::Decided(decided));
     }
 
@@ -61,20 +58,20 @@ impl Pending<'_> {
 
 /// All charges of a request, and what is leased for them.
 struct Request<'a, 'c> {
-    ahead: &'a Ahead,
+    local: &'a LocalAdmission,
     until: Instant,
     charges: SmallVec<[Pending<'c>; 4]>,
     leased: LeasedCharges<'a, 'c>,
 }
 
 impl<'a, 'c> Request<'a, 'c> {
-    fn new(ahead: &'a Ahead, charges: &'c [Charge<'c>]) -> Self {
+    fn new(local: &'a LocalAdmission, charges: &'c [Charge<'c>]) -> Self {
         let pending = |charge: &Charge<'c>| Pending { charge: *charge, state: State::Open };
         Self {
-            ahead,
-            until: ahead.until(),
+            local,
+            until: local.until(),
             charges: charges.iter().map(pending).collect(),
-            leased: LeasedCharges::new(ahead),
+            leased: LeasedCharges::new(local),
         }
     }
 
@@ -82,14 +79,14 @@ impl<'a, 'c> Request<'a, 'c> {
     fn decide_here(&mut self) -> bool {
         let mut refused = false;
         for pending in &mut self.charges {
-            let taken = if refused { None } else { self.ahead.take(&pending.charge) };
-            if let Some((decision, at)) = taken {
-                self.leased.add_taken(&pending.charge, at);
-                pending.decide(decision, at);
-            } else if let Some((decision, at)) = self.ahead.refused(&pending.charge) {
+            let taken = if refused { None } else { self.local.take(&pending.charge) };
+            if let Some(decided) = taken {
+                self.leased.add_taken(&pending.charge, decided.at);
+                pending.decide(decided);
+            } else if let Some(decided) = self.local.refused(&pending.charge) {
                 // Of all that are known to refuse, the longest tells when to come again.
                 refused = true;
-                pending.decide(decision, at);
+                pending.decide(decided);
             }
         }
         refused
@@ -97,23 +94,23 @@ impl<'a, 'c> Request<'a, 'c> {
 
     /// Waits in all queues for leases at once. What has to be asked for stays open.
     async fn wait_for_leases(&mut self) {
-        let ahead = self.ahead;
+        let local = self.local;
         let queued: SmallVec<[(&mut Pending<'c>, Queued); 4]> = self
             .charges
             .iter_mut()
             .filter(|pending| pending.is_open() && reserves(&pending.charge))
-            .filter_map(|pending| ahead.queue(&pending.charge).map(|queued| (pending, queued)))
+            .filter_map(|pending| local.queue(&pending.charge).map(|queued| (pending, queued)))
             .collect();
         for (pending, queued) in queued {
             match queued.outcome(&pending.charge.limit.quota).await {
-                Stood::Decided((decision, at)) => {
-                    if decision.admitted {
-                        self.leased.add(&pending.charge, at);
+                QueueOutcome::Decided(decided) => {
+                    if decided.decision.admitted {
+                        self.leased.add(&pending.charge, decided.at);
                     }
-                    pending.decide(decision, at);
+                    pending.decide(decided);
                 }
-                Stood::Ask => {}
-                Stood::Failed(failure) => pending.state = State::Failed(failure),
+                QueueOutcome::Ask => {}
+                QueueOutcome::Failed(failure) => pending.state = State::Failed(failure),
             }
         }
     }
@@ -171,11 +168,11 @@ impl Store {
     /// what is charged in this process because its fetch failed, then the rest at the store, in one call.
     pub(super) async fn charge_several(
         &self,
-        ahead: &Ahead,
+        local: &LocalAdmission,
         charges: &[Charge<'_>],
         now: Millis,
     ) -> Result<Verdict, StoreError> {
-        let mut request = Request::new(ahead, charges);
+        let mut request = Request::new(local, charges);
         let until = request.until;
         // Those that only watch tell what becomes of requests that others refuse: the store decides all.
         let watched = charges.iter().any(|charge| !charge.limit.enforce);

@@ -5,7 +5,7 @@ mod ours;
 #[path = "article/theirs.rs"]
 mod theirs;
 
-use tidegate::store::{Failure, token_lease::Outcome};
+use tidegate::store::{Failure, token_lease::WaiterOutcome};
 
 use self::{
     ours::{Came, Gateway, START, WINDOW, drive},
@@ -82,7 +82,8 @@ fn waiters_hung_by_an_error() {
         let (first, fetching) = ours.fetches(20, 10);
         let others = [(); 4].map(|()| ours.waits(20, 11));
         end(fetching);
-        let failed = |thread: &ours::Thread| matches!(thread.heard(), Some(Outcome::Failed(_)));
+        let failed =
+            |thread: &ours::Thread| matches!(thread.heard(), Some(WaiterOutcome::Failed(_)));
         assert!(failed(&first) && others.iter().all(failed));
     }
 }
@@ -134,7 +135,8 @@ fn twenty_refused_while_fifty_remain() {
     threads.push(first);
     drive(&mut store, fetching, 11);
     assert_eq!(threads.iter().filter(|thread| thread.is_admitted()).count(), 5);
-    let refused = |thread: &&ours::Thread| matches!(thread.heard(), Some(Outcome::Refused { .. }));
+    let refused =
+        |thread: &&ours::Thread| matches!(thread.heard(), Some(WaiterOutcome::Refused { .. }));
     assert_eq!(threads.iter().filter(refused).count(), 5);
 }
 

@@ -189,7 +189,8 @@ impl SentinelTrio {
         trio
     }
 
-    /// Waits until the sentinels know each other and a replica that could take over.
+    /// Waits until the sentinels know each other, and a replica that has all of the primary's data
+    /// and could take over.
     pub(crate) fn whole(&self) {
         let knows_all = |sentinel: &RedisServer| {
             let known: Vec<String> = sentinel.command(&["SENTINEL", "MASTER", "main"]);
@@ -199,6 +200,12 @@ impl SentinelTrio {
             told("num-other-sentinels", "2") && told("num-slaves", "1") && told("flags", "master")
         };
         wait_until("the sentinels know all", || self.sentinels.iter().all(knows_all));
+        wait_until("the replica is in sync", || {
+            let primary = self.primary().map(|index| &self.servers[index]);
+            primary.is_some_and(|primary| {
+                primary.command::<String>(&["INFO", "replication"]).contains("state=online")
+            })
+        });
     }
 
     /// Which of the two the sentinels call the primary; `None` while they do not agree.

@@ -12,7 +12,7 @@ use super::{
     chunk_sizer::ChunkSizer,
     snapshot::{LeaseSnapshot, Taken},
     wait_queue::WaitQueue,
-    waiter::{Outcome, Reply, Waiter},
+    waiter::{Reply, Waiter, WaiterOutcome},
 };
 use crate::{
     limit::{Back, Decision, Key, Limit, Millis, Order, Quota},
@@ -189,7 +189,7 @@ impl<W: Waiter> Lease<W> {
         }
         self.expire(ticks);
         if let Some(rest) = self.tokens.count.checked_sub(waiter.cost()) {
-            if waiter.serve(Outcome::Granted(self.snapshot.taken(ticks, rest))) {
+            if waiter.serve(WaiterOutcome::Granted(self.snapshot.taken(ticks, rest))) {
                 self.tokens.count = rest;
             }
             return Enqueued::Served;
@@ -241,9 +241,9 @@ impl<W: Waiter> Lease<W> {
         }
         if is_cut {
             let decision = Decision { admitted: false, ..decision };
-            let refused = Outcome::Refused { decision, now: *now };
+            let refused = WaiterOutcome::Refused { decision, now: *now };
             let queue = mem::take(&mut self.queue);
-            queue.end(|cost| if cost == least { refused } else { Outcome::Ask });
+            queue.end(|cost| if cost == least { refused } else { WaiterOutcome::Ask });
         }
         // Otherwise the tokens here that they counted on have ended meanwhile: they keep their places.
         let is_forgotten = fetch.is_some_and(|fetch| fetch.is_forgotten);
@@ -278,14 +278,14 @@ impl<W: Waiter> Lease<W> {
         }
         self.fetch = None;
         let failure = failure.map(|(failure, _)| failure);
-        mem::take(&mut self.queue).end(|_| Outcome::Failed(failure));
+        mem::take(&mut self.queue).end(|_| WaiterOutcome::Failed(failure));
         unfetched
     }
 
     /// Spends tokens for the requests that wait.
     fn grant(&mut self, ticks: u64) {
         let Self { queue, tokens, snapshot, .. } = self;
-        queue.grant(&mut tokens.count, |rest| Outcome::Granted(snapshot.taken(ticks, rest)));
+        queue.grant(&mut tokens.count, |rest| WaiterOutcome::Granted(snapshot.taken(ticks, rest)));
     }
 
     /// Adds a grant to the tokens that are here.

@@ -30,5 +30,5 @@ pub use self::{
     registry::{GiveBack, LeaseKey, LeaseRegistry, MAX_LEASES, Numbers},
     single_flight::{Fetch, Joined},
     snapshot::{LeaseSnapshot, Taken},
-    waiter::{Outcome, Reply, Waiter},
+    waiter::{Reply, Waiter, WaiterOutcome},
 };

@@ -41,7 +41,7 @@ fn limit(reserve: Reserve) -> Limit {
 struct Caller {
     cost: u32,
     gone: bool,
-    heard: Arc<Mutex<Vec<Outcome>>>,
+    heard: Arc<Mutex<Vec<WaiterOutcome>>>,
 }
 
 impl Caller {
@@ -54,14 +54,14 @@ impl Caller {
     }
 
     /// Its outcome: one at most.
-    fn heard(&self) -> Option<Outcome> {
+    fn heard(&self) -> Option<WaiterOutcome> {
         let heard = self.heard.lock();
         assert!(heard.len() <= 1, "{heard:?}");
         heard.first().copied()
     }
 
     fn is_granted(&self) -> bool {
-        matches!(self.heard(), Some(Outcome::Granted(_)))
+        matches!(self.heard(), Some(WaiterOutcome::Granted(_)))
     }
 }
 
@@ -70,7 +70,7 @@ impl Waiter for Caller {
         self.cost
     }
 
-    fn serve(self, outcome: Outcome) -> bool {
+    fn serve(self, outcome: WaiterOutcome) -> bool {
         if !self.gone {
             self.heard.lock().push(outcome);
         }

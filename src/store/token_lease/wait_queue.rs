@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::waiter::{Outcome, Waiter};
+use super::waiter::{Waiter, WaiterOutcome};
 
 /// First in, first out.
 pub(super) struct WaitQueue<W>(VecDeque<W>);
@@ -44,7 +44,7 @@ impl<W: Waiter> WaitQueue<W> {
 
     /// Spends `tokens` for them in order, and passes over those that cost more than is left, as the
     /// store would have decided one by one. They stay.
-    pub(super) fn grant(&mut self, tokens: &mut u32, outcome: impl Fn(u32) -> Outcome) {
+    pub(super) fn grant(&mut self, tokens: &mut u32, outcome: impl Fn(u32) -> WaiterOutcome) {
         for waiter in std::mem::take(&mut self.0) {
             match tokens.checked_sub(waiter.cost()) {
                 // A request that is gone takes nothing.
@@ -59,7 +59,7 @@ impl<W: Waiter> WaitQueue<W> {
     }
 
     /// Ends the wait of all, with the outcome for each cost.
-    pub(super) fn end(self, outcome: impl Fn(u32) -> Outcome) {
+    pub(super) fn end(self, outcome: impl Fn(u32) -> WaiterOutcome) {
         for waiter in self.0 {
             let outcome = outcome(waiter.cost());
             waiter.serve(outcome);

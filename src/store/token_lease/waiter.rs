@@ -13,12 +13,12 @@ pub trait Waiter: Send + 'static {
 
     /// Delivers the outcome. Called once, under the registry's lock, so it must not call the registry.
     /// Returns false if the request is gone: then no token is spent.
-    fn serve(self, outcome: Outcome) -> bool;
+    fn serve(self, outcome: WaiterOutcome) -> bool;
 }
 
 /// What came of waiting.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Outcome {
+pub enum WaiterOutcome {
     /// Its cost was taken.
     Granted(Taken),
     /// The store has not as much left.

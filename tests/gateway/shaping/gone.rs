@@ -135,7 +135,9 @@ fn slots_of_clients_that_leave_together_are_free() {
 
 #[test]
 fn slots_of_clients_that_leave_before_they_are_held_are_free() {
-    leave_together(1, false);
+    for workers in [1, 4] {
+        leave_together(workers, false);
+    }
 }
 
 #[test]

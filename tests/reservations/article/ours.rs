@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use tidegate::{
     limit::{Algorithm, Key, Limit, Millis, OnFailure, Quota, Reserve, State},
     store::token_lease::{
-        Fetch as LeaseFetch, Joined, LeaseRegistry, Outcome, Reply, Taken, Waiter,
+        Fetch as LeaseFetch, Joined, LeaseRegistry, Reply, Taken, Waiter, WaiterOutcome,
     },
 };
 
@@ -20,18 +20,18 @@ pub(super) const WINDOW: Millis = 6_000;
 #[derive(Clone, Default)]
 pub(super) struct Thread {
     cost: u32,
-    heard: Arc<Mutex<Vec<Outcome>>>,
+    heard: Arc<Mutex<Vec<WaiterOutcome>>>,
 }
 
 impl Thread {
-    pub(super) fn heard(&self) -> Option<Outcome> {
+    pub(super) fn heard(&self) -> Option<WaiterOutcome> {
         let heard = self.heard.lock();
         assert!(heard.len() <= 1, "told twice: {heard:?}");
         heard.first().copied()
     }
 
     pub(super) fn is_admitted(&self) -> bool {
-        matches!(self.heard(), Some(Outcome::Granted(_)))
+        matches!(self.heard(), Some(WaiterOutcome::Granted(_)))
     }
 }
 
@@ -40,7 +40,7 @@ impl Waiter for Thread {
         self.cost
     }
 
-    fn serve(self, outcome: Outcome) -> bool {
+    fn serve(self, outcome: WaiterOutcome) -> bool {
         self.heard.lock().push(outcome);
         true
     }

@@ -14,7 +14,9 @@ use tidegate::{
     store::{
         Failure,
         deny_cache::TRUST,
-        token_lease::{Fetch, GiveBack, Joined, LeaseRegistry, Outcome, Reply, Taken, Waiter},
+        token_lease::{
+            Fetch, GiveBack, Joined, LeaseRegistry, Reply, Taken, Waiter, WaiterOutcome,
+        },
     },
 };
 
@@ -29,7 +31,7 @@ const PATIENCE: u64 = 60;
 /// Between two sweeps, in ms.
 const SWEEP: u64 = 250;
 
-type Mailbox = Arc<Mutex<Vec<(usize, Outcome)>>>;
+type Mailbox = Arc<Mutex<Vec<(usize, WaiterOutcome)>>>;
 
 /// A request that waits for its outcome.
 pub(super) struct Caller {
@@ -44,8 +46,8 @@ impl Waiter for Caller {
         self.cost
     }
 
-    fn serve(self, outcome: Outcome) -> bool {
-        let outcome = if self.gone { Outcome::Failed(None) } else { outcome };
+    fn serve(self, outcome: WaiterOutcome) -> bool {
+        let outcome = if self.gone { WaiterOutcome::Failed(None) } else { outcome };
         self.mailbox.lock().push((self.id, outcome));
         !self.gone
     }

@@ -52,10 +52,10 @@ fn a_request_that_costs_too_much_is_passed_over_as_the_store_would() {
     assert_eq!((fetching.order().least, fetching.order().needed), (2, 16));
     assert!(fetching.complete(&reply(6, 0, 103)).is_none());
     let [seven, three, four, two] = callers.map(|caller| caller.heard().unwrap());
-    assert_eq!(seven, Outcome::Ask, "the retry time of a cheaper one would be too early");
-    assert!(matches!(three, Outcome::Granted(taken) if taken.remaining == 3));
-    assert_eq!(four, Outcome::Ask);
-    assert!(matches!(two, Outcome::Granted(taken) if taken.remaining == 1));
+    assert_eq!(seven, WaiterOutcome::Ask, "the retry time of a cheaper one would be too early");
+    assert!(matches!(three, WaiterOutcome::Granted(taken) if taken.remaining == 3));
+    assert_eq!(four, WaiterOutcome::Ask);
+    assert!(matches!(two, WaiterOutcome::Granted(taken) if taken.remaining == 1));
 }
 
 /// All that was left was taken for one that costs too much: it is not kept from the other gateways.
@@ -70,7 +70,7 @@ fn what_a_cut_grant_leaves_goes_back() {
     let newcomer = wait(&lease, 2, 102);
     assert!(fetching.complete(&reply(60, 0, 103)).is_none());
     assert!(cheap.is_granted() && newcomer.is_granted());
-    assert_eq!(dear.heard(), Some(Outcome::Ask));
+    assert_eq!(dear.heard(), Some(WaiterOutcome::Ask));
     assert_eq!(lease.take(1, 104), None);
     let mut out = Vec::new();
     registry.sweep(104, |_| true, &mut out);
@@ -86,7 +86,7 @@ fn where_nothing_was_granted_what_is_kept_stays() {
     let dear = Caller::of(50);
     let fetching = fetch(lease.join(dear.clone(), 101));
     assert!(fetching.complete(&reply(0, 10, 102)).is_none());
-    assert_eq!(dear.heard(), Some(Outcome::Ask));
+    assert_eq!(dear.heard(), Some(WaiterOutcome::Ask));
     assert!(lease.take(3, 103).is_some());
 }
 
@@ -97,7 +97,7 @@ fn a_refused_request_gets_the_stores_own_decision() {
     let first = Caller::of(2);
     let fetching = fetch(lease.join(first.clone(), 100));
     assert!(fetching.complete(&reply(0, 1, 102)).is_none());
-    let Some(Outcome::Refused { decision, now }) = first.heard() else {
+    let Some(WaiterOutcome::Refused { decision, now }) = first.heard() else {
         panic!("{:?}", first.heard())
     };
     assert_eq!((decision.admitted, decision.remaining), (false, 1));
@@ -117,7 +117,7 @@ fn while_requests_wait_none_takes() {
     let later = wait(&lease, 1, 101);
     assert!(fetching.complete(&reply(2, 40, 102)).is_some_and(|next| next.order().needed == 1));
     assert!(first.is_granted());
-    assert_eq!(later.heard(), Some(Outcome::Failed(None)), "its own fetch was dropped");
+    assert_eq!(later.heard(), Some(WaiterOutcome::Failed(None)), "its own fetch was dropped");
 }
 
 #[test]
@@ -160,7 +160,9 @@ fn a_late_reply_serves_those_it_was_made_for() {
     let later = wait(&lease, 1, 1_005);
     let late = Reply { received: 1_010, ..reply(5, 50, 990) };
     let fetching = fetching.complete(&late).expect("what is left has ended");
-    assert!(matches!(first.heard(), Some(Outcome::Granted(taken)) if taken.now == START + 990));
+    assert!(
+        matches!(first.heard(), Some(WaiterOutcome::Granted(taken)) if taken.now == START + 990)
+    );
     assert!(later.heard().is_none());
     assert_eq!(fetching.order().back.tokens, 4);
     assert_eq!(fetching.order().needed, 1);
@@ -175,9 +177,9 @@ fn a_failure_leaves_what_is_kept_to_the_queue() {
     let others = [2, 2, 1].map(|cost| wait(&lease, cost, 101));
     fetching.fail(Failure::Timeout, 102);
     let told = others.map(|caller| caller.heard().unwrap());
-    assert!(matches!(told[0], Outcome::Granted(taken) if taken.remaining == 51));
-    assert_eq!(told[1], Outcome::Failed(Some(Failure::Timeout)));
-    assert!(matches!(told[2], Outcome::Granted(_)));
+    assert!(matches!(told[0], WaiterOutcome::Granted(taken) if taken.remaining == 51));
+    assert_eq!(told[1], WaiterOutcome::Failed(Some(Failure::Timeout)));
+    assert!(matches!(told[2], WaiterOutcome::Granted(_)));
     let numbers = registry.numbers();
     assert_eq!((numbers.outstanding, numbers.lost), (0, 2 + 10));
     assert!(matches!(lease.join(Caller::of(1), 103), Joined::Fetch(_)), "the next may fetch");
@@ -203,6 +205,6 @@ fn a_dropped_fetch_spends_nothing_and_keeps_what_was_here() {
     let lease = stocked(&registry, 3);
     let first = Caller::of(5);
     drop(fetch(lease.join(first.clone(), 101)));
-    assert_eq!(first.heard(), Some(Outcome::Failed(None)));
+    assert_eq!(first.heard(), Some(WaiterOutcome::Failed(None)));
     assert!(lease.take(3, 102).is_some());
 }

@@ -128,7 +128,7 @@ impl World {
             for (id, outcome) in told {
                 let Request { gateway, cost, .. } = self.requests[id];
                 match outcome {
-                    Outcome::Granted(taken) => {
+                    WaiterOutcome::Granted(taken) => {
                         self.gateways[gateway].spent += u64::from(cost);
                         let (now, came) = (self.store_now(), self.pending.get(&id).copied());
                         assert!(taken.now <= now);
@@ -136,12 +136,12 @@ impl World {
                         let since = came.is_some_and(|came| START + came - 1_000 > taken.now);
                         self.admit(id, if since { now } else { taken.now }, taken.now, true);
                     }
-                    Outcome::Refused { decision, now } => {
+                    WaiterOutcome::Refused { decision, now } => {
                         assert!(!decision.admitted);
                         self.refused(id, decision.remaining, decision.retry_at, now);
                     }
-                    Outcome::Ask => self.ask(id),
-                    Outcome::Failed(_) => {
+                    WaiterOutcome::Ask => self.ask(id),
+                    WaiterOutcome::Failed(_) => {
                         assert!(self.pending.remove(&id).is_some(), "{id} was told twice");
                     }
                 }

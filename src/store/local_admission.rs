@@ -1,5 +1,5 @@
-//! What a worker decides by itself though the counters are in Redis: by the deny cache, and
-//! from tokens taken ahead; and the calls that fetch those.
+//! What a worker decides by itself though the counters are in Redis: by the deny cache and from leased
+//! tokens; and the calls that fetch those.
 
 use std::{
     sync::Arc,
@@ -17,12 +17,14 @@ use super::{
     record_id::record,
     redis::{Unanswered, Worker},
     stats::WorkerCounts,
-    token_lease::{Fetch as LeaseFetch, Joined, LeaseRegistry, Outcome, Reply, Taken, Waiter},
+    token_lease::{
+        Fetch as LeaseFetch, Joined, LeaseRegistry, Reply, Taken, Waiter, WaiterOutcome,
+    },
 };
 use crate::{
     clock::{self, Clock},
     limit::{
-        self, Change, Charge, Decided, Decider, Decision, Fetch, Key, Limit, MAX_AHEAD, Millis,
+        Change, Charge, Decided, Decider, Decision, Fetch, Key, Limit, MAX_AHEAD, Millis, Outcome,
         Quota, Reserve, Settlement, Verdict,
     },
 };
@@ -31,15 +33,17 @@ use crate::{
 const A_MOMENT: Duration = Duration::from_millis(5);
 
 /// All token leases of the process.
-pub(super) type Tokens = LeaseRegistry<Waiting>;
+pub(super) type Leases = LeaseRegistry<Waiting>;
 
-/// One decision that was made without waiting, and the store's time of it.
-pub(super) type Known = (Decision, Millis);
+/// A decision that stands for the shared store's, with the store's time of it.
+fn decided(decision: Decision, at: Millis) -> Decided {
+    Decided { decision, at, by: Decider::Store }
+}
 
 /// What came of standing in line for tokens.
-pub(super) enum Stood {
+pub(super) enum QueueOutcome {
     /// Decided: from a grant, or refused by the store.
-    Decided(Known),
+    Decided(Decided),
     /// The request has to ask the store by itself.
     Ask,
     /// The store gave no answer.
@@ -47,8 +51,8 @@ pub(super) enum Stood {
 }
 
 /// One worker's tokens and denials.
-pub(super) struct Ahead {
-    leases: Arc<Tokens>,
+pub(super) struct LocalAdmission {
+    leases: Arc<Leases>,
     deny_cache: Arc<DenyCache>,
     worker: Arc<Worker>,
     corrections: CorrectionSender,
@@ -65,16 +69,16 @@ pub(super) fn reserves(charge: &Charge<'_>) -> bool {
 
 /// Adds locally leased tokens to `remaining` in what the store said of these charges: it counts them as
 /// used, and this gateway admits from them.
-pub(super) fn tell_tokens(stores: &Stores, charges: &[Charge<'_>], verdict: &mut Verdict) {
+pub(super) fn add_leased_tokens(stores: &Stores, charges: &[Charge<'_>], verdict: &mut Verdict) {
     let ticks = stores.clock.ticks();
     for (charge, outcome) in charges.iter().zip(&mut verdict.outcomes) {
-        let limit::Outcome::Decided(Decided { decision, by: Decider::Store, .. }) = outcome else {
+        let Outcome::Decided(Decided { decision, by: Decider::Store, .. }) = outcome else {
             continue;
         };
         if charge.limit.reserve == Reserve::Off {
             continue;
         }
-        let here = stores.tokens.spendable(charge.limit, charge.key, ticks);
+        let here = stores.leases.spendable(charge.limit, charge.key, ticks);
         if here > 0 {
             decision.remaining = (decision.remaining + u64::from(here)).min(decision.limit);
             decision.used = decision.limit - decision.remaining;
@@ -85,31 +89,31 @@ pub(super) fn tell_tokens(stores: &Stores, charges: &[Charge<'_>], verdict: &mut
     }
 }
 
-/// Whether who may wait `until` then has waited for as long as a call may: see [`Ahead::until`].
+/// Whether who may wait `until` then has waited for as long as a call may: see [`LocalAdmission::until`].
 pub(super) fn has_waited(until: Instant) -> bool {
     clock::instant() + A_MOMENT >= until
 }
 
-impl Ahead {
+impl LocalAdmission {
     pub(super) fn new(
         stores: &Stores,
         worker: Arc<Worker>,
         corrections: CorrectionSender,
         counts: Arc<CachePadded<WorkerCounts>>,
     ) -> Self {
-        let (leases, clock) = (Arc::clone(&stores.tokens), stores.clock.clone());
+        let (leases, clock) = (Arc::clone(&stores.leases), stores.clock.clone());
         let deny_cache = Arc::clone(&stores.deny_cache);
         Self { leases, deny_cache, worker, corrections, counts, clock }
     }
 
     /// Takes the charge from the tokens that are here, if they are enough.
     #[inline]
-    pub(super) fn take(&self, charge: &Charge<'_>) -> Option<Known> {
+    pub(super) fn take(&self, charge: &Charge<'_>) -> Option<Decided> {
         if !reserves(charge) {
             return None;
         }
         let taken = self.leases.take(charge.limit, charge.key, charge.cost, self.clock.ticks())?;
-        Some((taken.decision(&charge.limit.quota), taken.now))
+        Some(decided(taken.decision(&charge.limit.quota), taken.now))
     }
 
     /// Counts a charge that [`Self::take`] has made.
@@ -120,21 +124,21 @@ impl Ahead {
 
     /// The refusal that this charge is known to meet.
     #[inline]
-    pub(super) fn refused(&self, charge: &Charge<'_>) -> Option<Known> {
+    pub(super) fn refused(&self, charge: &Charge<'_>) -> Option<Decided> {
         let denial = self.deny_cache.get(charge, self.clock.ticks())?;
-        Some((denial.decision, denial.now))
+        Some(decided(denial.decision, denial.now))
     }
 
     /// Takes back a charge of [`Self::take`] or the line, as long as tokens of its time are kept here, and
     /// tells what holds then; else `None`, and the store has to be told.
-    pub(super) fn absorb(&self, settlement: &Settlement<'_>) -> Option<Known> {
+    pub(super) fn absorb(&self, settlement: &Settlement<'_>) -> Option<Decided> {
         let &Settlement { limit, key, change } = settlement;
         let Change::Refund { charged_at, cost } = change else { return None };
         if limit.reserve == Reserve::Off {
             return None;
         }
         let taken = self.leases.give_back(limit, key, charged_at, cost, self.clock.ticks())?;
-        Some((taken.decision(&limit.quota), taken.now))
+        Some(decided(taken.decision(&limit.quota), taken.now))
     }
 
     /// Puts back what was taken for a request that is refused; at the store, where nothing is kept here
@@ -159,14 +163,14 @@ impl Ahead {
         clock::instant() + self.worker.response_timeout() + A_MOMENT
     }
 
-    /// When a question is asked whose answer [`Self::hear`] is told.
+    /// When a question is asked whose answer [`Self::cache_refusals`] is told.
     pub(super) fn ticks(&self) -> u64 {
         self.clock.ticks()
     }
 
     /// Caches what the store refused, having been asked at the tick `sent`. A caller that was charged may
     /// have to wait longer than it was told before.
-    pub(super) fn hear(&self, charges: &[Charge<'_>], verdict: &Verdict, sent: u64) {
+    pub(super) fn cache_refusals(&self, charges: &[Charge<'_>], verdict: &Verdict, sent: u64) {
         for (charge, outcome) in charges.iter().zip(&verdict.outcomes) {
             let Some(Decided { decision, at: now, by: Decider::Store }) = outcome.decided() else {
                 continue;
@@ -220,12 +224,12 @@ pub(super) struct Queued {
 
 impl Queued {
     /// What came of it.
-    pub(super) async fn outcome(self, quota: &Quota) -> Stood {
+    pub(super) async fn outcome(self, quota: &Quota) -> QueueOutcome {
         match tokio::time::timeout_at(self.until.into(), self.told).await {
             Ok(Ok(mut share)) => share.outcome(quota),
             // The line was left without a word: only a process that ends does so.
-            Ok(Err(_)) => Stood::Failed(Failure::Io),
-            Err(_) => Stood::Failed(Failure::Timeout),
+            Ok(Err(_)) => QueueOutcome::Failed(Failure::Io),
+            Err(_) => QueueOutcome::Failed(Failure::Timeout),
         }
     }
 }
@@ -287,7 +291,7 @@ impl Fetches {
 
 /// Where a request's tokens come from, and go back to.
 struct Lender {
-    leases: Arc<Tokens>,
+    leases: Arc<Leases>,
     limit: Limit,
     key: Key,
     cost: u32,
@@ -305,16 +309,16 @@ impl Waiter for Waiting {
         self.lender.cost
     }
 
-    fn serve(self, outcome: Outcome) -> bool {
+    fn serve(self, outcome: WaiterOutcome) -> bool {
         let Self { lender, tell } = self;
         // Under the registry's lock, so a share that is not received must not put itself back.
         tell.send(Share { outcome: Some(outcome), lender }).map_err(Share::disarm).is_ok()
     }
 }
 
-/// What a request got, on its way to the request: its tokens go back if it never arrives.
+/// What a request got, on its path to the request: its tokens go back if it never arrives.
 pub(super) struct Share {
-    outcome: Option<Outcome>,
+    outcome: Option<WaiterOutcome>,
     lender: Lender,
 }
 
@@ -323,20 +327,26 @@ impl Share {
         self.outcome = None;
     }
 
-    fn outcome(&mut self, quota: &Quota) -> Stood {
+    fn outcome(&mut self, quota: &Quota) -> QueueOutcome {
         match self.outcome.take() {
-            Some(Outcome::Granted(taken)) => Stood::Decided((taken.decision(quota), taken.now)),
-            Some(Outcome::Refused { decision, now }) => Stood::Decided((decision, now)),
-            Some(Outcome::Ask) => Stood::Ask,
-            Some(Outcome::Failed(failure)) => Stood::Failed(failure.unwrap_or(Failure::Io)),
-            None => Stood::Failed(Failure::Io),
+            Some(WaiterOutcome::Granted(taken)) => {
+                QueueOutcome::Decided(decided(taken.decision(quota), taken.now))
+            }
+            Some(WaiterOutcome::Refused { decision, now }) => {
+                QueueOutcome::Decided(decided(decision, now))
+            }
+            Some(WaiterOutcome::Ask) => QueueOutcome::Ask,
+            Some(WaiterOutcome::Failed(failure)) => {
+                QueueOutcome::Failed(failure.unwrap_or(Failure::Io))
+            }
+            None => QueueOutcome::Failed(Failure::Io),
         }
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        if let Some(Outcome::Granted(Taken { now, .. })) = self.outcome {
+        if let Some(WaiterOutcome::Granted(Taken { now, .. })) = self.outcome {
             let Lender { leases, limit, key, cost, clock } = &self.lender;
             if !leases.put_back(limit, *key, now, *cost, clock.ticks()) {
                 leases.lose(limit, *key, *cost);
@@ -345,16 +355,16 @@ impl Drop for Share {
     }
 }
 
-/// Tokens that were taken for a request with several limits; put back unless the request is admitted.
+/// Leases that were taken for a request with several limits; put back unless the request is admitted.
 pub(super) struct LeasedCharges<'a, 'c> {
-    ahead: &'a Ahead,
+    ahead: &'a LocalAdmission,
     /// How many of them were here already.
     here: usize,
     taken: SmallVec<[(Charge<'c>, Millis); 2]>,
 }
 
 impl<'a, 'c> LeasedCharges<'a, 'c> {
-    pub(super) fn new(ahead: &'a Ahead) -> Self {
+    pub(super) fn new(ahead: &'a LocalAdmission) -> Self {
         Self { ahead, here: 0, taken: SmallVec::new() }
     }
 
@@ -362,7 +372,7 @@ impl<'a, 'c> LeasedCharges<'a, 'c> {
         self.taken.push((*charge, now));
     }
 
-    /// The same of those that [`Ahead::take`] gave.
+    /// The same of those that [`LocalAdmission::take`] gave.
     pub(super) fn add_taken(&mut self, charge: &Charge<'c>, now: Millis) {
         self.here += 1;
         self.add(charge, now);

@@ -11,9 +11,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     Failure, StoreError, Stores,
-    ahead::{Ahead, Known, Stood, reserves, tell_tokens},
     corrections::{Correction, CorrectionSender, Source},
     fallback,
+    local_admission::{LocalAdmission, QueueOutcome, add_leased_tokens, reserves},
     maintenance::Maintenance,
     redis::{Unanswered, Worker},
     scatter::{self, Scatter},
@@ -28,13 +28,13 @@ const LEAVING: Duration = Duration::from_secs(1);
 pub struct Store {
     pub(super) stores: Arc<Stores>,
     pub(super) counts: Arc<CachePadded<WorkerCounts>>,
-    shared: Option<Way>,
+    shared: Option<RedisPath>,
 }
 
-/// The way to counters in Redis.
-struct Way {
+/// The path to counters in Redis.
+struct RedisPath {
     worker: Arc<Worker>,
-    ahead: Ahead,
+    local: LocalAdmission,
     corrections: CorrectionSender,
     _maintenance: AbortOnDropHandle<()>,
 }
@@ -50,8 +50,8 @@ impl Store {
             );
             let maintenance = Maintenance::new(stores, &worker, &corrections);
             let (keeper, counts) = (Arc::clone(&worker), Arc::clone(&counts));
-            Way {
-                ahead: Ahead::new(stores, keeper, corrections.clone(), counts),
+            RedisPath {
+                local: LocalAdmission::new(stores, keeper, corrections.clone(), counts),
                 worker,
                 corrections,
                 _maintenance: AbortOnDropHandle::new(tokio::spawn(maintenance.run())),
@@ -68,28 +68,28 @@ impl Store {
     /// [`StoreError::Unavailable`] if Redis gave no answer and a limit's policy is to refuse then.
     pub async fn charge(&self, charges: &[Charge<'_>], now: Millis) -> Result<Verdict, StoreError> {
         self.counts.called();
-        let Some(way) = self.shared.as_ref().filter(|_| !charges.is_empty()) else {
+        let Some(path) = self.shared.as_ref().filter(|_| !charges.is_empty()) else {
             return Ok(self.stores.memory.charge(charges, now));
         };
         let [charge] = charges else {
             // Boxed, so that requests with one limit do not carry its state.
-            return Box::pin(self.charge_several(&way.ahead, charges, now)).await;
+            return Box::pin(self.charge_several(&path.local, charges, now)).await;
         };
-        if let Some(taken) = way.ahead.take(charge) {
-            way.ahead.spent();
+        if let Some(taken) = path.local.take(charge) {
+            path.local.spent();
             return Ok(verdict(charge, taken));
         }
-        if let Some(refused) = way.ahead.refused(charge) {
+        if let Some(refused) = path.local.refused(charge) {
             return Ok(verdict(charge, refused));
         }
         if reserves(charge)
-            && let Some(queued) = way.ahead.queue(charge)
+            && let Some(queued) = path.local.queue(charge)
         {
-            let until = way.ahead.until();
+            let until = path.local.until();
             match Box::pin(queued.outcome(&charge.limit.quota)).await {
-                Stood::Decided(known) => return Ok(verdict(charge, known)),
-                Stood::Ask => return Box::pin(self.ask_until(charges, now, until)).await,
-                Stood::Failed(failure) => {
+                QueueOutcome::Decided(known) => return Ok(verdict(charge, known)),
+                QueueOutcome::Ask => return Box::pin(self.ask_until(charges, now, until)).await,
+                QueueOutcome::Failed(failure) => {
                     self.counts.failed(failure);
                     return self.fall_back(charges, now, failure);
                 }
@@ -113,13 +113,13 @@ impl Store {
         now: Millis,
         until: Option<Instant>,
     ) -> Result<Verdict, StoreError> {
-        let Some(way @ Way { worker, ahead, .. }) = &self.shared else {
+        let Some(path @ RedisPath { worker, local, .. }) = &self.shared else {
             return Ok(self.stores.memory.charge(charges, now));
         };
         self.counts.asked();
-        let sent = ahead.ticks();
+        let sent = local.ticks();
         let verdict = match scatter::common(charges, |charge| worker.place(charge.key)) {
-            None => Box::pin(self.scatter(way).charge(charges, now, until)).await?,
+            None => Box::pin(self.scatter(path).charge(charges, now, until)).await?,
             Some(place) => match worker.charge(place, charges, until).await {
                 Ok(verdict) => verdict,
                 Err(Unanswered { failure, late }) => {
@@ -127,13 +127,13 @@ impl Store {
                     let decided = self.fall_back(charges, now, failure);
                     if let Some(late) = late {
                         let passed = decided.as_ref().is_ok_and(|verdict| verdict.admitted);
-                        way.corrections.undo_late(late, charges, passed);
+                        path.corrections.undo_late(late, charges, passed);
                     }
                     return decided;
                 }
             },
         };
-        ahead.hear(charges, &verdict, sent);
+        local.cache_refusals(charges, &verdict, sent);
         Ok(verdict)
     }
 
@@ -166,7 +166,7 @@ impl Store {
     }
 
     /// For charges that live at several places.
-    fn scatter<'a>(&'a self, Way { worker, corrections, .. }: &'a Way) -> Scatter<'a> {
+    fn scatter<'a>(&'a self, RedisPath { worker, corrections, .. }: &'a RedisPath) -> Scatter<'a> {
         Scatter { worker, counts: &self.counts, stores: &self.stores, corrections }
     }
 
@@ -176,9 +176,9 @@ impl Store {
         for Correction { limit, key, change, by } in corrections {
             let settlement = Settlement { limit: &limit, key, change };
             match (&self.shared, by) {
-                (Some(way), Decider::Store) => {
-                    if way.ahead.absorb(&settlement).is_none() {
-                        way.corrections.push([(limit, key, change)], Source::Request);
+                (Some(path), Decider::Store) => {
+                    if path.local.absorb(&settlement).is_none() {
+                        path.corrections.push([(limit, key, change)], Source::Request);
                     }
                 }
                 _ => drop(self.settle_here(&settlement, by, now)),
@@ -197,7 +197,7 @@ impl Store {
         now: Millis,
     ) -> SmallVec<[Outcome; 2]> {
         match (&self.shared, by) {
-            (Some(way), Decider::Store) => self.settle_shared(way, settlements).await,
+            (Some(path), Decider::Store) => self.settle_shared(path, settlements).await,
             _ => settlements.iter().map(|each| self.settle_here(each, by, now)).collect(),
         }
     }
@@ -218,21 +218,19 @@ impl Store {
 
     async fn settle_shared(
         &self,
-        way: &Way,
+        path: &RedisPath,
         settlements: &[Settlement<'_>],
     ) -> SmallVec<[Outcome; 2]> {
         // A refund of leased tokens stays here; the others go to the store.
-        let here = |settlement: &Settlement<'_>| {
-            let (decision, at) = way.ahead.absorb(settlement)?;
-            Some(Outcome::Decided(Decided { decision, at, by: Decider::Store }))
-        };
+        let here =
+            |settlement: &Settlement<'_>| path.local.absorb(settlement).map(Outcome::Decided);
         let here: SmallVec<[Option<Outcome>; 4]> = settlements.iter().map(here).collect();
         let rest = settlements.iter().zip(&here).filter(|(_, outcome)| outcome.is_none());
         let rest: SmallVec<[Settlement<'_>; 4]> = rest.map(|(settlement, _)| *settlement).collect();
-        let mut settled = self.settle_at_places(way, &rest).await.into_iter();
+        let mut settled = self.settle_at_places(path, &rest).await.into_iter();
         // A refusal until this moment was perhaps made before it arrived, and told another time.
         for Settlement { limit, key, .. } in &rest {
-            way.ahead.invalidate(limit, *key);
+            path.local.invalidate(limit, *key);
         }
         let outcome = |here: Option<Outcome>| here.or_else(|| settled.next()).unwrap_or_default();
         here.into_iter().map(outcome).collect()
@@ -240,19 +238,19 @@ impl Store {
 
     async fn settle_at_places(
         &self,
-        way: &Way,
+        path: &RedisPath,
         settlements: &[Settlement<'_>],
     ) -> SmallVec<[Outcome; 2]> {
         let Some((first, _)) = settlements.split_first() else { return SmallVec::new() };
-        let place = way.worker.place(first.key);
-        if settlements.iter().any(|settlement| way.worker.place(settlement.key) != place) {
-            return Box::pin(self.scatter(way).settle(settlements)).await;
+        let place = path.worker.place(first.key);
+        if settlements.iter().any(|settlement| path.worker.place(settlement.key) != place) {
+            return Box::pin(self.scatter(path).settle(settlements)).await;
         }
-        match way.worker.settle(place, settlements).await {
+        match path.worker.settle(place, settlements).await {
             Ok(verdict) => verdict.outcomes,
             Err(failure) => {
                 self.counts.failed(failure);
-                way.corrections.push_unsent(settlements, failure);
+                path.corrections.push_unsent(settlements, failure);
                 settlements.iter().map(|_| Outcome::Unknown).collect()
             }
         }
@@ -267,12 +265,12 @@ impl Store {
     /// [`StoreError::Unavailable`] as [`Self::charge`].
     pub async fn look(&self, charges: &[Charge<'_>], now: Millis) -> Result<Verdict, StoreError> {
         let memory = &self.stores.memory;
-        let Some(way) = self.shared.as_ref().filter(|_| !charges.is_empty()) else {
+        let Some(path) = self.shared.as_ref().filter(|_| !charges.is_empty()) else {
             return Ok(memory.look(charges, now));
         };
-        let worker = &way.worker;
+        let worker = &path.worker;
         let mut verdict = match scatter::common(charges, |charge| worker.place(charge.key)) {
-            None => Box::pin(self.scatter(way).look(charges, now)).await?,
+            None => Box::pin(self.scatter(path).look(charges, now)).await?,
             Some(place) => match worker.look(place, charges).await {
                 Ok(verdict) => verdict,
                 Err(failure) => {
@@ -282,15 +280,15 @@ impl Store {
                 }
             },
         };
-        tell_tokens(&self.stores, charges, &mut verdict);
+        add_leased_tokens(&self.stores, charges, &mut verdict);
         Ok(verdict)
     }
 
     /// Gives all tokens back that are kept here, and sends the corrections that wait: nothing more is
     /// charged through this store. It takes no longer than the response timeout a few times.
     pub async fn leave(&self) {
-        if let (Some(way), Some(shared)) = (&self.shared, &self.stores.redis) {
-            let maintenance = Maintenance::new(&self.stores, &way.worker, &way.corrections);
+        if let (Some(path), Some(shared)) = (&self.shared, &self.stores.redis) {
+            let maintenance = Maintenance::new(&self.stores, &path.worker, &path.corrections);
             let leaving = maintenance.finish(shared.patience());
             // What is left then counts as spent, until its window has passed.
             let _ = tokio::time::timeout(2 * shared.patience() + LEAVING, leaving).await;
@@ -299,8 +297,8 @@ impl Store {
 }
 
 /// A verdict on one charge, known without waiting.
-fn verdict(charge: &Charge<'_>, (decision, at): Known) -> Verdict {
+fn verdict(charge: &Charge<'_>, decided: Decided) -> Verdict {
     let mut verdict = Verdict::empty();
-    verdict.push(Decided { decision, at, by: Decider::Store }, charge.limit.enforce);
+    verdict.push(decided, charge.limit.enforce);
     verdict
 }

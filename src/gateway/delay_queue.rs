@@ -1,8 +1,8 @@
-//! Who waits at this gateway for the slots of leaky buckets, and in which order.
+//! The requests that wait at this gateway for the slots of leaky buckets, in their order.
 //!
-//! A bucket's line is two rows, side by side: those who wait, and the slots that they were given,
-//! soonest first. Who stands at a place has the slot at that place. So if somebody leaves, all behind
-//! move up by one place at once, and the last slot is free.
+//! A bucket's queue is two rows, side by side: the requests that wait, and the slots that they were given,
+//! soonest first. The request at a place has the slot at that place. So if one leaves, all behind it move
+//! up by one place at once, and the last slot is free.
 
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
@@ -35,62 +35,62 @@ pub(super) struct Size {
     pub(super) by: Decider,
 }
 
-/// The lines of a process, over all of its workers. Bounded by those who wait.
+/// The queues of a process, over all of its workers. Bounded by the requests that wait.
 #[derive(Default)]
-pub struct Lines(Mutex<Inner>);
+pub struct DelayQueues(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
     next: u64,
-    lines: HashMap<u128, Line, RandomState>,
+    queues: HashMap<u128, DelayQueue, RandomState>,
 }
 
 #[derive(Default)]
-struct Line {
-    waiting: VecDeque<Waiting>,
+struct DelayQueue {
+    waiting: VecDeque<Waiter>,
     /// As many, sorted by [`Slot::due`].
     slots: VecDeque<Slot>,
 }
 
-struct Waiting {
+struct Waiter {
     id: u64,
     /// When it will look at its slot by itself: never before the slot, and after it if it moved up.
     looks_at: Instant,
     called: Arc<Notify>,
 }
 
-impl Lines {
-    /// Puts somebody into the line of `bucket`, at the place of `slot`; returns the name to ask by.
+impl DelayQueues {
+    /// Puts a request into the queue of `bucket`, at the place of `slot`; returns the name to ask by.
     /// `called` is notified when [`Self::take`] should be asked again, sooner than it said.
     pub(super) fn enter(&self, bucket: u128, slot: Slot, called: &Arc<Notify>) -> u64 {
         let mut inner = self.0.lock();
         let id = inner.next;
         inner.next += 1;
-        let line = inner.lines.entry(bucket).or_default();
-        let at = line.slots.partition_point(|other| other.due <= slot.due);
+        let queue = inner.queues.entry(bucket).or_default();
+        let at = queue.slots.partition_point(|other| other.due <= slot.due);
         let called = Arc::clone(called);
-        line.waiting.insert(at, Waiting { id, looks_at: slot.due, called });
-        line.slots.insert(at, slot);
+        queue.waiting.insert(at, Waiter { id, looks_at: slot.due, called });
+        queue.slots.insert(at, slot);
         id
     }
 
     /// Takes the slot of `id` if it has begun at `now`, and leaves; else says when it begins. `None`:
-    /// nobody of this name waits.
+    /// no request of this name waits.
     pub(super) fn take(
         &self,
         bucket: u128,
         id: u64,
         now: Instant,
     ) -> Option<Result<Slot, Instant>> {
-        self.with(bucket, |line| {
-            let at = line.place(id)?;
-            let slot = *line.slots.get(at)?;
+        self.with(bucket, |queue| {
+            let at = queue.place(id)?;
+            let slot = *queue.slots.get(at)?;
             if now < slot.due {
-                line.waiting[at].looks_at = slot.due;
+                queue.waiting[at].looks_at = slot.due;
                 return Some(Err(slot.due));
             }
-            line.waiting.remove(at);
-            line.slots.remove(at);
+            queue.waiting.remove(at);
+            queue.slots.remove(at);
             Some(Ok(slot))
         })
     }
@@ -98,37 +98,41 @@ impl Lines {
     /// Lets `id` go without its slot: those behind move up, as far as their slots are as long, and the
     /// slot that is free then is given back, before another can leave: the last one first.
     pub(super) fn leave(&self, bucket: u128, id: u64, give_back: impl FnOnce(Slot)) {
-        let _left: Option<()> = self.with(bucket, |line| {
-            let at = line.place(id)?;
-            let size = line.slots.get(at)?.size;
-            let behind = line.slots.range(at + 1..);
+        let _left: Option<()> = self.with(bucket, |queue| {
+            let at = queue.place(id)?;
+            let size = queue.slots.get(at)?.size;
+            let behind = queue.slots.range(at + 1..);
             let as_long = behind.take_while(|slot| slot.size == size).count();
-            line.waiting.remove(at);
-            line.slots.remove(at + as_long).map(give_back)
+            queue.waiting.remove(at);
+            queue.slots.remove(at + as_long).map(give_back)
         });
     }
 
-    /// How many lines there are.
+    /// How many queues there are.
     #[cfg(test)]
     fn len(&self) -> usize {
-        self.0.lock().lines.len()
+        self.0.lock().queues.len()
     }
 
-    /// Changes a line; then calls whoever is first, if the change brought its slot forward.
-    fn with<T>(&self, bucket: u128, change: impl FnOnce(&mut Line) -> Option<T>) -> Option<T> {
+    /// Changes a queue; then calls the first, if the change brought its slot forward.
+    fn with<T>(
+        &self,
+        bucket: u128,
+        change: impl FnOnce(&mut DelayQueue) -> Option<T>,
+    ) -> Option<T> {
         let mut inner = self.0.lock();
-        let line = inner.lines.get_mut(&bucket)?;
-        let changed = change(line);
-        match (line.waiting.front(), line.slots.front()) {
+        let queue = inner.queues.get_mut(&bucket)?;
+        let changed = change(queue);
+        match (queue.waiting.front(), queue.slots.front()) {
             (Some(first), Some(slot)) if first.looks_at > slot.due => first.called.notify_one(),
-            (None, _) => drop(inner.lines.remove(&bucket)),
+            (None, _) => drop(inner.queues.remove(&bucket)),
             _ => {}
         }
         changed
     }
 }
 
-impl Line {
+impl DelayQueue {
     fn place(&self, id: u64) -> Option<usize> {
         self.waiting.iter().position(|waiting| waiting.id == id)
     }
@@ -145,7 +149,7 @@ mod tests {
 
     const SIZE: Size = Size { cost: 1, quota: 4, by: Decider::Store };
 
-    fn leave(lines: &Lines, id: u64) -> Option<Slot> {
+    fn leave(lines: &DelayQueues, id: u64) -> Option<Slot> {
         let mut freed = None;
         lines.leave(7, id, |slot| freed = Some(slot));
         freed
@@ -157,7 +161,7 @@ mod tests {
 
     #[test]
     fn who_leaves_frees_the_last_slot_and_the_first_is_called() {
-        let (lines, start) = (Lines::default(), clock::instant());
+        let (lines, start) = (DelayQueues::default(), clock::instant());
         let called: Vec<_> = (0..3).map(|_| Arc::new(Notify::new())).collect();
         let ids: Vec<_> =
             (1..4).zip(&called).map(|(n, called)| lines.enter(7, slot(start, n), called)).collect();
@@ -176,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_slot_of_another_size_is_not_passed_on() {
-        let (lines, start) = (Lines::default(), clock::instant());
+        let (lines, start) = (DelayQueues::default(), clock::instant());
         let called = Arc::new(Notify::new());
         let large = Slot { size: Size { cost: 2, ..SIZE }, ..slot(start, 3) };
         let first = lines.enter(7, slot(start, 1), &called);
@@ -191,7 +195,7 @@ mod tests {
         /// longer than the slot that it came with, and nobody overtakes.
         #[test]
         fn slots_are_had_once(steps in prop::collection::vec((0_u8..3, 0_usize..20), 1..200)) {
-            let (lines, start) = (Lines::default(), clock::instant());
+            let (lines, start) = (DelayQueues::default(), clock::instant());
             let called = Arc::new(Notify::new());
             let (mut waiting, mut next, mut now) = (Vec::<(u64, u64)>::new(), 0_u64, 0_u64);
             let mut released = 0_u64;

@@ -1,7 +1,7 @@
 //! Requests that wait for the slots of their leaky buckets.
 //!
 //! A request is held in its own task, its body unread, and nothing of it is forwarded before. If its
-//! client goes away, the task's future is dropped, and with it [`Held`]: the place is free at once.
+//! client goes away, the task's future is dropped, and with it [`DelayGuard`]: the place is free at once.
 
 use std::{
     cell::Cell,
@@ -19,7 +19,7 @@ use super::{
     Gateway,
     charged_limit::ChargedLimit,
     context::RequestContext,
-    line::{Size, Slot},
+    delay_queue::{Size, Slot},
     rules::LimitRule,
 };
 use crate::{
@@ -32,7 +32,7 @@ use crate::{
 
 /// A request that is held, and what it has of each of its buckets. However it ends, its places are
 /// given up; and if it was not released, its charges are given back.
-struct Held<'a> {
+struct DelayGuard<'a> {
     gateway: &'a Gateway,
     client: &'a dyn ClientStream,
     /// Where it is noted for how long it was held.
@@ -66,7 +66,7 @@ impl Gateway {
     ///
     /// [`GatewayError::Late`] if the request's own time is over before.
     pub(super) async fn hold(&self, context: &mut RequestContext) -> Result<(), GatewayError> {
-        let mut held = Held::new(self, context);
+        let mut held = DelayGuard::new(self, context);
         held.released = held.turn().await;
         if held.released { Ok(()) } else { Err(GatewayError::Late) }
     }
@@ -77,7 +77,7 @@ impl Gateway {
     }
 }
 
-impl<'a> Held<'a> {
+impl<'a> DelayGuard<'a> {
     fn new(gateway: &'a Gateway, context: &'a mut RequestContext) -> Self {
         // The moment of the decision, or a little later: no request is released before its slot.
         let since = clock::instant();
@@ -100,7 +100,7 @@ impl<'a> Held<'a> {
                 let size = Size { cost: place.limit.cost(), quota, by: decided.by };
                 let due = since + Duration::from_millis(wait);
                 let slot = Slot { due, at: decided.charged_at(), size };
-                let lines = &gateway.shared.lines;
+                let lines = &gateway.shared.delay_queues;
                 place.state = State::Waiting(lines.enter(bucket(place.limit), slot, &called));
             }
             places.push(place);
@@ -137,7 +137,7 @@ impl<'a> Held<'a> {
         let mut next: Option<Instant> = None;
         for place in &mut self.places {
             let State::Waiting(id) = place.state else { continue };
-            match self.gateway.shared.lines.take(bucket(place.limit), id, now) {
+            match self.gateway.shared.delay_queues.take(bucket(place.limit), id, now) {
                 Some(Ok(slot)) => place.state = State::Taken(slot.at),
                 Some(Err(due)) => next = Some(next.map_or(due, |next| next.min(due))),
                 // It stands there until it is taken or left, both only here.
@@ -148,7 +148,7 @@ impl<'a> Held<'a> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for DelayGuard<'_> {
     fn drop(&mut self) {
         let delay = clock::instant().saturating_duration_since(self.since);
         if let Some(rule) = &self.longest {
@@ -166,7 +166,7 @@ impl Drop for Held<'_> {
                 }
                 (State::Waiting(id), _) => {
                     let bucket = bucket(limit);
-                    gateway.shared.lines.leave(bucket, *id, |slot| {
+                    gateway.shared.delay_queues.leave(bucket, *id, |slot| {
                         give_back(gateway, limit, decided, slot.at);
                     });
                 }
