@@ -147,10 +147,18 @@ fn tightest<'a>(limits: impl Iterator<Item = Reported<'a>>) -> Option<Reported<'
     })
 }
 
-/// One item a limit, as the IETF's draft 11 has them.
+/// One item a limit, as the IETF's draft 11 has them: of several tokens counted by one limit, the one
+/// with the least left.
 fn draft_headers<'a>(fields: &mut Fields, limits: impl Iterator<Item = Reported<'a>>) {
+    let mut items: Vec<Reported<'a>> = Vec::new();
+    for told in limits {
+        match items.iter_mut().find(|item| item.limit.name == told.limit.name) {
+            Some(item) => *item = tightest([*item, told].into_iter()).unwrap_or(told),
+            None => items.push(told),
+        }
+    }
     let (mut policy, mut state) = (String::new(), String::new());
-    for Reported { limit, decided, .. } in limits {
+    for Reported { limit, decided, .. } in items {
         let decision = &decided.decision;
         let (name, window) = (&limit.name, limit.quota.window.div_ceil(1000));
         let until = decision.reset_at.saturating_sub(decided.at).div_ceil(1000);

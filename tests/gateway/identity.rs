@@ -232,6 +232,25 @@ fn of_several_tokens_each_is_counted() {
 }
 
 #[test]
+fn a_limit_of_several_tokens_is_one_item_of_the_standard_header() {
+    let gateway = Gateway::start(
+        "headers: {standard: draft-11}
+client: {token: ['header:authorization', 'cookie:session']}
+upstreams: {hello: {respond: {body: hi}}}
+limits: {caller: {algorithm: sliding_window, quota: 100, window: 1h, key: [token]}}
+routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [caller]}]",
+    );
+    let tell = |headers| {
+        let reply = get(gateway.address(), "/a", headers);
+        ["ratelimit", "ratelimit-policy"].map(|name| reply.header(name).expect("told").to_owned())
+    };
+    tell("Cookie: session=mine\r\n");
+    let [state, policy] = tell("Authorization: Bearer new\r\nCookie: session=mine\r\n");
+    assert!(state.starts_with("\"caller\";r=98;t=") && !state.contains(','), "{state}");
+    assert_eq!(policy, "\"caller\";q=100;w=3600");
+}
+
+#[test]
 fn a_malformed_token_beside_a_good_one_is_refused() {
     let client = "token: ['header:authorization', 'cookie:session']";
     let gateway = counting("token", client);
