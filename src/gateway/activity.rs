@@ -13,8 +13,8 @@ pub(super) struct ActivityGuard {
 }
 
 impl ActivityGuard {
-    pub(super) fn new(gate: &Rc<Gate>, tokens: &[u64]) -> Self {
-        Self { gate: Rc::clone(gate), tokens: tokens.into() }
+    pub(super) fn new(gate: &Rc<Gate>, tokens: SmallVec<[u64; 2]>) -> Self {
+        Self { gate: Rc::clone(gate), tokens }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The throttle as a request meets it: asked before anything is charged, told when it is answered.
 
 use http::StatusCode;
+use smallvec::{SmallVec, smallvec};
 
 use super::{Gateway, activity::ActivityGuard, context::RequestContext, rules::Rules};
 use crate::{
@@ -8,7 +9,7 @@ use crate::{
     identity::{Caller, Secret, Subject},
     limit::Admission,
     snapshot::Route,
-    throttle::{Admitted, Newcomer, Turned},
+    throttle::{Admitted, Gate, Newcomer, Turned},
 };
 
 impl Gateway {
@@ -66,13 +67,25 @@ impl Gateway {
         };
         let Some(settings) = &rules.snapshot.throttle else { return };
         let status = status.as_u16();
-        for token in tokens {
+        let good = !settings.forget_status.contains(&status);
+        let tokens = if good { to_record(gate, tokens) } else { tokens.as_slice().into() };
+        for token in &tokens {
             if gate.remember(*token, status, settings) {
                 self.shard.throttle.remembered.add(1);
             }
         }
-        if !settings.forget_status.contains(&status) {
+        if good {
             context.activity = Some(ActivityGuard::new(gate, tokens));
         }
     }
+}
+
+/// Of a caller's tokens, those that a good answer makes active. It says of no token which of them the
+/// upstream looked at: beside one that is active already, others may be made up.
+fn to_record(gate: &Gate, tokens: &[u64]) -> SmallVec<[u64; 2]> {
+    if let [only] = tokens {
+        return smallvec![*only];
+    }
+    let active: SmallVec<_> = tokens.iter().copied().filter(|token| gate.knows(*token)).collect();
+    if active.is_empty() { tokens.into() } else { active }
 }

@@ -103,6 +103,13 @@ impl Gate {
         if known { None } else { Some(Newcomer::Unknown) }
     }
 
+    /// Whether `token` has been active lately.
+    pub fn knows(&self, token: u64) -> bool {
+        let mut filter = self.filter.borrow_mut();
+        let filter = filter.load();
+        self.recent.contains(local_token(token), *filter.live().end()) || filter.knows(token)
+    }
+
     #[cold]
     fn turn_away(&self, newcomer: Newcomer, caller: u64, now: Millis) -> Turned {
         let (status, settings) = (self.throttle.status.load(), self.throttle.settings.load());

@@ -58,7 +58,7 @@ impl Crowd {
             )
         });
         let yaml = format!(
-            "{store}client: {{token: [header:authorization]}}
+            "{store}client: {{token: [header:authorization, cookie:session]}}
 upstreams: {{api: {{targets: [\"{}\"]}}}}
 limits: {{each: {{quota: 1000000, window: 24h, resolution: 1, key: [token]}}}}
 throttle: {{{settings}}}

@@ -67,6 +67,27 @@ fn a_token_is_known_to_the_end_of_its_memory() {
 }
 
 #[test]
+fn made_up_tokens_beside_a_good_one_make_nobody_active() {
+    let crowd = Crowd::start(1, None, SETTINGS);
+    let mut client = Client::connect(crowd.gateways[0].address());
+    let mut ask = |headers: String| client.get("/a", &headers).status;
+    for index in 0..300 {
+        assert_eq!(ask(format!("Authorization: good\r\nCookie: session=up{index}\r\n")), 200);
+        assert_eq!(ask(format!("Authorization: up{index}\r\nCookie: session=good\r\n")), 200);
+    }
+    for _ in 0..5 {
+        crowd.tick();
+    }
+    // Two good ones, and what came with each before anybody knew it.
+    let active = crowd.state(0)["active"].as_u64().expect("a number");
+    assert!(active <= 5, "{active} active");
+    assert_eq!(crowd.state(0)["throttling"], false);
+    crowd.gateways[0].put_mode("on");
+    assert_eq!(ask("Cookie: session=up299\r\n".into()), 429, "it is nobody's");
+    assert_eq!(ask("Authorization: good\r\nCookie: session=other\r\n".into()), 200);
+}
+
+#[test]
 fn made_up_tokens_move_nothing_and_pass_nowhere() {
     let crowd = Crowd::start(1, None, SETTINGS);
     crowd.ask_all(tokens("user", 10), 200);
