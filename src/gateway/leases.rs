@@ -26,6 +26,9 @@ const BATCH: usize = 16;
 /// A lease is renewed when so much of it is over: one in so many.
 const PART: Millis = 3;
 
+/// A lease that could not be renewed is tried again after so many ms.
+const AGAIN: u64 = 500;
+
 /// One charge that outlives its request's future.
 pub(super) struct LeasedCharge {
     pub(super) limit: Arc<Limit>,
@@ -194,15 +197,19 @@ impl LeaseTable {
             })
             .collect();
         let now = self.background.now();
-        let settled = self.background.store.settle(&settlements, by, now).await;
+        let settled = self.background.store.renew(&settlements, by, now).await;
         let mut released: SmallVec<[Correction; 2]> = SmallVec::new();
         let mut all = self.leases.borrow_mut();
         for (id, renewed) in leases.iter().zip(settled.chunks(2)) {
             let Some(lease) = all.get_mut(id) else { continue };
             // Where no answer came the lease may be either: the one that is not given back ends by
             // itself.
-            if let Some(decided) = renewed.first().and_then(|outcome| outcome.decided()) {
-                lease.charged_at = decided.at;
+            match renewed.first().and_then(|outcome| outcome.decided()) {
+                Some(decided) => lease.charged_at = decided.at,
+                None => {
+                    lease.due = lease.due.min(self.clock.get() + AGAIN);
+                    self.due.set(self.due.get().min(lease.due));
+                }
             }
             if std::mem::replace(&mut lease.renewal, Renewal::None) == Renewal::Abandoned {
                 released.extend(all.remove(id).map(|lease| lease.release()));

@@ -7,12 +7,9 @@
 //! again; what Redis refused is sent once more; what may have been executed is dropped and counted, and
 //! what follows it goes on.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
 use crossbeam_utils::CachePadded;
@@ -27,16 +24,13 @@ use self::lines::{Lines, Pending, Pushed};
 use super::{
     deny_cache::DenyCache,
     record_id::record,
-    redis::{Failure, LateReply, Place, Worker},
+    redis::{Failure, LATE, LateReply, Place, Worker},
     stats::WorkerCounts,
 };
 use crate::{
     clock::Clock,
     limit::{Algorithm, Change, Charge, Decider, Fetch, Key, Limit, Order, Settlement},
 };
-
-/// How long the reply of a call that was given up is waited for.
-const LATE: Duration = Duration::from_secs(5);
 
 /// A correction of a charge, with what it needs to outlive its request.
 #[derive(Clone, Debug)]
@@ -321,7 +315,7 @@ impl Sender {
                     change: *change,
                 })
                 .collect();
-            let outcome = self.access.worker.settle(*place, &settlements).await.map(drop);
+            let outcome = self.access.worker.settle_patiently(*place, &settlements).await.map(drop);
             drop(settlements);
             if let Err(failure) = outcome
                 && failure != Failure::Open

@@ -202,6 +202,21 @@ impl Store {
         }
     }
 
+    /// Renews leases: each a charge and what gives back the one before. As [`Self::settle`], but it waits
+    /// for a server that hangs, so that no renewal is made unheard, and queues nothing: a lease is renewed
+    /// when Redis is back.
+    pub async fn renew(
+        &self,
+        settlements: &[Settlement<'_>],
+        by: Decider,
+        now: Millis,
+    ) -> SmallVec<[Outcome; 2]> {
+        match (&self.shared, by) {
+            (Some(path), Decider::Store) => self.scatter(path).renew(settlements).await,
+            _ => settlements.iter().map(|each| self.settle_here(each, by, now)).collect(),
+        }
+    }
+
     /// Corrects what was charged in this process; nothing where a limit charges nothing here.
     fn settle_here(&self, settlement: &Settlement<'_>, by: Decider, now: Millis) -> Outcome {
         let mut gateways = 1;

@@ -194,20 +194,44 @@ impl Scatter<'_> {
         Ok(verdict_of(charges, items))
     }
 
-    /// Corrects each at its place; [`Outcome::Unknown`] where that gave no answer.
+    /// Corrects each at its place; [`Outcome::Unknown`] where that gave no answer. What was certainly not
+    /// sent is queued.
     pub(super) async fn settle(&self, settlements: &[Settlement<'_>]) -> SmallVec<[Outcome; 2]> {
-        let mut items = Items::new(settlements, |settlement| self.worker.place(settlement.key));
+        let items = Items::new(settlements, |settlement| self.worker.place(settlement.key));
         let parts = items.parts();
         let answers = join_all(parts.iter().map(|p| self.worker.settle(p.place, &p.items))).await;
+        for (part, answer) in parts.iter().zip(&answers) {
+            if let Err(failure) = answer {
+                self.corrections.push_unsent(&part.items, *failure);
+            }
+        }
+        self.settled(items, &parts, answers)
+    }
+
+    /// The same, patiently and with nothing queued.
+    pub(super) async fn renew(&self, settlements: &[Settlement<'_>]) -> SmallVec<[Outcome; 2]> {
+        let items = Items::new(settlements, |settlement| self.worker.place(settlement.key));
+        let parts = items.parts();
+        let asking = parts.iter().map(|p| self.worker.settle_patiently(p.place, &p.items));
+        let answers = join_all(asking).await;
+        self.settled(items, &parts, answers)
+    }
+
+    fn settled(
+        &self,
+        mut items: Items<Settlement<'_>>,
+        parts: &[Part<Settlement<'_>>],
+        answers: Vec<Result<Verdict, Failure>>,
+    ) -> SmallVec<[Outcome; 2]> {
         for (part, answer) in parts.iter().zip(answers) {
-            let outcomes = match answer {
-                Ok(verdict) => verdict.outcomes,
+            match answer {
+                Ok(verdict) => items.note(|place| place == part.place, verdict.outcomes),
                 Err(failure) => {
                     self.counts.failed(failure);
-                    part.items.iter().map(|_| Outcome::Unknown).collect()
+                    let unknown = part.items.iter().map(|_| Outcome::Unknown);
+                    items.note(|place| place == part.place, unknown);
                 }
-            };
-            items.note(|place| place == part.place, outcomes);
+            }
         }
         items.outcomes()
     }

@@ -1,5 +1,7 @@
 //! Requests in flight hold slots, and give them back however they end.
 
+mod interrupted;
+
 use std::{
     collections::BTreeSet,
     io::Write,

@@ -32,7 +32,7 @@ pub(super) use self::{
     place::Place,
     presence::{Presence, Reporter},
     shared::Shared,
-    worker::{LateReply, Unanswered, Worker},
+    worker::{LATE, LateReply, Unanswered, Worker},
 };
 
 /// Why Redis gave no decision.

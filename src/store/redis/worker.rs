@@ -2,6 +2,7 @@
 
 use std::{
     sync::Arc,
+    task::Poll,
     time::{Duration, Instant},
 };
 
@@ -25,6 +26,12 @@ use crate::{
     clock::{self, Clock},
     limit::{Charge, Fetch, Grant, Key, Limit, Millis, Settlement, Verdict},
 };
+
+/// How long the reply of a call that was given up is waited for.
+pub(in crate::store) const LATE: Duration = Duration::from_mins(1);
+
+/// How often it is looked whether a server that hung can be reached again.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 
 /// One worker's way to Redis.
 pub(in crate::store) struct Worker {
@@ -52,6 +59,8 @@ struct View {
 struct Asked {
     link: Arc<BreakerConnection>,
     live: Live,
+    /// Whether the connection had ended before: nothing was sent.
+    unsent: bool,
     /// The reply, until it has come.
     reply: Option<Reply>,
 }
@@ -178,16 +187,59 @@ impl Worker {
     }
 
     /// One script call for all corrections, under the same rules. One that gave no answer may have been
-    /// made, and is not repeated.
+    /// made, and is not repeated; a server that hangs makes it once it goes on.
     pub(in crate::store) async fn settle(
         &self,
         place: Place,
         settlements: &[Settlement<'_>],
     ) -> Result<Verdict, Failure> {
+        self.try_settle(place, settlements).await.map_err(|Unanswered { failure, late }| {
+            if let Some(LateReply(reply)) = late {
+                // Redis executes nothing of a connection that was closed while it was paused.
+                tokio::spawn(tokio::time::timeout(LATE, reply));
+            }
+            failure
+        })
+    }
+
+    /// The same for what no request waits for: where the server hangs, its reply is waited for until the
+    /// place can be reached by another connection, and a moment longer.
+    pub(in crate::store) async fn settle_patiently(
+        &self,
+        place: Place,
+        settlements: &[Settlement<'_>],
+    ) -> Result<Verdict, Failure> {
+        let Unanswered { failure, late } = match self.try_settle(place, settlements).await {
+            Ok(verdict) => return Ok(verdict),
+            Err(unanswered) => unanswered,
+        };
+        let Some(late) = late else { return Err(failure) };
+        let limits = settlements.iter().map(|settlement| settlement.limit);
+        tokio::select! {
+            verdict = late.verdict(limits) => verdict.ok_or(failure),
+            () = self.reached_again(place) => Err(failure),
+        }
+    }
+
+    async fn try_settle(
+        &self,
+        place: Place,
+        settlements: &[Settlement<'_>],
+    ) -> Result<Verdict, Unanswered> {
         let command = |by, now| self.shared.scripts.settle(by, settlements, now);
         let limits = || settlements.iter().map(|settlement| settlement.limit);
-        let settled = self.call(place, command, |reply| script::verdict(limits(), reply), None);
-        settled.await.map_err(|unanswered| unanswered.failure)
+        self.call(place, command, |reply| script::verdict(limits(), reply), None).await
+    }
+
+    /// Returns a moment after the place can be reached, or after [`LATE`].
+    async fn reached_again(&self, place: Place) {
+        let begun = clock::instant();
+        loop {
+            tokio::time::sleep(BETWEEN_LOOKS).await;
+            if self.is_live(place) || begun.elapsed() >= LATE {
+                return tokio::time::sleep(BETWEEN_LOOKS).await;
+            }
+        }
     }
 
     /// One call of a script on records at `place`: `command` makes it for a time to decide at (0: the
@@ -219,6 +271,8 @@ impl Worker {
             if let Some(Asked { link, live, .. }) = asked.as_ref().filter(|_| trips) {
                 link.trip(live, failure);
             }
+            let unsent = asked.as_ref().is_some_and(|asked| asked.unsent);
+            let failure = if unsent { Failure::Open } else { failure };
             self.links.failed();
             let late = asked.and_then(|asked| asked.reply).map(LateReply);
             Unanswered { failure, late }
@@ -238,7 +292,7 @@ impl Worker {
             None => self.links.find(place).await?,
         };
         let live = link.live().await?;
-        let first = asked.insert(Asked { link, live, reply: None });
+        let first = asked.insert(Asked { link, live, unsent: false, reply: None });
         let error = match first.run(&command, false).await {
             Ok(reply) => return Ok(reply),
             Err(error) => error,
@@ -249,7 +303,7 @@ impl Worker {
         // Whatever becomes of the call now is no fault of the first.
         *asked = None;
         let live = link.live().await?;
-        let second = asked.insert(Asked { link, live, reply: None });
+        let second = asked.insert(Asked { link, live, unsent: false, reply: None });
         Ok(second.run(&command, asking).await?)
     }
 }
@@ -272,7 +326,14 @@ impl Asked {
         let mut connection = self.live.connection.clone();
         let sent = async move { once(&mut connection, &command, asking).await };
         let reply: &mut Reply = self.reply.insert(Box::pin(sent));
-        let answer = reply.await;
+        let answer = match futures_util::poll!(&mut *reply) {
+            Poll::Pending => reply.await,
+            Poll::Ready(answer) => {
+                // What takes commands has ended with its connection: else it would not be done so soon.
+                self.unsent = answer.as_ref().is_err_and(RedisError::is_connection_dropped);
+                answer
+            }
+        };
         self.reply = None;
         answer
     }

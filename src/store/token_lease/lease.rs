@@ -317,6 +317,8 @@ impl<W: Waiter> Lease<W> {
         // Any time in their sub-window will do.
         let charged_at = self.tokens.end.saturating_sub(1);
         let back = Back { charged_at, tokens: mem::take(&mut self.tokens.count) };
+        // From here they go to what is left at the store: the sum that clients are told stays.
+        self.snapshot.remaining += u64::from(back.tokens);
         self.set_aside(back);
     }
 

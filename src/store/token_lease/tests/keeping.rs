@@ -210,6 +210,23 @@ fn a_token_comes_back_while_its_sub_window_lasts() {
 }
 
 /// A grant of the next sub-window does not take in what was spent in the last.
+/// A refund may come after the sweep has given the others back.
+#[test]
+fn a_token_that_comes_back_after_the_others_were_given_back_is_one_more() {
+    let (registry, limit) = (registry(), limit(Reserve::Tokens(10)));
+    let limit = Limit { quota: Quota::new(100, 60_000, 1), ..limit };
+    let lease = lease(&registry, &limit, KEY);
+    let mut granted = reply(6, 50, 100);
+    granted.grant.end = START + 60_000;
+    assert!(fetch(lease.join(Caller::of(1), 100)).complete(&granted).is_none());
+    let taken = lease.take(1, 101).expect("five are here");
+    assert_eq!(swept(&registry, 101 + IDLE).iter().map(|back| back.0).sum::<u32>(), 4);
+    let ticks = 102 + IDLE;
+    let back = registry.give_back(&limit, KEY, taken.now, 1, ticks).expect("its sub-window lasts");
+    assert_eq!(back.remaining, taken.remaining + 1);
+    assert_eq!(lease.take(1, ticks).map(|taken| taken.remaining), Some(taken.remaining));
+}
+
 #[test]
 fn a_token_of_the_last_sub_window_does_not_come_back_into_the_next() {
     let (registry, limit) = (registry(), limit(Reserve::Tokens(10)));
