@@ -204,12 +204,11 @@ impl LeaseTable {
             let Some(lease) = all.get_mut(id) else { continue };
             // Where no answer came the lease may be either: the one that is not given back ends by
             // itself.
-            match renewed.first().and_then(|outcome| outcome.decided()) {
-                Some(decided) => lease.charged_at = decided.at,
-                None => {
-                    lease.due = lease.due.min(self.clock.get() + AGAIN);
-                    self.due.set(self.due.get().min(lease.due));
-                }
+            if let Some(decided) = renewed.first().and_then(|outcome| outcome.decided()) {
+                lease.charged_at = decided.at;
+            } else {
+                lease.due = lease.due.min(self.clock.get() + AGAIN);
+                self.due.set(self.due.get().min(lease.due));
             }
             if std::mem::replace(&mut lease.renewal, Renewal::None) == Renewal::Abandoned {
                 released.extend(all.remove(id).map(|lease| lease.release()));

@@ -65,12 +65,16 @@ impl Shard {
 
     /// Charges what was decided to be admitted.
     pub(super) fn charge(&mut self, ask: &Ask, now: Millis) -> Decision {
-        self.write(ask, now, worth_of(ask), |state| state.charge(&ask.quota, now, ask.cost))
+        self.write(ask, now, worth_of(ask.algorithm, ask.cost), |state| {
+            state.charge(&ask.quota, now, ask.cost)
+        })
     }
 
     /// Charges if it is admitted.
     pub(super) fn admit(&mut self, ask: &Ask, now: Millis) -> Decision {
-        self.write(ask, now, worth_of(ask), |state| state.admit(&ask.quota, now, ask.cost))
+        self.write(ask, now, worth_of(ask.algorithm, ask.cost), |state| {
+            state.admit(&ask.quota, now, ask.cost)
+        })
     }
 
     /// Corrects what was charged: gives back to a record that is still there, or charges without
@@ -79,7 +83,8 @@ impl Shard {
         if matches!(change, Change::Refund { .. }) && self.table.find(ask.id).is_none() {
             return State::fresh(ask.algorithm).decide(&ask.quota, now, 0);
         }
-        self.write(ask, now, Worth::corrected, |state| state.settle(&ask.quota, now, change))
+        let worth = worth_of(ask.algorithm, 0);
+        self.write(ask, now, worth, |state| state.settle(&ask.quota, now, change))
     }
 
     /// Removes a record, if it is there.
@@ -177,10 +182,14 @@ impl Shard {
     }
 }
 
-/// What a charge does to a record's worth. One that costs nothing must not raise it.
-fn worth_of(ask: &Ask) -> impl FnOnce(Worth, &Decision) -> Worth {
-    let costs = ask.cost > 0;
-    move |worth, decision| if costs { worth.charged(decision) } else { worth.corrected(decision) }
+/// What a charge of this cost, or a correction (0), does to a record's worth. One that costs nothing must
+/// not raise it.
+fn worth_of(algorithm: Algorithm, cost: u32) -> impl FnOnce(Worth, &Decision) -> Worth {
+    move |worth, decision| match algorithm {
+        Algorithm::Concurrency => worth.held(decision),
+        _ if cost > 0 => worth.charged(decision),
+        _ => worth.corrected(decision),
+    }
 }
 
 /// Milliseconds as whole seconds, rounded down; what is past 2106 stays in 2106.

@@ -42,6 +42,13 @@ impl Worth {
         self.with(self.charges(), share(decision))
     }
 
+    /// A charge or a correction of a limit on requests in flight, after which `decision` holds: while a
+    /// slot is held nothing is worth more, and no more are held than there are connections.
+    pub(super) fn held(self, decision: &Decision) -> Self {
+        let all = if decision.used > 0 { MAX } else { 0 };
+        self.with(all, all)
+    }
+
     pub(super) fn rank(self, now: u32) -> Rank {
         let share = self.0 >> 24 & MAX;
         Rank { used: self.charges() * share, age: now.wrapping_sub(self.0) & AGES }

@@ -8,7 +8,11 @@
 use std::{sync::Arc, time::Duration};
 
 use redis::aio::MultiplexedConnection;
-use tokio::{sync::watch, task::AbortHandle, time};
+use tokio::{
+    sync::{Notify, watch},
+    task::AbortHandle,
+    time,
+};
 
 use super::{
     Failure,
@@ -19,16 +23,19 @@ use super::{
 /// Between two pings of a connection.
 const BETWEEN_PINGS: Duration = Duration::from_secs(3);
 
-/// A connection, and the epoch of the server that it leads to: no two of a worker have the same.
+/// A connection, and the epoch of the server that it leads to.
 #[derive(Clone)]
 pub(super) struct Live {
     pub(super) connection: MultiplexedConnection,
     epoch: Epoch,
+    /// No two connections of a worker to a server have the same.
+    number: u64,
 }
 
 #[derive(Clone)]
 enum State {
-    /// The first attempt is under way: a request may wait for it, within its timeout.
+    /// The first attempt is under way, or the first after a connection has ended: a request may wait for it,
+    /// within its timeout.
     Starting,
     Closed(Live),
     Open,
@@ -42,13 +49,27 @@ pub(super) struct BreakerConnection {
 
 struct Shared {
     state: watch::Sender<State>,
+    /// That the connection has ended.
+    ended: Notify,
     node: Arc<Node>,
+}
+
+/// Why a connection is no longer used.
+enum Gone {
+    /// It has ended, and another is to be opened.
+    Ended,
+    /// The server is taken for lost.
+    Lost(Failure),
 }
 
 impl BreakerConnection {
     /// Starts connecting in the background of the current runtime.
     pub(super) fn new(node: Arc<Node>) -> Self {
-        let shared = Arc::new(Shared { state: watch::Sender::new(State::Starting), node });
+        let shared = Arc::new(Shared {
+            state: watch::Sender::new(State::Starting),
+            ended: Notify::new(),
+            node,
+        });
         let following = tokio::spawn(follow(Arc::clone(&shared))).abort_handle();
         Self { shared, following }
     }
@@ -68,6 +89,18 @@ impl BreakerConnection {
         }
     }
 
+    /// The connection after `ended`, which was found to have ended before anything was sent: no fault of
+    /// the server, as long as it can be connected to.
+    pub(super) async fn replaced(&self, ended: &Live) -> Result<Live, Failure> {
+        self.shared.replace(ended.number);
+        self.live().await
+    }
+
+    /// A call waited in vain for the first connection: no other does.
+    pub(super) fn give_up_starting(&self) {
+        self.shared.open(Failure::Timeout, |_| false);
+    }
+
     async fn started(&self) -> Result<Live, Failure> {
         let mut state = self.shared.state.subscribe();
         match state.wait_for(|state| !matches!(state, State::Starting)).await.as_deref() {
@@ -84,7 +117,8 @@ impl BreakerConnection {
     /// Opens the breaker, and through the keeper those of all workers, unless the connection that failed
     /// has been replaced since.
     pub(super) fn trip(&self, failed: &Live, failure: Failure) {
-        self.shared.trip(failed.epoch, failure);
+        self.shared.node.keeper.suspect(failed.epoch, failure);
+        self.shared.open(failure, |live| live.number == failed.number);
     }
 }
 
@@ -99,9 +133,18 @@ impl Drop for BreakerConnection {
 }
 
 impl Shared {
-    fn trip(&self, epoch: Epoch, failure: Failure) {
-        self.node.keeper.suspect(epoch, failure);
-        self.open(failure, |live| live.epoch == epoch);
+    /// Has this connection replaced, unless it has been.
+    fn replace(&self, number: u64) {
+        let is_first = self.state.send_if_modified(|state| {
+            let is_it = matches!(state, State::Closed(live) if live.number == number);
+            if is_it {
+                *state = State::Starting;
+            }
+            is_it
+        });
+        if is_first {
+            self.ended.notify_one();
+        }
     }
 
     /// Opens the breaker if it is not open, and the connection `is_concerned`.
@@ -126,30 +169,30 @@ impl Shared {
         }
     }
 
-    /// Closes the breaker over a new connection. Returns when a ping fails or the server is no longer in
-    /// this epoch.
-    async fn serve(
-        &self,
-        connection: MultiplexedConnection,
-        epoch: Epoch,
-        reachability: &mut watch::Receiver<Reachability>,
-    ) -> Failure {
-        self.close(Live { connection: connection.clone(), epoch });
+    /// Closes the breaker over a new connection. Returns when that has ended, a ping fails, or the server is
+    /// no longer in this epoch.
+    async fn serve(&self, live: Live, reachability: &mut watch::Receiver<Reachability>) -> Gone {
+        let (epoch, number) = (live.epoch, live.number);
+        let connection = live.connection.clone();
+        self.close(live);
         tokio::select! {
-            failure = self.died(connection) => failure,
+            () = self.ended.notified() => Gone::Ended,
+            failure = self.died(connection, number) => Gone::Lost(failure),
             now = reachability.wait_for(|now| *now != Reachability::Up(epoch)) => match now.as_deref() {
-                Ok(Reachability::Down(failure)) => *failure,
-                _ => Failure::Open,
+                Ok(Reachability::Down(failure)) => Gone::Lost(*failure),
+                _ => Gone::Lost(Failure::Open),
             },
         }
     }
 
-    /// Returns when a ping fails.
-    async fn died(&self, mut connection: MultiplexedConnection) -> Failure {
+    /// Returns when a ping fails; has a connection replaced that has ended.
+    async fn died(&self, mut connection: MultiplexedConnection, number: u64) -> Failure {
         loop {
             time::sleep(BETWEEN_PINGS).await;
-            if let Err(failure) = self.node.ping(&mut connection).await {
-                return failure;
+            match self.node.ping(&mut connection).await {
+                Ok(()) => {}
+                Err(Failure::Io) => self.replace(number),
+                Err(failure) => return failure,
             }
         }
     }
@@ -158,6 +201,7 @@ impl Shared {
 /// Connects whenever the server comes up, and opens the breaker whenever it goes down.
 async fn follow(shared: Arc<Shared>) {
     let mut reachability = shared.node.watch();
+    let mut number = 0;
     loop {
         let found = *reachability.borrow_and_update();
         match found {
@@ -170,8 +214,12 @@ async fn follow(shared: Arc<Shared>) {
                 };
                 match opened {
                     Ok(connection) => {
-                        let failure = shared.serve(connection, epoch, &mut reachability).await;
-                        shared.trip(epoch, failure);
+                        number += 1;
+                        let live = Live { connection, epoch, number };
+                        if let Gone::Lost(failure) = shared.serve(live, &mut reachability).await {
+                            shared.node.keeper.suspect(epoch, failure);
+                            shared.open(failure, |_| true);
+                        }
                         continue;
                     }
                     Err(failure) => {

@@ -263,9 +263,16 @@ impl Worker {
         let over = clock::instant() + self.shared.options.response_timeout;
         let over = until.map_or(over, |until| until.min(over));
         let waited = tokio::time::timeout_at(over.into(), asking).await;
-        // Without a connection nothing was sent: nobody asked.
-        let late = if asked.is_some() { Failure::Timeout } else { Failure::Open };
-        let outcome = waited.unwrap_or(Err(late.into()));
+        let outcome = waited.unwrap_or_else(|_| {
+            if asked.is_some() {
+                return Err(Failure::Timeout.into());
+            }
+            // Without a connection nothing was sent: nobody asked.
+            if let Some(link) = self.links.to(place) {
+                link.give_up_starting();
+            }
+            Err(Failure::Open.into())
+        });
         let outcome = outcome.and_then(|reply| read(&reply).ok_or(Failure::Reply.into()));
         outcome.map_err(|Miss { failure, trips }| {
             if let Some(Asked { link, live, .. }) = asked.as_ref().filter(|_| trips) {
@@ -292,8 +299,15 @@ impl Worker {
             None => self.links.find(place).await?,
         };
         let live = link.live().await?;
-        let first = asked.insert(Asked { link, live, unsent: false, reply: None });
-        let error = match first.run(&command, false).await {
+        let mut first = asked.insert(Asked { link, live, unsent: false, reply: None });
+        let mut answer = first.run(&command, false).await;
+        if first.unsent {
+            // Nobody is to blame for a connection that ended while it was idle.
+            let (link, live) = (Arc::clone(&first.link), first.link.replaced(&first.live).await?);
+            first = asked.insert(Asked { link, live, unsent: false, reply: None });
+            answer = first.run(&command, false).await;
+        }
+        let error = match answer {
             Ok(reply) => return Ok(reply),
             Err(error) => error,
         };

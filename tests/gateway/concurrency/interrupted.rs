@@ -104,6 +104,44 @@ fn a_refund_over_a_connection_that_had_ended_is_made() {
     });
 }
 
+/// Redis is well all the time: none of these requests is decided without it.
+#[test]
+fn a_charge_over_a_connection_that_had_ended_is_made() {
+    let redis = RedisServer::start();
+    let upstream = Upstream::with(|_, socket| {
+        socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").is_ok()
+    });
+    let yaml = format!(
+        "{}
+upstreams: {{app: {{targets: [\"{}\"]}}}}
+limits: {{calls: {{quota: 100, window: 1h, key: [], on_failure: closed}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: app, limits: [calls]}}]",
+        store(&redis, "5s", 4),
+        upstream.target()
+    );
+    let gateway = Gateway::start(&yaml);
+    let mut clients: Vec<_> = (0..8).map(|_| Client::connect(gateway.address())).collect();
+    let mut used = 0;
+    eventually("every worker is connected", || {
+        clients.iter_mut().all(|client| {
+            let reply = client.get("/a", "");
+            used += u64::from(reply.status == 200);
+            reply.status == 200
+        })
+    });
+    for turn in 0..4 {
+        let _: u64 = redis.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        // The connections' ends arrive.
+        pause(Duration::from_millis(50));
+        for client in &mut clients {
+            let reply = client.get("/a", "");
+            used += 1;
+            assert_eq!(reply.status, 200, "turn {turn}: {}", reply.text());
+            assert_eq!(reply.number("x-ratelimit-used"), used);
+        }
+    }
+}
+
 #[test]
 fn a_refund_while_redis_is_paused_is_made() {
     refunds_are_made("100ms", |redis| {

@@ -47,6 +47,15 @@ fn a_flood_of_made_up_keys_evicts_itself_and_spares_callers_near_their_limit() {
     assert_eq!(spared(&store, &limit, 90), 20);
 }
 
+/// Who would be let in once more beside those who are in flight.
+#[test]
+fn a_flood_that_spends_all_at_once_spares_requests_in_flight() {
+    let (limit, narrow) = (limit("a", 100), limit("narrow", 1));
+    let limit = Limit { algorithm: Algorithm::Concurrency, ..limit };
+    let store = flooded(&limit, 2, &narrow, 1, 100_000);
+    assert_eq!(spared(&store, &limit, 2), 20);
+}
+
 /// Each made-up key is blocked after one request, as are the callers.
 #[test]
 fn a_flood_that_spends_all_at_once_spares_callers_who_are_blocked() {
