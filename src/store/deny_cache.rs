@@ -36,7 +36,7 @@ const PLACES: usize = 256;
 const WAYS: usize = 4;
 
 /// How long a denial is first trusted, in ms. Unspent tokens of a gateway that is idle have come back by
-/// then: see [`super::reservation::IDLE`].
+/// then: see [`super::token_lease::IDLE`].
 pub const TRUST: u64 = 2_000;
 
 /// When a decision was heard: what ticks are is told at [`crate::clock::Clock::ticks`].
