@@ -12,6 +12,7 @@ mod cluster;
 mod heartbeat;
 mod keeper;
 mod keys;
+mod late;
 mod node;
 mod options;
 mod place;
@@ -24,15 +25,16 @@ mod shared;
 mod worker;
 
 pub(crate) use self::node::NodeConnection;
-pub use self::{
-    options::{Credentials, RedisOptions, Shard, Topology},
-    shared::{Connector, ShardStatus},
-};
 pub(super) use self::{
+    late::{LATE, LateReply, Unanswered},
     place::Place,
     presence::{Presence, Reporter},
     shared::Shared,
-    worker::{LATE, LateReply, Unanswered, Worker},
+    worker::Worker,
+};
+pub use self::{
+    options::{Credentials, RedisOptions, Shard, Topology},
+    shared::{Connector, ShardStatus},
 };
 
 /// Why Redis gave no decision.

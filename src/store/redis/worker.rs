@@ -7,7 +7,6 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use redis::{Cmd, RedisError};
 use tokio::task::AbortHandle;
@@ -18,17 +17,15 @@ use super::{
     call::{is_forgotten, once},
     client::is_elsewhere,
     cluster::{Cluster, SlotMap},
+    late::{LATE, LateReply, Reply, Unanswered},
     place::Place,
     script::{self, By},
     shared::Servers,
 };
 use crate::{
     clock::{self, Clock},
-    limit::{Charge, Fetch, Grant, Key, Limit, Millis, Settlement, Verdict},
+    limit::{Charge, Fetch, Grant, Key, Millis, Settlement, Verdict},
 };
-
-/// How long the reply of a call that was given up is waited for.
-pub(in crate::store) const LATE: Duration = Duration::from_mins(1);
 
 /// How often it is looked whether a server that hung can be reached again.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
@@ -63,34 +60,6 @@ struct Asked {
     unsent: bool,
     /// The reply, until it has come.
     reply: Option<Reply>,
-}
-
-/// A reply on its way.
-type Reply = BoxFuture<'static, Result<Vec<i64>, RedisError>>;
-
-/// No decision.
-pub(in crate::store) struct Unanswered {
-    pub(in crate::store) failure: Failure,
-    /// The reply, where it may still come.
-    pub(in crate::store) late: Option<LateReply>,
-}
-
-/// The reply of a call that was given up: its connection lives until it comes.
-pub(in crate::store) struct LateReply(Reply);
-
-impl LateReply {
-    /// The verdict, if it comes and is one.
-    pub(in crate::store) async fn verdict<'a>(
-        self,
-        limits: impl ExactSizeIterator<Item = &'a Limit>,
-    ) -> Option<Verdict> {
-        script::verdict(limits, &self.0.await.ok()?)
-    }
-
-    /// What a fetch was granted, and the server's time of it, if that comes.
-    pub(in crate::store) async fn granted(self, fetch: &Fetch<'_>) -> Option<(Grant, Millis)> {
-        script::granted(fetch, &self.0.await.ok()?)
-    }
 }
 
 /// Why a call gave nothing.
