@@ -2,7 +2,28 @@
 
 use redis::{Cmd, FromRedisValue, RedisError, aio::MultiplexedConnection};
 
-use super::script::By;
+use super::{Failure, client::is_elsewhere, script::By};
+
+/// Why a call gave nothing.
+pub(super) struct Miss {
+    pub(super) failure: Failure,
+    /// Whether whoever was asked is to be taken for lost.
+    pub(super) trips: bool,
+}
+
+impl From<Failure> for Miss {
+    fn from(failure: Failure) -> Self {
+        Self { failure, trips: true }
+    }
+}
+
+impl From<RedisError> for Miss {
+    fn from(error: RedisError) -> Self {
+        // A slot is on its way: that is no fault of the node.
+        let trips = !is_elsewhere(&error) && error.code() != Some("TRYAGAIN");
+        Self { failure: Failure::of(&error), trips }
+    }
+}
 
 /// Runs a script; `asking` says first that a Cluster's other node sent it here.
 pub(super) async fn run<T: FromRedisValue>(

@@ -14,8 +14,7 @@ use tokio::task::AbortHandle;
 use super::{
     Failure, Shared,
     breaker::{BreakerConnection, Live},
-    call::{is_forgotten, once},
-    client::is_elsewhere,
+    call::{Miss, is_forgotten, once},
     cluster::{Cluster, SlotMap},
     late::{LATE, LateReply, Reply, Unanswered},
     place::Place,
@@ -60,27 +59,6 @@ struct Asked {
     unsent: bool,
     /// The reply, until it has come.
     reply: Option<Reply>,
-}
-
-/// Why a call gave nothing.
-struct Miss {
-    failure: Failure,
-    /// Whether whoever was asked is to be taken for lost.
-    trips: bool,
-}
-
-impl From<Failure> for Miss {
-    fn from(failure: Failure) -> Self {
-        Self { failure, trips: true }
-    }
-}
-
-impl From<RedisError> for Miss {
-    fn from(error: RedisError) -> Self {
-        // A slot is on its way: that is no fault of the node.
-        let trips = !is_elsewhere(&error) && error.code() != Some("TRYAGAIN");
-        Self { failure: Failure::of(&error), trips }
-    }
 }
 
 impl Worker {
@@ -202,13 +180,13 @@ impl Worker {
 
     /// Returns a moment after the place can be reached, or after [`LATE`].
     async fn reached_again(&self, place: Place) {
-        let begun = clock::instant();
-        loop {
-            tokio::time::sleep(BETWEEN_LOOKS).await;
-            if self.is_live(place) || begun.elapsed() >= LATE {
-                return tokio::time::sleep(BETWEEN_LOOKS).await;
+        let reached = async {
+            while !self.is_live(place) {
+                tokio::time::sleep(BETWEEN_LOOKS).await;
             }
-        }
+        };
+        let _ = tokio::time::timeout(LATE, reached).await;
+        tokio::time::sleep(BETWEEN_LOOKS).await;
     }
 
     /// One call of a script on records at `place`: `command` makes it for a time to decide at (0: the
