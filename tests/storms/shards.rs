@@ -6,6 +6,7 @@ use crate::{
     redis_server::RedisServer,
     redis_topology::{primary, replica_of, replicate},
     storm::{Storm, keys},
+    wait::eventually,
 };
 
 /// Two primaries, and a replica of each: 2 and 3 are those of 0 and 1.
@@ -25,10 +26,14 @@ fn through(urls: [&str; 2], servers: &[RedisServer; 4]) -> Storm {
     Storm::over(&format!("shards: [{}, {}]", shard(0), shard(1)), &[&servers[0], &servers[1]])
 }
 
-/// Which of the two primaries has what everybody may have together.
+/// Whether a server has what everybody may have together.
+fn has_few(server: &RedisServer) -> bool {
+    !keys(server, "*:few:*").is_empty()
+}
+
+/// Which of the two primaries has it.
 fn home_of_few(servers: &[RedisServer; 4]) -> usize {
-    let has = |server: &RedisServer| !keys(server, "*:few:*").is_empty();
-    servers[..2].iter().position(has).expect("it was charged somewhere")
+    servers[..2].iter().position(has_few).expect("it was charged somewhere")
 }
 
 #[test]
@@ -63,12 +68,16 @@ fn a_replica_turned_primary_and_back() {
         |storm| {
             let at = home_of_few(&servers);
             home.replace(at);
+            eventually("the replica has it", || has_few(&servers[at + 2]));
             let _: String = servers[at + 2].command(&["REPLICAOF", "NO", "ONE"]);
             replicate(&servers[at], &servers[at + 2]);
             storm.is_noticed();
         },
         |_| {
-            let _: String = servers[*home.borrow()].command(&["REPLICAOF", "NO", "ONE"]);
+            let at = *home.borrow();
+            // A replica that is being filled has nothing, and keeps that as a primary.
+            eventually("the old one has it", || has_few(&servers[at]));
+            let _: String = servers[at].command(&["REPLICAOF", "NO", "ONE"]);
         },
     );
     assert!(figures.concerns_only(&homes[home.into_inner()]), "{figures:?}");

@@ -25,6 +25,12 @@ pub(crate) fn replicate(replica: &RedisServer, primary: &RedisServer) {
     let port = primary.port().to_string();
     let _: String = replica.command(&["REPLICAOF", "127.0.0.1", &port]);
     in_step(replica);
+    // It may say so of the data that it had, and be about to replace them.
+    let online = format!("port={},state=online", replica.port());
+    wait_until("the primary sends it what changes", || {
+        primary.command::<String>(&["INFO", "replication"]).contains(&online)
+    });
+    in_step(replica);
 }
 
 fn in_step(replica: &RedisServer) {
