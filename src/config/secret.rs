@@ -64,14 +64,14 @@ impl Secret {
 }
 
 impl Secret {
-    /// The same of one that must have so many bytes.
+    /// The same of one that must have so many bytes between its first and last that are not white space.
     pub fn reveal_at_least(
         &self,
         min: usize,
         variables: Variables<'_>,
     ) -> Result<Box<str>, SecretError> {
         let text = self.reveal(variables)?;
-        let (place, len) = (self.to_string(), text.len());
+        let (place, len) = (self.to_string(), text.trim().len());
         if len < min { Err(SecretError::Short { place, len, min }) } else { Ok(text) }
     }
 }
@@ -149,6 +149,8 @@ mod tests {
             "{short}"
         );
         assert!(secret.reveal_at_least(15, &variables).is_ok());
+        fs::write(file.path(), " ".repeat(20)).unwrap();
+        assert!(secret.reveal_at_least(16, &variables).is_err());
         let gone = Secret::File("/nowhere/at/all".into()).reveal(&variables).unwrap_err();
         assert!(gone.to_string().contains("/nowhere/at/all"), "{gone}");
     }
