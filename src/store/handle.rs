@@ -1,4 +1,4 @@
-//! One worker's door to the counters.
+//! A worker's handle to the counters.
 
 use std::{
     sync::Arc,
@@ -13,9 +13,10 @@ use super::{
     Failure, StoreError, Stores,
     corrections::{Correction, CorrectionSender, Source},
     fallback,
-    local_admission::{LocalAdmission, QueueOutcome, add_leased_tokens, reserves},
+    local_admission::{LocalAdmission, QueueOutcome, reserves},
     maintenance::Maintenance,
     redis::{Unanswered, Worker},
+    remaining,
     scatter::{self, Scatter},
     stats::WorkerCounts,
 };
@@ -24,7 +25,7 @@ use crate::limit::{Charge, Decided, Decider, Millis, OnFailure, Outcome, Settlem
 /// How long it may take, beyond what single calls may, to give tokens back when the gateway stops.
 const LEAVING: Duration = Duration::from_secs(1);
 
-/// One worker's door to the counters.
+/// A worker's handle to the counters. Its connections to Redis live on the runtime that made it.
 pub struct Store {
     pub(super) stores: Arc<Stores>,
     pub(super) counts: Arc<CachePadded<WorkerCounts>>,
@@ -49,9 +50,9 @@ impl Store {
                 Arc::clone(&counts),
             );
             let maintenance = Maintenance::new(stores, &worker, &corrections);
-            let (keeper, counts) = (Arc::clone(&worker), Arc::clone(&counts));
+            let counts = Arc::clone(&counts);
             RedisPath {
-                local: LocalAdmission::new(stores, keeper, corrections.clone(), counts),
+                local: LocalAdmission::new(stores, &worker, corrections.clone(), counts),
                 worker,
                 corrections,
                 _maintenance: AbortOnDropHandle::new(tokio::spawn(maintenance.run())),
@@ -118,7 +119,7 @@ impl Store {
         };
         self.counts.asked();
         let sent = local.ticks();
-        let verdict = match scatter::common(charges, |charge| worker.place(charge.key)) {
+        let mut verdict = match scatter::common(charges, |charge| worker.place(charge.key)) {
             None => Box::pin(self.scatter(path).charge(charges, now, until)).await?,
             Some(place) => match worker.charge(place, charges, until).await {
                 Ok(verdict) => verdict,
@@ -133,6 +134,9 @@ impl Store {
                 }
             },
         };
+        if !verdict.admitted {
+            remaining::add_to_refusals(&self.stores, charges, &mut verdict);
+        }
         local.cache_refusals(charges, &verdict, sent);
         Ok(verdict)
     }
@@ -202,9 +206,9 @@ impl Store {
         }
     }
 
-    /// Renews leases: each a charge and what gives back the one before. As [`Self::settle`], but it waits
-    /// for a server that hangs, so that no renewal is made unheard, and queues nothing: a lease is renewed
-    /// when Redis is back.
+    /// Renews leases: each a charge and the refund of the one before. Like [`Self::settle`], but it waits
+    /// for a server that hangs, so that the outcome of each renewal is known, and queues nothing: a lease
+    /// is renewed when Redis is back.
     pub async fn renew(
         &self,
         settlements: &[Settlement<'_>],
@@ -242,33 +246,13 @@ impl Store {
         let here: SmallVec<[Option<Outcome>; 4]> = settlements.iter().map(here).collect();
         let rest = settlements.iter().zip(&here).filter(|(_, outcome)| outcome.is_none());
         let rest: SmallVec<[Settlement<'_>; 4]> = rest.map(|(settlement, _)| *settlement).collect();
-        let mut settled = self.settle_at_places(path, &rest).await.into_iter();
+        let mut settled = Box::pin(self.scatter(path).settle(&rest)).await.into_iter();
         // A refusal until this moment was perhaps made before it arrived, and told another time.
         for Settlement { limit, key, .. } in &rest {
             path.local.invalidate(limit, *key);
         }
         let outcome = |here: Option<Outcome>| here.or_else(|| settled.next()).unwrap_or_default();
         here.into_iter().map(outcome).collect()
-    }
-
-    async fn settle_at_places(
-        &self,
-        path: &RedisPath,
-        settlements: &[Settlement<'_>],
-    ) -> SmallVec<[Outcome; 2]> {
-        let Some((first, _)) = settlements.split_first() else { return SmallVec::new() };
-        let place = path.worker.place(first.key);
-        if settlements.iter().any(|settlement| path.worker.place(settlement.key) != place) {
-            return Box::pin(self.scatter(path).settle(settlements)).await;
-        }
-        match path.worker.settle(place, settlements).await {
-            Ok(verdict) => verdict.outcomes,
-            Err(failure) => {
-                self.counts.failed(failure);
-                path.corrections.push_unsent(settlements, failure);
-                settlements.iter().map(|_| Outcome::Unknown).collect()
-            }
-        }
     }
 
     /// What each of these charges would meet by itself now; charges nothing. A record that has expired is
@@ -295,7 +279,7 @@ impl Store {
                 }
             },
         };
-        add_leased_tokens(&self.stores, charges, &mut verdict);
+        remaining::add_to_looks(&self.stores, charges, &mut verdict);
         Ok(verdict)
     }
 

@@ -24,8 +24,8 @@ use super::{
 use crate::{
     clock::{self, Clock},
     limit::{
-        Change, Charge, Decided, Decider, Decision, Fetch, Key, Limit, MAX_AHEAD, Millis, Outcome,
-        Quota, Reserve, Settlement, Verdict,
+        Change, Charge, Decided, Decider, Decision, Fetch, Key, Limit, MAX_AHEAD, Millis, Quota,
+        Reserve, Settlement, Verdict,
     },
 };
 
@@ -67,28 +67,6 @@ pub(super) fn reserves(charge: &Charge<'_>) -> bool {
     charge.limit.reserve != Reserve::Off && (1..=most).contains(&charge.cost)
 }
 
-/// Adds locally leased tokens to `remaining` in what the store said of these charges: it counts them as
-/// used, and this gateway admits from them.
-pub(super) fn add_leased_tokens(stores: &Stores, charges: &[Charge<'_>], verdict: &mut Verdict) {
-    let ticks = stores.clock.ticks();
-    for (charge, outcome) in charges.iter().zip(&mut verdict.outcomes) {
-        let Outcome::Decided(Decided { decision, by: Decider::Store, .. }) = outcome else {
-            continue;
-        };
-        if charge.limit.reserve == Reserve::Off {
-            continue;
-        }
-        let here = stores.leases.spendable(charge.limit, charge.key, ticks);
-        if here > 0 {
-            decision.remaining = (decision.remaining + u64::from(here)).min(decision.limit);
-            decision.used = decision.limit - decision.remaining;
-            if decision.remaining >= charge.cost.into() {
-                (decision.admitted, decision.retry_at) = (true, None);
-            }
-        }
-    }
-}
-
 /// Whether who may wait `until` then has waited for as long as a call may: see [`LocalAdmission::until`].
 pub(super) fn has_waited(until: Instant) -> bool {
     clock::instant() + A_MOMENT >= until
@@ -97,12 +75,12 @@ pub(super) fn has_waited(until: Instant) -> bool {
 impl LocalAdmission {
     pub(super) fn new(
         stores: &Stores,
-        worker: Arc<Worker>,
+        worker: &Arc<Worker>,
         corrections: CorrectionSender,
         counts: Arc<CachePadded<WorkerCounts>>,
     ) -> Self {
         let (leases, clock) = (Arc::clone(&stores.leases), stores.clock.clone());
-        let deny_cache = Arc::clone(&stores.deny_cache);
+        let (deny_cache, worker) = (Arc::clone(&stores.deny_cache), Arc::clone(worker));
         Self { leases, deny_cache, worker, corrections, counts, clock }
     }
 
@@ -218,7 +196,7 @@ impl LocalAdmission {
 /// A place in line.
 pub(super) struct Queued {
     told: oneshot::Receiver<Share>,
-    /// Whoever stood before a fetch that is answered late does not wait for the next as long again.
+    /// A request that waited for a fetch that is answered late does not wait as long again for the next.
     until: Instant,
 }
 
@@ -243,7 +221,7 @@ fn is_twice(charges: &[Charge<'_>], charge: &Charge<'_>) -> bool {
     charges.len() > 1 && charges.iter().filter(same).count() > 1
 }
 
-/// The fetches of a lease, one after the other, until nobody waits.
+/// The fetches of a lease, one after the other, until no request waits.
 struct Fetches {
     worker: Arc<Worker>,
     deny_cache: Arc<DenyCache>,
@@ -270,8 +248,8 @@ impl Fetches {
                     }
                     let charge = Charge { limit: &limit, key, cost: order.least };
                     let refused = Decision { admitted: false, ..grant.decision };
-                    // Where tokens are kept here, whoever costs the least finds those; and of what was
-                    // granted for others, what is not spent goes back.
+                    // Where tokens are kept here, the request of the least cost finds those; and of what
+                    // was granted for others, what is not spent goes back.
                     if grant.tokens == 0 && fetching.is_alone() {
                         self.deny_cache.insert(&charge, &refused, Heard { sent, received, now });
                     }

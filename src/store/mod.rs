@@ -17,6 +17,7 @@ mod multi_limit;
 mod outage;
 mod record_id;
 mod redis;
+mod remaining;
 mod scatter;
 mod stats;
 pub mod token_lease;
@@ -164,7 +165,7 @@ impl Stores {
         }))
     }
 
-    /// A worker's own door. Call it on the worker's runtime: its connection lives there.
+    /// A worker's handle. Call it on the worker's runtime: its connections live there.
     pub fn worker(self: &Arc<Self>) -> Store {
         Store::new(self, self.register.enter())
     }
@@ -216,20 +217,20 @@ impl Stores {
             self.deny_cache.invalidate(record, self.clock.ticks());
         }
         if deleted.more {
-            // Nobody is refused for something that was deleted while this gateway heard nothing.
+            // Records may have been deleted that this gateway did not hear of: no cached refusal is trusted.
             self.deny_cache.clear();
         }
         self.leases.set_gateways(self.presence.gateways());
     }
 
     /// What each of these charges would meet by itself at this gateway, charging nothing: for the operator, who asks
-    /// seldom. Needs no door, and opens a connection of its own.
+    /// seldom. Needs no handle, and opens a connection of its own.
     pub async fn look(&self, charges: &[Charge<'_>]) -> Result<Verdict, Failure> {
         match &self.redis {
             Some(shared) => {
                 let now = self.clock.manual_now().unwrap_or(0);
                 let mut verdict = scatter::look_each(shared, charges, now).await?;
-                local_admission::add_leased_tokens(self, charges, &mut verdict);
+                remaining::add_to_looks(self, charges, &mut verdict);
                 Ok(verdict)
             }
             None => Ok(self.memory.look(charges, self.clock.now())),

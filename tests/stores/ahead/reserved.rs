@@ -212,6 +212,21 @@ async fn one_request_too_dear_takes_nothing_from_the_others() {
 }
 
 #[tokio::test]
+async fn a_refusal_tells_the_tokens_that_are_here_as_left() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let gateway = Gateway::new(&redis, &clock);
+    let limit = reserving("mixed", 20, 5);
+    for cost in [1, 7, 7] {
+        assert!(gateway.cost(&limit, cost).await.admitted);
+    }
+    assert!(gateway.outstanding() > 0, "else there is nothing to tell");
+    let refused = gateway.cost(&limit, 10).await;
+    assert_eq!((refused.admitted, refused.used, refused.remaining), (false, 15, 5));
+    let admitted = gateway.one(&limit).await;
+    assert_eq!((admitted.admitted, admitted.used, admitted.remaining), (true, 16, 4));
+}
+
+#[tokio::test]
 async fn who_has_gone_before_the_answer_spends_nothing() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = Gateway::new(&redis, &clock);
