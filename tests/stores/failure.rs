@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     redis_server::RedisServer,
-    support::{charge, eventually, gateway, hasty_gateway, limit, options},
+    support::{charge, eventually, gateway, hasty, hasty_gateway, limit, options},
 };
 
 /// The most that a request takes where a dead Redis is known at once: far less than it might wait.
@@ -161,6 +161,29 @@ async fn a_hung_redis_delays_the_first_requests_and_no_more() {
     assert_eq!(late(), 2);
     redis.resume();
     recovered(&stores, &store).await;
+}
+
+#[tokio::test]
+async fn where_redis_hangs_at_a_start_only_the_first_request_waits() {
+    let redis = RedisServer::start();
+    redis.suspend();
+    let stores = Stores::redis(hasty(&redis), Clock::system(), 10_000).expect("usable options");
+    let store = stores.worker();
+    let limit = limit("start", 1_000);
+    let (outcome, took) = timed(&store, &limit).await;
+    assert!(outcome.unwrap().is_fallback() && took < IN_TIME, "waited {took:?}");
+    // To connect may take 5 s.
+    for _ in 0..100 {
+        assert!(at_once(&store, &limit).is_fallback());
+    }
+    redis.resume();
+    recovered(&stores, &store).await;
+    // No call was sent, so what passed is charged, the first one too.
+    eventually("all are counted", async || {
+        let looked = store.look(&[charge(&limit, 1)], now()).await.unwrap();
+        !looked.is_fallback() && looked.decision(0).used == 101
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use crate::verdict::{OutcomesExt as _, VerdictExt as _};
 use tidegate::{
     clock::Clock,
     limit::{Change, Decider, Limit, OnFailure, Settlement},
-    store::{Shard, StoreError, Stores, Topology},
+    store::{RedisOptions, Shard, StoreError, Stores, Topology},
 };
 
 use super::{
@@ -127,6 +127,43 @@ async fn a_shard_that_is_lost_takes_only_its_own_keys() {
     b.restart();
     shared("the shard is back", &store, &broad, on_b).await;
     assert!(stores.shards().iter().all(|shard| shard.is_up));
+}
+
+#[tokio::test]
+async fn a_refund_at_two_shards_is_made_at_the_lost_one_when_it_is_back() {
+    let [a, b] = [RedisServer::start(), RedisServer::start()];
+    // As long as the first request waits for the shard that hangs.
+    let response_timeout = Duration::from_secs(1);
+    let options = RedisOptions { response_timeout, ..options(shards(&[&a, &b])) };
+    let stores = Stores::redis(options, Clock::system(), 10_000).expect("usable options");
+    let store = stores.worker();
+    let [on_a, on_b] = keys_on(&store, [&a, &b]).await;
+    let (there, lost) = (limit("there", 10), limit("lost", 10));
+    let verdict = ask(&store, &[charge(&there, on_a), charge(&lost, on_b)]).await;
+    assert!(verdict.admitted && !verdict.is_fallback());
+
+    b.suspend();
+    let other = limit("other", 1_000_000);
+    eventually("a shard is lost", async || {
+        ask(&store, &[charge(&other, on_b)]).await;
+        stores.status().lost == 1
+    })
+    .await;
+    let refund =
+        |at: usize| Change::Refund { charged_at: verdict.decided(at).unwrap().at, cost: 1 };
+    let settlements = [
+        Settlement { limit: &there, key: key(on_a), change: refund(0) },
+        Settlement { limit: &lost, key: key(on_b), change: refund(1) },
+    ];
+    let settled = store.settle(&settlements, Decider::Store, now()).await;
+    assert_eq!(settled.are_made(), [true, false]);
+    b.resume();
+    eventually("the other refund is made, once", async || {
+        let looked = store.look(&[charge(&lost, on_b)], now()).await.unwrap();
+        !looked.is_fallback() && looked.decision(0).used == 0
+    })
+    .await;
+    assert_eq!(stores.stats().merge_drops, 0);
 }
 
 #[tokio::test]
