@@ -8,7 +8,7 @@ use crate::{
     gateway::Gateway,
     policies::{NOW, one_limit, statuses},
     process::Process,
-    redis::RedisServer,
+    redis_server::RedisServer,
     wait::eventually,
 };
 

@@ -15,7 +15,7 @@ use tidegate::clock;
 use crate::{
     client::{Client, get},
     process::{Process, tidegate},
-    redis::RedisServer,
+    redis_server::RedisServer,
     upstream::Upstream,
     wait::{eventually, pause},
 };

@@ -17,7 +17,7 @@ use tidegate::clock::Clock;
 use crate::{
     client::{Client, get},
     gateway::Gateway,
-    redis::RedisServer,
+    redis_server::RedisServer,
     upstream::Upstream,
     wait::{eventually, pause},
 };

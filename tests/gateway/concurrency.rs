@@ -14,7 +14,7 @@ use tidegate::clock::{self, Clock};
 use crate::{
     client::{Client, get},
     gateway::Gateway,
-    redis::RedisServer,
+    redis_server::RedisServer,
     stage::{Fleet, Stage, on_every_store},
     upstream::Upstream,
     wait::{eventually, pause, timed},

@@ -6,7 +6,7 @@ use crate::{
     client::{Client, Reply, get},
     gateway::Gateway,
     process::Process,
-    redis::RedisServer,
+    redis_server::RedisServer,
     upstream::Upstream,
     wait::eventually,
 };

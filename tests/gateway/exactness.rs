@@ -2,7 +2,7 @@ use std::{collections::BTreeSet, net::SocketAddr, sync::Mutex, thread};
 
 use tidegate::clock::Clock;
 
-use crate::{client::Client, gateway::Gateway, stage::on_every_store};
+use crate::{client::Client, gateway::Gateway, stage::on_every_topology};
 
 const QUOTA: u64 = 500;
 const BEYOND: u64 = 200;
@@ -48,7 +48,7 @@ fn rush(addresses: &[SocketAddr]) -> (Vec<u64>, u64) {
 
 #[test]
 fn more_requests_than_the_quota_at_once_admit_exactly_the_quota() {
-    on_every_store(|stage| {
+    on_every_topology(|stage| {
         for cost in [1, 3] {
             let fleet =
                 stage.start(&rules(cost), &Clock::manual(1_700_000_000_000 + cost * 200_000_000));

@@ -9,7 +9,9 @@ mod gateway;
 #[path = "../support/process.rs"]
 mod process;
 #[path = "../support/redis.rs"]
-mod redis;
+mod redis_server;
+#[path = "../support/redis_topology.rs"]
+mod redis_topology;
 #[path = "../support/stage.rs"]
 mod stage;
 #[path = "../support/upstream.rs"]

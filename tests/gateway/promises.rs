@@ -2,7 +2,7 @@ use tidegate::clock::Clock;
 
 use crate::{
     client::Reply,
-    stage::{Fleet, on_every_store},
+    stage::{Fleet, on_every_topology},
     upstream::Upstream,
     wait::pause,
 };
@@ -77,7 +77,7 @@ fn told_of_any(reply: &Reply) -> Told {
 
 #[test]
 fn every_limited_answer_carries_the_whole_family() {
-    on_every_store(|stage| {
+    on_every_topology(|stage| {
         let yaml =
             rules("per-caller: {quota: 5, window: 10s, key: [token]}", &route("/a", "per-caller"));
         let fleet = stage.start(&yaml, &Clock::manual(NOW + 500));
@@ -102,7 +102,7 @@ fn every_limited_answer_carries_the_whole_family() {
 
 #[test]
 fn an_answer_that_failed_is_limited_too() {
-    on_every_store(|stage| {
+    on_every_topology(|stage| {
         let yaml = "upstreams: {gone: {targets: [\"http://127.0.0.1:1\"]}}
 limits: {few: {quota: 1, window: 10s}}
 routes: [{name: a, match: {path: /a}, upstream: gone, limits: [few]}]
@@ -116,7 +116,7 @@ routes: [{name: a, match: {path: /a}, upstream: gone, limits: [few]}]
 
 #[test]
 fn several_limits_are_charged_all_or_none() {
-    on_every_store(|stage| {
+    on_every_topology(|stage| {
         let limits = "broad: {quota: 5000, window: 1h}, narrow: {quota: 1, window: 1h}";
         let routes = [route("/both", "broad, narrow"), route("/broad", "broad")].join(", ");
         let fleet = stage.start(&rules(limits, &routes), &Clock::manual(NOW));
@@ -132,7 +132,7 @@ fn several_limits_are_charged_all_or_none() {
 
 #[test]
 fn the_limit_with_the_fewest_requests_left_is_shown() {
-    on_every_store(|stage| {
+    on_every_topology(|stage| {
         let limits = "cheap: {quota: 8, window: 1h}, dear: {quota: 40, window: 1h, cost: 10}";
         let fleet = stage.start(&rules(limits, &route("/a", "cheap, dear")), &Clock::manual(NOW));
         for left in [30, 20, 10, 0] {
@@ -147,7 +147,7 @@ fn the_limit_with_the_fewest_requests_left_is_shown() {
 
 #[test]
 fn a_cost_above_what_remains_is_refused_and_not_charged() {
-    on_every_store(|stage| {
+    on_every_topology(|stage| {
         let clock = Clock::manual(NOW);
         let yaml = rules("dear: {quota: 10, window: 10s, cost: 4}", &route("/a", "dear"));
         let fleet = stage.start(&yaml, &clock);
@@ -168,7 +168,7 @@ fn a_cost_above_what_remains_is_refused_and_not_charged() {
 
 #[test]
 fn the_standard_form_is_exact() {
-    on_every_store(|stage| {
+    on_every_topology(|stage| {
         let limits = "per-caller: {quota: 5, window: 10s, resolution: 5, key: [token]}, \
                       all: {quota: 100, window: 90s, resolution: 1, key: []}";
         let rules = rules(limits, &route("/a", "per-caller, all"));
@@ -187,8 +187,11 @@ fn the_standard_form_is_exact() {
         }
         let refused = fleet.get_as("alice", "/a");
         assert!(!told(&refused).admitted);
-        let state = format!(r#""per-caller";r=0;t=12, "all";r=95;t={until}"#);
-        assert_eq!(refused.header("RateLimit"), Some(&*state));
+        let refuses = r#""per-caller";r=0;t=12"#;
+        let state = format!(r#"{refuses}, "all";r=95;t={until}"#);
+        let told = refused.header("RateLimit").expect("the standard form");
+        // What another place has charged for a refused request is given back behind it, and not told of.
+        assert!(told == state || stage.has_places() && told == refuses, "{told}");
 
         fleet.reload(&format!("headers: {{x_ratelimit: false, standard: draft-11}}\n{rules}"));
         let reply = fleet.get_as("bob", "/a");
@@ -207,7 +210,7 @@ fn an_upstreams_headers_of_the_same_names_are_replaced() {
          X-RateLimit-Reset: 12\r\nX-RateLimit-Resource: core\r\nRateLimit: \"x\";r=1\r\n\
          RateLimit-Policy: \"x\";q=1\r\nAccess-Control-Expose-Headers: X-Own\r\n\r\nok",
     );
-    on_every_store(|stage| {
+    on_every_topology(|stage| {
         let yaml = format!(
             "headers: {{standard: draft-11}}
 upstreams: {{origin: {{targets: [{}]}}}}
@@ -228,7 +231,7 @@ routes: [{{name: a, match: {{path: /a}}, upstream: origin, limits: [few]}}]
 
 #[test]
 fn a_browser_of_another_site_may_read_the_headers() {
-    on_every_store(|stage| {
+    on_every_topology(|stage| {
         let yaml = rules("few: {quota: 1, window: 10s}", &route("/a", "few"));
         let fleet = stage.start(&yaml, &Clock::manual(NOW));
         for status in [200, 429] {
@@ -245,7 +248,7 @@ fn a_browser_of_another_site_may_read_the_headers() {
 
 #[test]
 fn a_changed_quota_keeps_what_was_used() {
-    on_every_store(|stage| {
+    on_every_topology(|stage| {
         let clock = Clock::manual(NOW);
         let with = |quota: u32, cost: u32| {
             let limit = format!("few: {{quota: {quota}, window: 10s, cost: {cost}}}");
@@ -279,7 +282,7 @@ fn a_changed_quota_keeps_what_was_used() {
 
 #[test]
 fn one_request_is_one_call_of_redis_and_no_key_is_in_clear() {
-    on_every_store(|stage| {
+    on_every_topology(|stage| {
         let crate::stage::Stage::Redis(redis) = stage else { return };
         let limits = "a: {quota: 9, window: 1m, key: [token]}, b: {quota: 9, window: 1m, \
                       key: [\"header:x-who\", \"cookie:sid\"]}, c: {quota: 9, window: 1m}";
@@ -334,7 +337,7 @@ fn every_algorithm_tells_the_truth() {
         "quota: 5, window: 10s, algorithm: fixed_window",
         "quota: 5, window: 10s, algorithm: token_bucket",
     ];
-    on_every_store(|stage| {
+    on_every_topology(|stage| {
         let of = |n: usize| format!("l{n}: {{{}, key: [token]}}", SHAPES[n]);
         let limits: Vec<_> = (0..SHAPES.len()).map(of).collect();
         let routes: Vec<_> =
@@ -360,7 +363,7 @@ fn every_algorithm_tells_the_truth() {
 
 #[test]
 fn who_waits_is_admitted_in_real_time() {
-    on_every_store(|stage| {
+    on_every_topology(|stage| {
         let limit = "few: {quota: 3, window: 2s, resolution: 2, key: [token]}";
         let clock = Clock::system();
         let fleet = stage.start(&rules(limit, &route("/a", "few")), &clock);

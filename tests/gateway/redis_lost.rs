@@ -7,7 +7,7 @@ use std::{
 use crate::{
     client::{Client, Reply, get},
     gateway::Gateway,
-    redis::RedisServer,
+    redis_server::RedisServer,
     upstream::Upstream,
     wait::{eventually, timed},
 };

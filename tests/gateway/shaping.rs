@@ -18,7 +18,7 @@ use tidegate::clock::{self, Clock};
 use crate::{
     client::{Client, get},
     gateway::Gateway,
-    redis::RedisServer,
+    redis_server::RedisServer,
     stage::{Stage, on_every_store},
     upstream::Upstream,
 };

@@ -12,7 +12,7 @@ use tidegate::clock::Clock;
 use crate::{
     client::{Client, Reply, get},
     gateway::Gateway,
-    redis::RedisServer,
+    redis_server::RedisServer,
     upstream::Upstream,
     wait::eventually,
 };

@@ -3,7 +3,7 @@ use std::{collections::BTreeSet, time::Duration};
 use tidegate::clock::Clock;
 
 use crate::{
-    stage::on_every_store,
+    stage::on_every_topology,
     wait::{pause, timed},
 };
 
@@ -14,7 +14,7 @@ routes: [{name: a, match: {path: /a}, upstream: hello, limits: [slow]}]
 
 #[test]
 fn a_thousand_requests_over_seconds_and_gateways_read_one_reset() {
-    on_every_store(|stage| {
+    on_every_topology(|stage| {
         let fleet = stage.start(YAML, &Clock::system());
         let mut resets = [const { BTreeSet::<u64>::new() }; 4];
         let mut refused = 0;

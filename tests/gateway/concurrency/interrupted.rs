@@ -6,7 +6,7 @@ use super::{Doors, limited, taken};
 use crate::{
     client::{Client, get},
     gateway::Gateway,
-    redis::RedisServer,
+    redis_server::RedisServer,
     upstream::Upstream,
     wait::{eventually, pause},
 };

@@ -3,7 +3,7 @@ use tidegate::clock::Clock;
 use super::{NOW, one_limit, statuses};
 use crate::{
     client::Reply,
-    stage::{Fleet, on_every_store},
+    stage::{Fleet, on_every_topology},
 };
 
 const LIMITS: [&str; 4] = ["sliding_window", "sliding_log", "fixed_window", "token_bucket"];
@@ -15,13 +15,12 @@ fn get_as(fleet: &Fleet, token: &str, path: &str) -> Reply {
 #[test]
 fn an_answer_that_is_refunded_leaves_remaining_as_it_was() {
     let upstream = statuses();
-    for algorithm in LIMITS {
-        let limit = format!(
-            "algorithm: {algorithm}, quota: 10, window: 1h, key: [token], refund: [304, 500, 502]"
-        );
-        let yaml = one_limit(&upstream, &limit);
-        on_every_store(|stage| {
-            let fleet = stage.start(&yaml, &Clock::manual(NOW));
+    on_every_topology(|stage| {
+        for algorithm in LIMITS {
+            let limit = format!(
+                "algorithm: {algorithm}, quota: 10, window: 1h, key: [token], refund: [304, 500, 502]"
+            );
+            let fleet = stage.start(&one_limit(&upstream, &limit), &Clock::manual(NOW));
             let first = get_as(&fleet, "a", "/200");
             assert_eq!(first.number("x-ratelimit-remaining"), 9, "{algorithm}");
             let reset = first.number("x-ratelimit-reset");
@@ -37,8 +36,8 @@ fn an_answer_that_is_refunded_leaves_remaining_as_it_was() {
             }
             let charged = get_as(&fleet, "a", "/404");
             assert_eq!(charged.number("x-ratelimit-remaining"), 8, "{algorithm}: 404 is charged");
-        });
-    }
+        }
+    });
 }
 
 #[test]
@@ -51,7 +50,7 @@ routes:
   - {name: given, match: {path: /given}, upstream: gone, limits: [given]}
   - {name: kept, match: {path: /kept}, upstream: gone, limits: [kept]}
 ";
-    on_every_store(|stage| {
+    on_every_topology(|stage| {
         let fleet = stage.start(yaml, &Clock::manual(NOW));
         for _ in 0..10 {
             let reply = fleet.get_in_order("/given", "");
@@ -70,7 +69,7 @@ fn a_refused_request_is_given_nothing_back() {
     let upstream = statuses();
     let limit = "quota: 3, window: 1h, key: [], refund: [429, 304]";
     let yaml = one_limit(&upstream, limit);
-    on_every_store(|stage| {
+    on_every_topology(|stage| {
         let fleet = stage.start(&yaml, &Clock::manual(NOW));
         for _ in 0..3 {
             assert_eq!(fleet.get_in_order("/200", "").status, 200);
@@ -87,7 +86,7 @@ fn what_is_given_back_late_is_not_given_to_another_window() {
     let upstream = statuses();
     let limit = "quota: 5, window: 60s, resolution: 6, key: [], refund: [304]";
     let yaml = one_limit(&upstream, limit);
-    on_every_store(|stage| {
+    on_every_topology(|stage| {
         let clock = Clock::manual(NOW);
         let fleet = stage.start(&yaml, &clock);
         assert_eq!(fleet.get_in_order("/304", "").number("x-ratelimit-remaining"), 5);

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use tidegate::clock::Clock;
 
 use super::{NOW, Told, route, rules, told};
-use crate::stage::{Fleet, on_every_store};
+use crate::stage::{Fleet, on_every_topology};
 
 /// Numbers that look random, the same in every run (xorshift).
 struct Dice(u64);
@@ -54,8 +54,8 @@ fn shapes() -> (String, Vec<String>) {
 }
 
 /// Runs `history` for each path, with a caller of its own.
-fn for_all(history: impl Fn(&Fleet, &Clock, &str, &str, &mut Dice)) {
-    on_every_store(|stage| {
+fn for_all(history: impl Fn(&Fleet, &Clock, &str, &str, &mut Dice) + Sync) {
+    on_every_topology(|stage| {
         let clock = Clock::manual(NOW);
         let (yaml, paths) = shapes();
         let fleet = stage.start(&yaml, &clock);

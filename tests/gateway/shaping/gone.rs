@@ -7,7 +7,7 @@ use crate::{
     client::Client,
     gateway::Gateway,
     policies::NOW,
-    redis::RedisServer,
+    redis_server::RedisServer,
     stage::{Stage, on_every_store},
     wait::{eventually, pause},
 };

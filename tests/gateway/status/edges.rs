@@ -5,7 +5,7 @@ use tidegate::clock::Clock;
 
 use super::{NOW, admin, admin_at, telling, told};
 use crate::{
-    client::get, gateway::Gateway, process::Process, redis::RedisServer, wait::eventually,
+    client::get, gateway::Gateway, process::Process, redis_server::RedisServer, wait::eventually,
 };
 
 #[test]

@@ -1,5 +1,5 @@
 use super::{Crowd, MINUTE, check_refusal, tokens};
-use crate::{gateway::Gateway, redis::RedisServer, wait::eventually};
+use crate::{gateway::Gateway, redis_server::RedisServer, wait::eventually};
 
 const SETTINGS: &str = "max_active: 60, resume_below: 54, capacity: 1000";
 
