@@ -1,7 +1,7 @@
 //! The secret that the gateways of one store share, and what is derived from it.
 //!
-//! Everything that is hashed under it follows from the configuration alone: gateways need not agree on
-//! anything, and a Redis that was emptied changes nobody's key.
+//! All keys follow from the configuration alone: gateways need not agree on anything, and no key changes
+//! when Redis was emptied.
 
 use std::fmt;
 
@@ -37,7 +37,7 @@ impl SharedSecret {
         Self(mac(format!("{VERSION}: namespace").as_bytes(), namespace))
     }
 
-    /// One that nobody else has.
+    /// A random one.
     pub fn random() -> Result<Self, getrandom::Error> {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes)?;

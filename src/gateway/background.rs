@@ -53,7 +53,7 @@ impl Background {
     ) -> Option<T> {
         let (tell, told) = oneshot::channel();
         self.run(async move {
-            // Sent to nobody, it is dropped here.
+            // The receiver is gone with its request: the output is dropped here.
             drop(tell.send(work.await));
         });
         told.await.ok()

@@ -63,7 +63,7 @@ impl Gateway {
         Err(GatewayError::Refused)
     }
 
-    /// Charges a request that takes slots, which nobody else can have meanwhile: if the request ends
+    /// Charges a request that takes slots, which no other request can have meanwhile: if the request ends
     /// before the store has answered, all of its charges are given back.
     async fn charge_to_end(&self, context: &mut RequestContext) -> Result<Verdict, StoreError> {
         let wanted = context.limits.iter().map(|limit| LeasedCharge {

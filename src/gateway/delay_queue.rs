@@ -191,8 +191,8 @@ mod tests {
     }
 
     proptest! {
-        /// Slots are given as they are in a store: no slot is had twice, none is lost, nobody waits
-        /// longer than the slot that it came with, and nobody overtakes.
+        /// Slots are given as they are in a store: no slot is had twice, none is lost, no request waits
+        /// longer than for the slot that it came with, and none overtakes.
         #[test]
         fn slots_are_had_once(steps in prop::collection::vec((0_u8..3, 0_usize..20), 1..200)) {
             let (lines, start) = (DelayQueues::default(), clock::instant());

@@ -180,8 +180,8 @@ impl LeaseTable {
         }
     }
 
-    /// Takes these leases anew, then gives back those that they follow: so nobody else gets the slots in
-    /// between. A lease that has ended meanwhile is taken all the same: its request is in flight.
+    /// Takes these leases anew, then gives back those that they follow, so that no other request gets the slots
+    /// in between. A lease that has ended meanwhile is taken all the same: its request is in flight.
     async fn renew_batch(&self, leases: &[u64], by: Decider) {
         let held: SmallVec<[Correction; BATCH]> = {
             let all = self.leases.borrow();

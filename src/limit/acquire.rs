@@ -11,7 +11,7 @@
 //! And which do not: a token of [`super::token_bucket`] begins to flow back when it is charged, so that
 //! spending it later lets more pass than burst and rate; an entry of [`super::sliding_log`] leaves the
 //! window by the time of its charge; a slot of [`super::leaky_bucket`] is a point in time and passes by;
-//! one of [`super::concurrency`] is held while a request is in flight, and ahead of it nobody is.
+//! one of [`super::concurrency`] is held while a request is in flight, which cannot be ahead of it.
 
 use super::{Algorithm, Decision, Key, Limit, Millis, Quota, State};
 

@@ -1,6 +1,6 @@
 //! Requests in flight: each holds a slot until it ends.
 //!
-//! The quota `L` is the number of slots. A slot is taken on a lease of the window `W`: whoever holds it
+//! The quota `L` is the number of slots. A slot is taken on a lease of the window `W`: its holder
 //! gives it back ([`refund`]) when the request ends, and renews it before the lease ends ([`charge`], then
 //! [`refund`] of the one before). What a gateway held that died comes back when its leases end.
 //!
@@ -11,8 +11,8 @@
 //! A lease is known by the time of its charge. A clock that steps back by no more than a quarter of `W`
 //! changes no lease: each lasts up to that much longer. One that was set back further makes all leases
 //! begin anew, as one that is known by no time: what its holders give back or renew, and is in no step of
-//! its own, is taken off that one. So no slot counts twice. Whoever renews a lease when a third of it is
-//! over has left it long before it ends.
+//! its own, is taken off that one. So no slot counts twice. A holder that renews a lease when a third
+//! of it is over has left it long before it ends.
 //!
 //! What holds, for charges that were admitted by an unchanged quota: at any time at most `L` slots are
 //! held by leases that last. When a slot becomes free cannot be told: `retry_at` is when enough leases

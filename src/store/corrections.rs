@@ -4,8 +4,8 @@
 //! Each place has one line and at most one call in flight, so corrections reach Redis in the order in
 //! which the workers of this process pushed them. [`CorrectionSender::push`] never waits: a task of the
 //! worker's runtime sends. What certainly was not sent stays, in order, until the place can be reached
-//! again; what Redis refused is sent once more; what may have been executed is dropped and counted, and
-//! what follows it goes on.
+//! again; what Redis refused is sent once more. The reply of a server that hangs is awaited
+//! ([`Worker::settle_patiently`]); what may have been executed all the same is dropped and counted.
 
 use std::sync::{
     Arc,

@@ -23,8 +23,8 @@ impl RecordId {
     }
 }
 
-/// The record that `limit` keeps of a caller, under whatever quota, as this process names it: all of its
-/// tables do, for nobody outside can tell which of these names fall together.
+/// The record that `limit` keeps of a caller, under whatever quota, by the name that all tables of this
+/// process use: no client can tell which of these names share a place.
 pub(crate) fn record(limit: &Limit, key: Key) -> u128 {
     local_record(shared_record(limit, key))
 }
@@ -39,8 +39,8 @@ pub(crate) fn shared_record(limit: &Limit, key: Key) -> u128 {
     key.0 ^ limit.identity()
 }
 
-/// One number for each quota that a record may be asked under: only a sliding window is strict, and it
-/// lets nobody wait.
+/// One number for each quota that a record may be asked under: only a sliding window is strict, and with
+/// one no request waits.
 fn of_quota(quota: &Quota) -> u64 {
     let number = u64::from(quota.limit) << 32 | u64::from(quota.max_wait);
     if quota.strict { !number } else { number }

@@ -84,7 +84,7 @@ impl<T: Copy> Items<T> {
     }
 }
 
-/// A worker's door where one call does not do.
+/// A worker's calls for a request whose records live at several places.
 pub(super) struct Scatter<'a> {
     pub(super) worker: &'a Arc<Worker>,
     pub(super) counts: &'a Arc<CachePadded<WorkerCounts>>,
@@ -147,7 +147,8 @@ impl Scatter<'_> {
         fallback::decide(&lost, now, memory, gateways, self.counts, recorder)
     }
 
-    /// What each place answers. Whoever gives up before all have leaves nothing charged that is known of.
+    /// What each place answers. A request that is given up before all have leaves nothing charged of what
+    /// was answered.
     async fn charged<'s, 'c>(
         &'s self,
         parts: Vec<Part<Charge<'c>>>,
@@ -324,7 +325,8 @@ fn verdict_of(charges: &[Charge<'_>], items: Items<Charge<'_>>) -> Verdict {
     Verdict { admitted, outcomes }
 }
 
-/// What each of these charges would meet by itself, for whoever asks seldom: over connections of their own.
+/// What each of these charges would meet by itself, over a connection of its own: for the operator, who
+/// asks seldom.
 pub(super) async fn look_each(
     shared: &Shared,
     charges: &[Charge<'_>],

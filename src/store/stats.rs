@@ -1,4 +1,4 @@
-//! What a store counts of itself: one shard a worker, added up when somebody asks.
+//! What a store counts of itself: one shard a worker, added up when they are read.
 
 use std::sync::Arc;
 

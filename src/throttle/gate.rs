@@ -92,15 +92,18 @@ impl Gate {
     }
 
     fn look_up(&self, token: u64) -> Option<Newcomer> {
-        let mut filter = self.filter.borrow_mut();
-        let filter = filter.load();
-        let (geometry, generation) = (filter.geometry(), *filter.live().end());
-        let local = local_token(token);
-        if self.throttle.rejected.contains(local, geometry.minute(generation), LATELY) {
+        if self.is_rejected(token) {
             return Some(Newcomer::Rejected);
         }
-        let known = self.recent.contains(local, generation) || filter.knows(token);
-        if known { None } else { Some(Newcomer::Unknown) }
+        if self.knows(token) { None } else { Some(Newcomer::Unknown) }
+    }
+
+    /// Whether an upstream has turned `token` away lately.
+    fn is_rejected(&self, token: u64) -> bool {
+        let mut filter = self.filter.borrow_mut();
+        let filter = filter.load();
+        let minute = filter.geometry().minute(*filter.live().end());
+        self.throttle.rejected.contains(local_token(token), minute, LATELY)
     }
 
     /// Whether `token` has been active lately.

@@ -91,7 +91,7 @@ impl World {
         None
     }
 
-    /// Slots whose leases may last though nobody renews them.
+    /// Slots whose leases may last though they are no longer renewed.
     fn lost(&self) -> u64 {
         let lasts = |held: &&Held| held.since.max(self.set_back) + LONGEST > self.passed;
         self.lost.iter().filter(lasts).map(|held| u64::from(held.slots)).sum()

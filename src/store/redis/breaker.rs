@@ -2,8 +2,9 @@
 //!
 //! The breaker opens with the first failure, of this worker or of another: from then on no request waits
 //! for the server. It closes when the server's [keeper](super::keeper) has found it up and this worker has
-//! connected again. While no request uses the connection, a task pings it, so that a connection that died is
-//! replaced before a request needs it.
+//! connected again. A connection that ended while it was idle is no failure: another one is opened, and the
+//! breaker stays closed if that succeeds. A task pings the connection, so that most of them are replaced
+//! before a request needs them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -96,7 +97,7 @@ impl BreakerConnection {
         self.live().await
     }
 
-    /// A call waited in vain for the first connection: no other does.
+    /// Opens the breaker after a call has waited in vain for the first connection, so that no other waits.
     pub(super) fn give_up_starting(&self) {
         self.shared.open(Failure::Timeout, |_| false);
     }

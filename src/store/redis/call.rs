@@ -7,7 +7,7 @@ use super::{Failure, client::is_elsewhere, script::By};
 /// Why a call gave nothing.
 pub(super) struct Miss {
     pub(super) failure: Failure,
-    /// Whether whoever was asked is to be taken for lost.
+    /// Whether the server that was asked counts as lost.
     pub(super) trips: bool,
 }
 

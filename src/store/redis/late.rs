@@ -8,7 +8,7 @@ use redis::RedisError;
 use super::{Failure, script};
 use crate::limit::{Fetch, Grant, Limit, Millis, Verdict};
 
-/// How long the reply of a call that was given up is waited for.
+/// How long the reply of a call that was given up is awaited.
 pub(in crate::store) const LATE: Duration = Duration::from_mins(1);
 
 /// A reply on its way.

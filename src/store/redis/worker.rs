@@ -214,7 +214,7 @@ impl Worker {
             if asked.is_some() {
                 return Err(Failure::Timeout.into());
             }
-            // Without a connection nothing was sent: nobody asked.
+            // Without a connection nothing was sent.
             if let Some(link) = self.links.to(place) {
                 link.give_up_starting();
             }
@@ -249,7 +249,7 @@ impl Worker {
         let mut first = asked.insert(Asked { link, live, unsent: false, reply: None });
         let mut answer = first.run(&command, false).await;
         if first.unsent {
-            // Nobody is to blame for a connection that ended while it was idle.
+            // The connection ended while it was idle: no failure of the server.
             let (link, live) = (Arc::clone(&first.link), first.link.replaced(&first.live).await?);
             first = asked.insert(Asked { link, live, unsent: false, reply: None });
             answer = first.run(&command, false).await;
@@ -270,7 +270,8 @@ impl Worker {
 }
 
 impl Asked {
-    /// As [`run`]; whoever stops waiting finds the reply that is still to come in `self`.
+    /// Sends the script's name, and its text where the server has forgotten it. If this future is dropped
+    /// while it waits, the reply that may still come is in `self.reply`.
     async fn run(
         &mut self,
         command: impl Fn(By) -> Cmd,
