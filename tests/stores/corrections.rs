@@ -1,30 +1,15 @@
 use std::{sync::Arc, time::Duration};
 
 use tidegate::{
-    clock::Clock,
-    limit::{Algorithm, Change, Charge, Key, Limit, OnFailure, Quota, Verdict},
+    limit::{Algorithm, Change, Charge, Key, Limit, OnFailure, Verdict},
     store::{Correction, Failure, Store, Stores},
 };
 
 use crate::verdict::VerdictExt as _;
 use crate::{
     redis_server::RedisServer,
-    support::{charge, eventually, gateway, hasty_gateway, limit},
+    support::{charge, eventually, gateway, hasty_gateway, limit, lose, now, of_each_algorithm},
 };
-
-fn now() -> u64 {
-    Clock::system().now()
-}
-
-/// A limit of each algorithm, with windows so long that nothing expires meanwhile.
-fn limits() -> Vec<Limit> {
-    let of = |algorithm: Algorithm| {
-        let resolution = if algorithm == Algorithm::SlidingWindow { 6 } else { 1 };
-        let quota = Quota { max_wait: 2_400_000, ..Quota::new(100, 6_000_000, resolution) };
-        Limit { algorithm, quota, ..limit(algorithm.tag(), 100) }
-    };
-    Algorithm::ALL.into_iter().map(of).collect()
-}
 
 async fn used(stores: &Stores, limit: &Limit) -> u64 {
     let looked = stores.look(&[Charge { cost: 0, ..charge(limit, 1) }]).await.expect("Redis");
@@ -53,7 +38,7 @@ async fn charge_while_redis_hangs(
 async fn a_charge_that_is_answered_late_leaves_no_slot_taken_and_counts_once() {
     let redis = RedisServer::start();
     let (stores, store) = hasty_gateway(&redis).await;
-    let limits = limits();
+    let limits = of_each_algorithm();
     assert_eq!(charge_while_redis_hangs(&redis, &store, &limits).await, [true; 6]);
     for limit in &limits {
         let holds = matches!(limit.algorithm, Algorithm::LeakyBucket | Algorithm::Concurrency);
@@ -70,7 +55,7 @@ async fn a_charge_that_is_answered_late_leaves_no_slot_taken_and_counts_once() {
 async fn a_charge_that_is_answered_late_is_taken_back_where_the_request_was_refused() {
     let redis = RedisServer::start();
     let (stores, store) = hasty_gateway(&redis).await;
-    let mut limits = limits();
+    let mut limits = of_each_algorithm();
     for limit in &mut limits {
         limit.on_failure = OnFailure::Closed;
     }
@@ -95,21 +80,11 @@ fn refund(limit: &Limit, verdict: &Verdict) -> Correction {
     }
 }
 
-/// Makes a request of another caller find out that Redis cannot be asked.
-async fn lose(store: &Store, stores: &Stores) {
-    let other = limit("other", 1_000_000);
-    eventually("Redis is lost", async || {
-        let _ = store.charge(&[charge(&other, 99)], now()).await;
-        stores.status().lost == 1
-    })
-    .await;
-}
-
 #[tokio::test]
 async fn what_is_corrected_while_redis_is_away_is_made_in_order_when_it_is_back() {
     let redis = RedisServer::start();
     let (stores, store) = hasty_gateway(&redis).await;
-    let limits = limits();
+    let limits = of_each_algorithm();
     let mut refunds = Vec::new();
     for _ in 0..40 {
         for limit in &limits {
@@ -119,7 +94,7 @@ async fn what_is_corrected_while_redis_is_away_is_made_in_order_when_it_is_back(
         }
     }
     redis.suspend();
-    lose(&store, &stores).await;
+    lose(&stores, &store).await;
     // Of a leaky bucket only the last slot can be given back.
     refunds.reverse();
     store.correct(refunds, now());
@@ -136,7 +111,8 @@ async fn several_workers_correct_in_one_order() {
     let redis = RedisServer::start();
     let (stores, store) = gateway(&redis);
     let workers = [store, stores.worker(), stores.worker()];
-    let bucket = limits().into_iter().find(|limit| limit.algorithm == Algorithm::LeakyBucket);
+    let bucket =
+        of_each_algorithm().into_iter().find(|limit| limit.algorithm == Algorithm::LeakyBucket);
     let bucket = bucket.expect("one of each");
     let mut refunds = Vec::new();
     for at in 0..39 {

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     redis_server::RedisServer,
-    support::{charge, eventually, gateway, hasty, hasty_gateway, limit, options},
+    support::{charge, eventually, gateway, hasty, hasty_gateway, limit, now, options},
 };
 
 /// The most that a request takes where a dead Redis is known at once: far less than it might wait.
@@ -22,10 +22,6 @@ const IN_TIME: Duration = Duration::from_millis(2_500);
 
 fn with_policy(name: &str, quota: u32, on_failure: OnFailure, index: usize) -> Limit {
     Limit { on_failure, index, ..limit(name, quota) }
-}
-
-fn now() -> u64 {
-    Clock::system().now()
 }
 
 /// Charges one unit and tells how long that took.

@@ -1,5 +1,4 @@
 use tidegate::{
-    clock::Clock,
     limit::{Algorithm, Change, Charge, Decider, Key, Limit, Quota, Settlement},
     store::{Failure, Store, Stores},
 };
@@ -8,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use crate::verdict::VerdictExt as _;
 use crate::{
     redis_server::RedisServer,
-    support::{charge, eventually, gateway, hasty_gateway, limit},
+    support::{charge, eventually, gateway, hasty_gateway, limit, lose, now, of_each_algorithm},
 };
 
 /// The algorithms of which a store that was lost is told.
@@ -19,35 +18,11 @@ const TOLD: [Algorithm; 4] = [
     Algorithm::TokenBucket,
 ];
 
-fn now() -> u64 {
-    Clock::system().now()
-}
-
-/// A limit of each algorithm, with windows so long that nothing expires meanwhile.
-fn limits() -> Vec<Limit> {
-    let of = |algorithm: Algorithm| {
-        let resolution = if algorithm == Algorithm::SlidingWindow { 6 } else { 1 };
-        let quota = Quota { max_wait: 2_400_000, ..Quota::new(100, 6_000_000, resolution) };
-        Limit { algorithm, quota, ..limit(algorithm.tag(), 100) }
-    };
-    Algorithm::ALL.into_iter().map(of).collect()
-}
-
 /// Charges so much, one after the other, in whichever store there is.
 async fn spend(store: &Store, limit: &Limit, count: u32) {
     for _ in 0..count {
         assert!(store.charge(&[charge(limit, 1)], now()).await.expect("a local policy").admitted);
     }
-}
-
-/// Makes a request of somebody else find out that Redis is lost.
-async fn lose(stores: &Stores, store: &Store) {
-    let other = limit("other", 1_000_000);
-    eventually("Redis is lost", async || {
-        store.charge(&[charge(&other, 99)], now()).await.expect("a local policy");
-        stores.status().lost == 1
-    })
-    .await;
 }
 
 /// Makes requests of somebody else until Redis decides again and has heard everything.
@@ -69,7 +44,7 @@ async fn used(stores: &Stores, limit: &Limit) -> u64 {
 async fn what_was_used_while_redis_hung_counts_when_it_is_back() {
     let redis = RedisServer::start();
     let (stores, store) = hasty_gateway(&redis).await;
-    let limits = limits();
+    let limits = of_each_algorithm();
     for limit in &limits {
         spend(&store, limit, 3).await;
     }
@@ -116,7 +91,7 @@ async fn a_refusal_from_before_the_loss_is_not_told_any_more() {
 async fn what_was_used_counts_in_a_redis_that_came_back_empty_and_is_told_once() {
     let mut redis = RedisServer::start();
     let (stores, store) = gateway(&redis);
-    let limits = limits();
+    let limits = of_each_algorithm();
     for limit in &limits {
         spend(&store, limit, 3).await;
     }
@@ -143,7 +118,7 @@ async fn what_was_used_counts_in_a_redis_that_came_back_empty_and_is_told_once()
 async fn gateways_all_tell_what_each_of_them_admitted() {
     let mut redis = RedisServer::start();
     let (one, two) = (gateway(&redis), gateway(&redis));
-    let limits = limits();
+    let limits = of_each_algorithm();
     redis.kill();
     for (stores, store) in [&one, &two] {
         lose(stores, store).await;

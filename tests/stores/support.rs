@@ -40,6 +40,21 @@ pub(crate) fn limit(name: &str, quota: u32) -> Limit {
     }
 }
 
+/// A limit of each algorithm, with windows so long that nothing expires meanwhile.
+pub(crate) fn of_each_algorithm() -> Vec<Limit> {
+    let of = |algorithm: Algorithm| {
+        let resolution = if algorithm == Algorithm::SlidingWindow { 6 } else { 1 };
+        let quota = Quota { max_wait: 2_400_000, ..Quota::new(100, 6_000_000, resolution) };
+        Limit { algorithm, quota, ..limit(algorithm.tag(), 100) }
+    };
+    Algorithm::ALL.into_iter().map(of).collect()
+}
+
+/// The system's time.
+pub(crate) fn now() -> u64 {
+    Clock::system().now()
+}
+
 pub(crate) fn charge(limit: &Limit, key: u128) -> Charge<'_> {
     Charge { limit, key: Key(key), cost: 1 }
 }
@@ -85,6 +100,16 @@ pub(crate) async fn hasty_gateway(redis: &RedisServer) -> (Arc<Stores>, Store) {
     })
     .await;
     (stores, store)
+}
+
+/// Makes a request of another caller find out that Redis cannot be asked.
+pub(crate) async fn lose(stores: &Stores, store: &Store) {
+    let other = limit("other", 1_000_000);
+    eventually("Redis is lost", async || {
+        store.charge(&[charge(&other, 99)], now()).await.expect("a local policy");
+        stores.status().lost == 1
+    })
+    .await;
 }
 
 /// Waits until `condition` holds, and fails the test if it does not for long.

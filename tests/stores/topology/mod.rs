@@ -10,7 +10,7 @@ use tidegate::{
 
 use crate::{
     redis_server::RedisServer,
-    support::{charge, eventually},
+    support::{charge, eventually, now},
 };
 
 /// Slots that move, primaries that are killed.
@@ -44,10 +44,6 @@ fn shards(servers: &[&RedisServer]) -> Topology {
 
 fn stores(topology: Topology) -> Arc<Stores> {
     Stores::redis(options(topology), Clock::system(), 10_000).expect("usable options")
-}
-
-fn now() -> u64 {
-    Clock::system().now()
 }
 
 async fn ask(store: &Store, charges: &[Charge<'_>]) -> Verdict {
