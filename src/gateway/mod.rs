@@ -257,6 +257,7 @@ impl Gateway {
     }
 
     /// Turns an outcome into an answer, but for the fields that every answer has.
+    #[inline]
     fn draft(&self, context: &mut RequestContext, outcome: Result<Draft, GatewayError>) -> Draft {
         let rules = Rc::clone(&context.rules);
         match outcome {

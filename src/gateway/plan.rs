@@ -5,6 +5,7 @@ use crate::{
     error::GatewayError,
     identity::Secret,
     plan::{Asked, LimitRequests, limit_requests, status_requests},
+    snapshot::{Action, LimitRequest},
 };
 
 /// What was found out about a request before anything was charged.
@@ -12,7 +13,7 @@ pub(super) struct Plan {
     /// The route's place in the snapshot.
     pub(super) route: usize,
     /// What would be asked of the limits that the route tells of.
-    pub(super) told: LimitRequests,
+    pub(super) told: Vec<LimitRequest>,
 }
 
 impl Gateway {
@@ -33,19 +34,21 @@ impl Gateway {
         let (index, route) = (matched.index, matched.route);
         let (k0, k1) = self.shared.stores.secret();
         let secret = Secret(k0, k1);
-        let (requests, told, caller) = matched.subject(|subject| {
-            (
-                limit_requests(route, subject, secret),
-                status_requests(route, subject, secret),
-                self.caller(route, subject),
-            )
-        });
         context.counters = rules.routes[index].counters.clone();
         context.route = Some(index);
-        context.caller = caller?;
         let limits = &rules.routes[index].limits;
-        context.limits =
-            requests?.iter().filter_map(|request| ChargedLimit::new(limits, request)).collect();
+        let told = matched.subject(|subject| {
+            context.caller = self.caller(route, subject)?;
+            let requests = limit_requests(route, subject, secret)?;
+            let charged = requests.iter().filter_map(|request| ChargedLimit::new(limits, request));
+            context.limits.extend(charged);
+            match &route.action {
+                Action::Status(_) => {
+                    status_requests(route, subject, secret).map(LimitRequests::into_vec)
+                }
+                Action::Upstream(_) => Ok(Vec::new()),
+            }
+        });
         Ok(Plan { route: index, told: told? })
     }
 }

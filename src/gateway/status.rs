@@ -8,7 +8,6 @@ use super::{Gateway, context::RequestContext, draft::Draft};
 use crate::{
     error::GatewayError,
     limit::{Admission, Charge},
-    plan::LimitRequests,
     respond::{self, LimitReport},
     snapshot::{LimitRequest, Policy},
 };
@@ -18,7 +17,7 @@ impl Gateway {
     pub(super) async fn quota_status(
         &self,
         limits: &[Arc<Policy>],
-        requests: &LimitRequests,
+        requests: &[LimitRequest],
         context: &mut RequestContext,
     ) -> Result<Draft, GatewayError> {
         // No upstream has seen the token: it makes nobody active.
