@@ -197,8 +197,8 @@ impl Stores {
                 }
             };
             let looked = async {
-                if let (Some(shared), Some(sentinels)) = (&self.redis, &mut sentinels) {
-                    shared.look_out(sentinels).await;
+                if let Some(shared) = &self.redis {
+                    shared.look_out(sentinels.as_mut()).await;
                 }
             };
             // Beside each other: a Sentinel that hangs delays no report.

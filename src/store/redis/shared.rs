@@ -182,9 +182,15 @@ impl Shared {
         Some(SentinelWatch::new(Arc::clone(sentinel), Arc::clone(&shard.primary)))
     }
 
-    /// Asks the sentinels once.
-    pub(in crate::store) async fn look_out(&self, watch: &mut SentinelWatch) {
-        watch.look(&self.options).await;
+    /// Looks for servers that have taken over: asks the Sentinels once, and has a Cluster's map read again
+    /// while a node is lost, which else only calls that fail would do.
+    pub(in crate::store) async fn look_out(&self, watch: Option<&mut SentinelWatch>) {
+        if self.lost() > 0 {
+            self.misled();
+        }
+        if let Some(watch) = watch {
+            watch.look(&self.options).await;
+        }
     }
 
     /// What these limits say of callers at one place, over a connection of its own: for whoever asks

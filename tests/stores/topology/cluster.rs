@@ -136,6 +136,33 @@ async fn a_replica_that_takes_over_is_followed() {
     stop.cancel();
 }
 
+#[tokio::test]
+async fn a_replica_that_takes_over_is_followed_without_requests() {
+    let mut cluster = RedisCluster::start();
+    let stores = stores(Topology::Cluster(cluster.urls()));
+    let stop = CancellationToken::new();
+    tokio::spawn(stores.clone().run(stop.clone()));
+    let store = stores.worker();
+    let limit = limit("silent", 1_000_000);
+    // Not where gateways report once a second that they are alive.
+    let home = (cluster.home("tidegate").1 + 1) % 3;
+    let key = keys(&cluster)[home];
+    shared("the Cluster is there", &store, &limit, key).await;
+    let lost = cluster.nodes[home].address();
+    cluster.nodes[home].kill();
+    // Of the first it is unknown whether Redis has charged it.
+    for _ in 0..2 {
+        assert!(ask(&store, &[charge(&limit, key)]).await.is_fallback());
+    }
+    assert_eq!(stores.stats().unmerged, 1);
+    eventually("its successor is told what was charged here", async || {
+        stores.status().is_healthy() && stores.stats().unmerged == 0
+    })
+    .await;
+    assert!(stores.shards().iter().all(|shard| *shard.name != *lost));
+    stop.cancel();
+}
+
 /// The record is deleted, and the slot in which other gateways would read of it is served by nobody.
 #[tokio::test]
 async fn a_reset_that_nobody_else_hears_of_is_felt_here() {
