@@ -17,7 +17,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::{
     net::{TcpListener, TcpStream},
     runtime::LocalOptions,
-    time::{MissedTickBehavior, interval, sleep, timeout},
+    time::{MissedTickBehavior, interval, sleep, timeout, timeout_at},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -106,7 +106,8 @@ pub fn run(
         }
         worker.shared.serving.fetch_sub(1, Ordering::AcqRel);
         worker.serving.close();
-        if timeout(worker.stop.within, worker.drain()).await.is_err() {
+        let over = clock::instant() + worker.stop.within;
+        if timeout_at(over.into(), worker.drain()).await.is_err() {
             let left = worker.serving.len();
             tracing::warn!(left, "connections were cut off: drain_timeout has passed");
             // So that what they hold is given back.
@@ -114,7 +115,8 @@ pub fn run(
         }
         // What is given back to Redis goes over this worker's connection.
         let _ = timeout(FAREWELL, worker.gateway.settled()).await;
-        worker.gateway.leave().await;
+        let left = over.saturating_duration_since(clock::instant());
+        worker.gateway.leave(left.max(FAREWELL)).await;
         worker.gateway.end();
         sweeping.abort();
         Ok(())

@@ -125,9 +125,9 @@ impl Gateway {
         self.background.drained().await;
     }
 
-    /// Gives back to the store what it keeps for requests that will not come.
-    pub async fn leave(&self) {
-        self.store.leave().await;
+    /// Gives back to the store, in this time, what it keeps for requests that will not come.
+    pub async fn leave(&self, within: Duration) {
+        self.store.leave(within).await;
     }
 
     /// Tells the store nothing more: the worker's runtime ends.

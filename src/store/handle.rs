@@ -22,9 +22,6 @@ use super::{
 };
 use crate::limit::{Charge, Decided, Decider, Millis, OnFailure, Outcome, Settlement, Verdict};
 
-/// How long it may take, beyond what single calls may, to give tokens back when the gateway stops.
-const LEAVING: Duration = Duration::from_secs(1);
-
 /// A worker's handle to the counters. Its connections to Redis live on the runtime that made it.
 pub struct Store {
     pub(super) stores: Arc<Stores>,
@@ -284,13 +281,12 @@ impl Store {
     }
 
     /// Gives all tokens back that are kept here, and sends the corrections that wait: nothing more is
-    /// charged through this store. It takes no longer than the response timeout a few times.
-    pub async fn leave(&self) {
+    /// charged through this store. It takes no longer than `within`, nor than a call that has to connect
+    /// first; what is left then counts as spent until its window has passed.
+    pub async fn leave(&self, within: Duration) {
         if let (Some(path), Some(shared)) = (&self.shared, &self.stores.redis) {
             let maintenance = Maintenance::new(&self.stores, &path.worker, &path.corrections);
-            let leaving = maintenance.finish(shared.patience());
-            // What is left then counts as spent, until its window has passed.
-            let _ = tokio::time::timeout(2 * shared.patience() + LEAVING, leaving).await;
+            maintenance.finish(shared.patience().min(within)).await;
         }
     }
 }

@@ -201,8 +201,8 @@ impl Stores {
                     shared.look_out(sentinels.as_mut()).await;
                 }
             };
-            // Beside each other: a Sentinel that hangs delays no report.
-            tokio::join!(heard, looked);
+            // Beside each other: a Sentinel that hangs delays no report, and neither delays a stop.
+            stop.run_until_cancelled(async { tokio::join!(heard, looked) }).await;
         }
         if let Some(reporter) = reporter {
             reporter.leave().await;

@@ -1,4 +1,4 @@
-use std::fs;
+use std::{fs, time::Duration};
 
 use rustix::process::Signal;
 use tidegate::clock::Clock;
@@ -9,7 +9,7 @@ use crate::{
     policies::{NOW, one_limit, statuses},
     process::Process,
     redis_server::RedisServer,
-    wait::eventually,
+    wait::{eventually, timed},
 };
 
 /// A gateway on that Redis, patient with a busy machine.
@@ -211,18 +211,39 @@ fn two_gateways_with_tokens_admit_the_quota_exactly() {
     assert_eq!(admitted, 300);
 }
 
-#[test]
-fn sigterm_gives_back_what_was_not_spent() {
-    let (redis, folder) = (RedisServer::start(), tempfile::tempdir().expect("a folder"));
-    let limits = "calls: {quota: 1000, window: 24h, resolution: 1, key: [], reserve: 100}";
-    let yaml = with(&redis, &hello(limits, "calls"));
+/// A process of two workers that has taken tokens ahead, and 20 requests behind it.
+fn process(yaml: &str) -> Process {
+    let folder = tempfile::tempdir().expect("a folder");
     let own = "listen: [{address: \"127.0.0.1:0\"}]\nadmin: {address: \"127.0.0.1:0\", hosts: [gateway.test]}\nworkers: 2\n\
                access_log: off\n";
     fs::write(folder.path().join("own.yaml"), format!("{own}{yaml}")).expect("a file");
-    let mut process = Process::start(folder.path(), &["serve", "--config", "own.yaml"]);
+    let process = Process::start(folder.path(), &["serve", "--config", "own.yaml"]);
     for _ in 0..20 {
         assert_eq!(get(process.address, "/a", "Connection: close\r\n").status, 200);
     }
+    process
+}
+
+#[test]
+fn sigterm_is_obeyed_while_redis_hangs() {
+    let redis = RedisServer::start();
+    let limits = "calls: {quota: 1000, window: 24h, resolution: 1, key: [], reserve: 100}";
+    let yaml = with(&redis, &hello(limits, "calls")).replace("timeout: 5s", "timeout: 1m");
+    let mut process = process(&format!("drain_timeout: 1s\n{yaml}"));
+    redis.suspend();
+    process.signal(Signal::TERM);
+    // Three seconds at the most; the machine may be busy.
+    let (ended, took) = timed(|| process.ended());
+    assert_eq!(ended.code(), Some(0));
+    assert!(took < Duration::from_secs(20), "{took:?}");
+}
+
+#[test]
+fn sigterm_gives_back_what_was_not_spent() {
+    let redis = RedisServer::start();
+    let limits = "calls: {quota: 1000, window: 24h, resolution: 1, key: [], reserve: 100}";
+    let yaml = with(&redis, &hello(limits, "calls"));
+    let mut process = process(&yaml);
     process.signal(Signal::TERM);
     assert_eq!(process.ended().code(), Some(0));
     assert_eq!(used(&Gateway::start(&yaml), "calls"), 20);

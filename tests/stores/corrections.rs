@@ -8,7 +8,9 @@ use tidegate::{
 use crate::verdict::VerdictExt as _;
 use crate::{
     redis_server::RedisServer,
-    support::{charge, eventually, gateway, hasty_gateway, limit, lose, now, of_each_algorithm},
+    support::{
+        PATIENCE, charge, eventually, gateway, hasty_gateway, limit, lose, now, of_each_algorithm,
+    },
 };
 
 async fn used(stores: &Stores, limit: &Limit) -> u64 {
@@ -139,7 +141,7 @@ async fn a_worker_that_leaves_sends_what_waits() {
         refunds.push(refund(&of, &verdict));
     }
     store.correct(refunds, now());
-    store.leave().await;
+    store.leave(PATIENCE).await;
     assert_eq!(used(&stores, &of).await, 0);
 }
 

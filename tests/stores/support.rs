@@ -21,7 +21,7 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 const SHORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long [`eventually`] waits. Only a test that fails waits so long.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// 2023, on a whole second.
 pub(crate) const NOW: u64 = 1_700_000_000_000;

@@ -1,7 +1,10 @@
 //! What gateways on one Redis tell each other: that they are alive, a tag of the secret that they hash
 //! under, and which records the operator has deleted.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::{
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
+    time::Duration,
+};
 
 use futures_util::future::join_all;
 use tokio::time;
@@ -12,6 +15,9 @@ use super::{
     keys::Keys,
 };
 use crate::{clock, secret::SharedSecret};
+
+/// The longest that a goodbye may take.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// What this process knows of the other gateways.
 pub(in crate::store) struct Presence {
@@ -153,7 +159,8 @@ impl<'a> Reporter<'a> {
                     (held.connection, keys.report(&presence.member, 0, 0));
                 let leaving = command.exec_async(&mut connection);
                 // A farewell that does not arrive is noticed by the absence of reports.
-                let _ = time::timeout(shared.options.response_timeout, leaving).await;
+                let patience = shared.options.response_timeout.min(FAREWELL);
+                let _ = time::timeout(patience, leaving).await;
             },
         );
         join_all(goodbyes).await;

@@ -8,7 +8,7 @@ use super::{Gateway, calls, idle, reserving};
 use crate::verdict::VerdictExt as _;
 use crate::{
     redis_server::RedisServer,
-    support::{NOW, charge, eventually, limit},
+    support::{NOW, PATIENCE, charge, eventually, limit},
 };
 
 /// A gateway that has spent 3 of the tokens that it took of `limit`.
@@ -55,13 +55,13 @@ async fn a_gateway_that_leaves_gives_all_back() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let (gateway, limit) = spent_three(&redis, &clock).await;
     let second = gateway.stores.worker();
-    gateway.store.leave().await;
+    gateway.store.leave(PATIENCE).await;
     assert_eq!((gateway.outstanding(), gateway.used(&limit).await), (0, 3));
     // Whoever is still there asks for each.
     let verdict = second.charge(&[charge(&limit, 1)], NOW).await.expect("a Redis");
     assert_eq!((verdict.admitted, gateway.outstanding()), (true, 0));
     assert_eq!(gateway.used(&limit).await, 4);
-    second.leave().await;
+    second.leave(PATIENCE).await;
 }
 
 #[tokio::test]
@@ -75,7 +75,7 @@ async fn a_gateway_that_leaves_waits_for_what_is_under_way() {
         let asking = gateway.store.charge(&charges, NOW);
         let moment = std::time::Duration::from_millis(20);
         assert!(tokio::time::timeout(moment, asking).await.is_err(), "the client has gone");
-        tokio::join!(gateway.store.leave(), async {
+        tokio::join!(gateway.store.leave(PATIENCE), async {
             tokio::time::sleep(moment).await;
             redis.resume();
         });

@@ -10,7 +10,7 @@ use tidegate::{
 use super::{Gateway, reserving};
 use crate::{
     redis_server::RedisServer,
-    support::{NOW, charge, eventually, hasty, limit, options},
+    support::{NOW, PATIENCE, charge, eventually, hasty, limit, options},
 };
 
 /// A gateway before several servers, and the first key on each.
@@ -63,7 +63,7 @@ async fn all_are_charged_or_none_on_one_server() {
         let broad = reserving(&format!("broad{number}"), 200, broad);
         let narrow = reserving(&format!("narrow{number}"), 5, narrow);
         is_all_or_none(&gateway, (&broad, 1), (&narrow, 1)).await;
-        gateway.store.leave().await;
+        gateway.store.leave(PATIENCE).await;
         assert_eq!((gateway.used(&broad).await, gateway.used(&narrow).await), (5, 5));
     }
 }
@@ -77,7 +77,7 @@ async fn all_are_charged_or_none_on_two_servers() {
         let narrow = reserving(&format!("narrow{number}"), 5, narrow);
         is_all_or_none(&gateway, (&broad, keys[0]), (&narrow, keys[1])).await;
     }
-    gateway.store.leave().await;
+    gateway.store.leave(PATIENCE).await;
     assert_eq!(gateway.stores.stats().failures, [0; 5]);
 }
 

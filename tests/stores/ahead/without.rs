@@ -8,7 +8,7 @@ use super::{Gateway, reserving, together::before};
 use crate::verdict::VerdictExt as _;
 use crate::{
     redis_server::RedisServer,
-    support::{NOW, charge, eventually, hasty, limit, options},
+    support::{NOW, PATIENCE, charge, eventually, hasty, limit, options},
 };
 
 /// A gateway with 50 tokens of `limit`; how often it was charged.
@@ -113,7 +113,7 @@ async fn what_nobody_uses_stays_here_while_its_server_is_lost() {
     assert!(!gateway.ask(&[charge(&limit, keys[1])]).await.is_fallback(), "spent here");
     lost.restart();
     left(0).await;
-    gateway.store.leave().await;
+    gateway.store.leave(PATIENCE).await;
     let tokens = gateway.stores.stats().tokens;
     assert_eq!((tokens.given_back, tokens.lost), (99, 0), "{tokens:?}");
 }
@@ -123,7 +123,7 @@ async fn what_a_gateway_that_leaves_cannot_give_back_is_counted_as_lost() {
     let (mut redis, limit) = (RedisServer::start(), long(OnFailure::Local));
     let (gateway, _) = stocked(options(&redis), &limit).await;
     redis.kill();
-    gateway.store.leave().await;
+    gateway.store.leave(PATIENCE).await;
     let tokens = gateway.stores.stats().tokens;
     assert_eq!((tokens.given_back, tokens.lost), (0, 50), "{tokens:?}");
 }
