@@ -239,7 +239,14 @@ impl Stores {
 
     /// Forgets what these limits remember of a caller, in this process and in Redis. Like
     /// [`Self::look`], for the operator.
+    ///
+    /// # Errors
+    ///
+    /// What Redis did not do. If it has not said that its records are gone, nothing is forgotten here.
     pub async fn reset(&self, limits: &[&Limit], key: Key) -> Result<(), Failure> {
+        if let Some(shared) = &self.redis {
+            shared.delete(limits, key).await?;
+        }
         for limit in limits {
             self.memory.reset(limit, key);
             self.outage.forget(limit, key);
@@ -247,16 +254,11 @@ impl Stores {
         let Some(shared) = &self.redis else { return Ok(()) };
         for limit in limits {
             self.corrections.forget(shared.place(key), limit, key);
+            let record = record(limit, key);
+            self.leases.forget(record);
+            self.deny_cache.invalidate(record, self.clock.ticks());
         }
-        let outcome = shared.reset(limits, key).await;
-        if !matches!(outcome, Err(Failure::Open)) {
-            // One that gave no answer may have been made.
-            for record in limits.iter().map(|limit| record(limit, key)) {
-                self.leases.forget(record);
-                self.deny_cache.invalidate(record, self.clock.ticks());
-            }
-        }
-        outcome
+        shared.note_deletion(limits, key).await
     }
 
     /// Empties the deny cache, so that the next request is decided by Redis: for tests of what Redis

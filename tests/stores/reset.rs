@@ -6,7 +6,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     redis_server::RedisServer,
-    support::{charge, eventually, limit, stores},
+    support::{charge, eventually, hasty_gateway, limit, lose, now, stores},
+    verdict::VerdictExt as _,
 };
 
 /// A day, so that nothing ends by itself.
@@ -72,4 +73,33 @@ async fn who_heard_nothing_for_long_forgets_whom_it_refused() {
     tokio::spawn(fleet[1].clone().run(stop.clone()));
     eventually("he is asked for anew", async || asks().await.admitted).await;
     stop.cancel();
+}
+
+#[tokio::test]
+async fn a_reset_without_an_answer_of_redis_changes_nothing_here() {
+    let redis = RedisServer::start();
+    let (stores, store) = hasty_gateway(&redis).await;
+    let (blocked, ahead) = (daily("blocked", Reserve::Off), daily("ahead", Reserve::Tokens(10)));
+    let counted = limit("counted", 1_000);
+    let admits = async |limit| {
+        store.charge(&[charge(limit, 1)], now()).await.expect("a local policy").admitted
+    };
+    while admits(&blocked).await {}
+    assert!(admits(&ahead).await);
+    let kept = stores.stats().tokens.outstanding;
+    assert!(kept > 0);
+    redis.suspend();
+    lose(&stores, &store).await;
+    assert!(admits(&counted).await);
+
+    let all = [&blocked, &ahead, &counted];
+    assert!(stores.reset(&all, Key(1)).await.is_err());
+    assert!(!admits(&blocked).await, "Redis had refused it");
+    assert_eq!(stores.stats().tokens.outstanding, kept);
+    redis.resume();
+    eventually("what was charged here is told", async || {
+        let looked = stores.look(&[charge(&counted, 1)]).await;
+        looked.is_ok_and(|verdict| verdict.decision(0).used == 1) && stores.stats().unmerged == 0
+    })
+    .await;
 }

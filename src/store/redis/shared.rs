@@ -223,19 +223,28 @@ impl Shared {
         read(&self.ask_owner::<Vec<i64>>(place, command).await?)
     }
 
-    /// Forgets what these limits remember of a caller, over a connection of its own, and tells the other
-    /// gateways. [`Failure::Open`] if nothing was asked at all.
-    pub(in crate::store) async fn reset(&self, limits: &[&Limit], key: Key) -> Result<(), Failure> {
+    /// Deletes what these limits have of a caller. Without an answer it may have been done.
+    pub(in crate::store) async fn delete(
+        &self,
+        limits: &[&Limit],
+        key: Key,
+    ) -> Result<(), Failure> {
         let command = |_| self.scripts.reset(limits, key);
-        let place = self.place(key);
-        self.ask_owner::<u64>(place, command).await?;
+        self.ask_owner::<u64>(self.place(key), command).await.map(drop)
+    }
+
+    /// Notes for the other gateways that it was deleted.
+    pub(in crate::store) async fn note_deletion(
+        &self,
+        limits: &[&Limit],
+        key: Key,
+    ) -> Result<(), Failure> {
         let records: Vec<u128> = limits.iter().map(|limit| shared_record(limit, key)).collect();
         let keys = Keys::new(&self.options.namespace, self.is_cluster());
         // Gateways report to every shard, so any will do; of a Cluster, the node that they report to.
-        let place = if self.is_cluster() { self.place_of_tag(keys.tag.as_bytes()) } else { place };
-        let noted = self.ask_owner::<()>(place, |_| keys.note_resets(&records)).await;
-        // The records are gone, whoever has heard of it.
-        noted.map_err(|failure| if failure == Failure::Open { Failure::Io } else { failure })
+        let tag = || self.place_of_tag(keys.tag.as_bytes());
+        let place = if self.is_cluster() { tag() } else { self.place(key) };
+        self.ask_owner(place, |_| keys.note_resets(&records)).await
     }
 
     async fn ask_owner<T: FromRedisValue>(
