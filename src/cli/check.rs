@@ -2,7 +2,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::{Exit, written};
-use crate::config::{Config, Fault, Loaded, Secret, SecretError, Variables};
+use crate::config::{Config, Faults, Loaded, Secret, SecretError, Variables};
 use crate::secret::MIN_LEN;
 use crate::snapshot::Snapshot;
 use crate::throttle::Settings;
@@ -13,8 +13,8 @@ use crate::throttle::Settings;
 pub(super) fn run(path: &Path, variables: Variables<'_>, out: &mut dyn Write) -> Exit {
     match Snapshot::load(path) {
         Ok((loaded, snapshot)) => {
-            if let Some(fault) = short_secret(&loaded, variables) {
-                return written(writeln!(out, "{fault}"), Exit::BadInput);
+            if let Some(faults) = unfit_secret(&loaded, variables) {
+                return written(writeln!(out, "{faults}"), Exit::BadInput);
             }
             let config = &loaded.config;
             let told = summary(path, config, &snapshot, out)
@@ -59,12 +59,12 @@ fn summary(
 }
 
 /// A secret that is here, and that no gateway would take.
-fn short_secret(loaded: &Loaded, variables: Variables<'_>) -> Option<Fault> {
+fn unfit_secret(loaded: &Loaded, variables: Variables<'_>) -> Option<Faults> {
     let place: &Secret = loaded.config.store.redis.as_ref()?.secret.as_ref()?;
-    let error = place.reveal_at_least(MIN_LEN, variables).err()?;
-    let is_here = matches!(error, SecretError::Short { .. } | SecretError::Empty(_));
-    let expected = format!("at least {MIN_LEN} bytes that nobody can guess");
-    is_here.then(|| loaded.source.fault("store.redis.secret", error.to_string(), &expected))
+    let error = place.reveal_at_least(MIN_LEN, variables).err().filter(SecretError::is_fault)?;
+    let expected = format!("text of at least {MIN_LEN} bytes that cannot be guessed");
+    let fault = loaded.source.fault("store.redis.secret", error.to_string(), &expected);
+    Some(fault.into())
 }
 
 /// Notes which secrets, and certificates, a gateway that started here would not find.

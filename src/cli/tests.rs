@@ -66,13 +66,16 @@ fn check_passes_every_example_and_notes_what_only_the_gateway_may_have() {
     assert!(!said.contains("note") && !said.contains("hush"), "{said}");
 
     // A secret that is here, and that no gateway would take.
-    for (value, told) in [("hush", "has 4 bytes, fewer than 16"), ("", "is empty")] {
+    let blank = " ".repeat(20);
+    let cases = [("hush", "has 4 bytes, fewer than 16"), ("", "is empty"), (&blank, "white space")];
+    for (value, told) in cases {
         let mut out = Vec::new();
         let variables = |_: &str| Some(value.to_owned());
         assert_eq!(super::run_with(arguments, &variables, &mut out), Exit::BadInput);
         let said = String::from_utf8(out).unwrap();
         let place = "config/examples/redis-sentinel.yaml:17:13: the secret in env:TIDEGATE_SECRET";
         assert!(said.contains(place) && said.contains(told) && !said.contains("hush"), "{said}");
+        assert!(said.ends_with("1 fault found\n"), "{said}");
     }
 }
 

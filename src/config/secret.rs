@@ -31,8 +31,8 @@ pub enum SecretError {
         /// What the system says.
         error: io::Error,
     },
-    /// It is there, and nothing is in it.
-    #[error("the secret in {0} is empty")]
+    /// It is there, and nothing but white space is in it.
+    #[error("the secret in {0} is empty, or nothing but white space")]
     Empty(String),
     /// It is there, and can be guessed.
     #[error("the secret in {place} has {len} bytes, fewer than {min}")]
@@ -44,6 +44,19 @@ pub enum SecretError {
         /// The least.
         min: usize,
     },
+}
+
+impl SecretError {
+    /// Whether the secret is there and no gateway would take it, wherever it runs.
+    pub fn is_fault(&self) -> bool {
+        match self {
+            Self::Variable(_) => false,
+            Self::File { error, .. } => {
+                matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::FileTooLarge)
+            }
+            Self::Empty(_) | Self::Short { .. } => true,
+        }
+    }
 }
 
 impl Secret {
@@ -59,12 +72,16 @@ impl Secret {
         };
         let line = text.strip_suffix('\n').unwrap_or(&text);
         let line = line.strip_suffix('\r').unwrap_or(line);
-        if line.is_empty() { Err(SecretError::Empty(self.to_string())) } else { Ok(line.into()) }
+        if line.trim().is_empty() {
+            Err(SecretError::Empty(self.to_string()))
+        } else {
+            Ok(line.into())
+        }
     }
 }
 
 impl Secret {
-    /// The same of one that must have so many bytes between its first and last that are not white space.
+    /// The same of one that must have so many bytes, white space before and behind it not counted.
     pub fn reveal_at_least(
         &self,
         min: usize,
@@ -80,7 +97,8 @@ fn read(path: &PathBuf) -> io::Result<String> {
     use io::Read as _;
     let (mut text, file) = (String::new(), fs::File::open(path)?);
     if file.take(MAX_SECRET + 1).read_to_string(&mut text)? as u64 > MAX_SECRET {
-        return Err(io::Error::other(format!("longer than {MAX_SECRET} bytes")));
+        let what = format!("longer than {MAX_SECRET} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
     }
     Ok(text)
 }
@@ -149,8 +167,10 @@ mod tests {
             "{short}"
         );
         assert!(secret.reveal_at_least(15, &variables).is_ok());
-        fs::write(file.path(), " ".repeat(20)).unwrap();
-        assert!(secret.reveal_at_least(16, &variables).is_err());
+        for unfit in [&[b' '; 20][..], &[0xff; 20], &[b'x'; 5_000]] {
+            fs::write(file.path(), unfit).unwrap();
+            assert!(secret.reveal_at_least(16, &variables).is_err_and(|error| error.is_fault()));
+        }
         let gone = Secret::File("/nowhere/at/all".into()).reveal(&variables).unwrap_err();
         assert!(gone.to_string().contains("/nowhere/at/all"), "{gone}");
     }
