@@ -23,13 +23,16 @@ pub(super) use self::lines::Source;
 use self::lines::{Lines, Pending, Pushed};
 use super::{
     deny_cache::DenyCache,
+    merged::MergedSums,
     record_id::record,
     redis::{Failure, LATE, LateReply, Place, Worker},
     stats::WorkerCounts,
 };
 use crate::{
     clock::Clock,
-    limit::{Algorithm, Change, Charge, Decider, Fetch, Key, Limit, Order, Settlement},
+    limit::{
+        Algorithm, Change, Charge, Decider, Fetch, Key, Limit, Order, Outcome, Settlement, Verdict,
+    },
 };
 
 /// A correction of a charge, with what it needs to outlive its request.
@@ -63,6 +66,8 @@ pub(super) struct CorrectionQueue {
     lines: Mutex<Lines<Place>>,
     deny_cache: Arc<DenyCache>,
     clock: Clock,
+    /// The sums of an outage that can still be given back.
+    sums: MergedSums,
     merged: AtomicU64,
     dropped: AtomicU64,
     lost_tokens: AtomicU64,
@@ -75,6 +80,7 @@ impl CorrectionQueue {
             lines: Mutex::default(),
             deny_cache,
             clock,
+            sums: MergedSums::default(),
             merged: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             lost_tokens: AtomicU64::new(0),
@@ -93,10 +99,17 @@ impl CorrectionQueue {
 
     /// Drops the corrections of a record that the operator has deleted.
     pub(super) fn forget(&self, place: Place, limit: &Limit, key: Key) {
-        let gone = self.lines.lock().forget(place, record(limit, key));
+        let record = record(limit, key);
+        self.sums.forget(record);
+        let gone = self.lines.lock().forget(place, record);
         for pending in &gone {
             self.left(pending);
         }
+    }
+
+    /// Drops what counts no more of sums that can be given back.
+    pub(super) fn expire(&self) {
+        self.sums.expire(self.clock.ticks());
     }
 
     /// Whether corrections are on their path, or could be.
@@ -116,9 +129,16 @@ impl CorrectionQueue {
         }
     }
 
-    /// Counts one that Redis has made.
-    fn made(&self, pending: &Pending) {
-        self.merged.fetch_add(u64::from(pending.source == Source::Outage), Relaxed);
+    /// Counts one that Redis has made, by this decision.
+    fn made(&self, pending: &Pending, outcome: &Outcome) {
+        if pending.source == Source::Outage {
+            self.merged.fetch_add(1, Relaxed);
+            if let Some(decided) = outcome.decided() {
+                let until = self.clock.ticks().saturating_add(pending.limit.reach());
+                let (charged_at, cost) = (decided.charged_at(), pending.change.cost());
+                self.sums.insert(pending.record(), charged_at, cost, until);
+            }
+        }
         self.left(pending);
     }
 
@@ -150,7 +170,7 @@ impl CorrectionQueue {
     }
 
     /// A batch has this outcome.
-    fn finish(&self, place: Place, batch: Vec<Pending>, outcome: Result<(), Failure>) {
+    fn finish(&self, place: Place, batch: Vec<Pending>, outcome: Result<Verdict, Failure>) {
         if !matches!(outcome, Err(Failure::Open)) {
             // What was refused before was perhaps refused because of what is corrected now.
             let ticks = self.clock.ticks();
@@ -159,9 +179,9 @@ impl CorrectionQueue {
             }
         }
         let again = match outcome {
-            Ok(()) => {
-                for pending in &batch {
-                    self.made(pending);
+            Ok(verdict) => {
+                for (pending, outcome) in batch.iter().zip(&verdict.outcomes) {
+                    self.made(pending, outcome);
                 }
                 return self.lines.lock().go_on(place);
             }
@@ -228,6 +248,13 @@ impl CorrectionSender {
                 (Arc::new(settlement.limit.clone()), settlement.key, settlement.change)
             };
             self.push(settlements.iter().map(owned), Source::Request);
+        }
+    }
+
+    /// Gives back in Redis what a request was given back here whose charge Redis has been told meanwhile.
+    pub(super) fn refund_merged(&self, limit: &Limit, key: Key, cost: u32) {
+        if let Some(change) = self.queue.sums.refund(record(limit, key), cost) {
+            self.push([(Arc::new(limit.clone()), key, change)], Source::Request);
         }
     }
 
@@ -315,12 +342,12 @@ impl Sender {
                     change: *change,
                 })
                 .collect();
-            let outcome = self.access.worker.settle_patiently(*place, &settlements).await.map(drop);
+            let outcome = self.access.worker.settle_patiently(*place, &settlements).await;
             drop(settlements);
-            if let Err(failure) = outcome
-                && failure != Failure::Open
+            if let Err(failure) = &outcome
+                && *failure != Failure::Open
             {
-                self.access.counts.failed(failure);
+                self.access.counts.failed(*failure);
                 tracing::debug!(failure = failure.label(), "corrections were not made in Redis");
             }
             if let Some((place, batch)) = self.batch.take() {

@@ -221,11 +221,15 @@ impl Store {
     /// Corrects what was charged in this process; nothing where a limit charges nothing here.
     fn settle_here(&self, settlement: &Settlement<'_>, by: Decider, now: Millis) -> Outcome {
         let mut gateways = 1;
-        if self.shared.is_some() {
-            if settlement.limit.on_failure != OnFailure::Local {
+        if let Some(path) = &self.shared {
+            let &Settlement { limit, key, .. } = settlement;
+            if limit.on_failure != OnFailure::Local {
                 return Outcome::Unknown;
             }
-            self.stores.outage_recorder().settled(settlement);
+            let merged = self.stores.outage_recorder().settled(settlement);
+            if merged > 0 {
+                path.corrections.refund_merged(limit, key, merged);
+            }
             gateways = self.stores.presence.gateways();
         }
         let decision = self.stores.memory.settle(settlement, now, gateways);

@@ -13,6 +13,7 @@ mod handle;
 mod local_admission;
 mod maintenance;
 pub mod memory;
+mod merged;
 mod multi_limit;
 mod outage;
 mod record_id;
@@ -191,6 +192,7 @@ impl Stores {
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {
             self.memory.tick(self.clock.now());
             self.outage.expire(self.clock.ticks());
+            self.corrections.expire();
             let heard = async {
                 if let Some(reporter) = &mut reporter {
                     self.report(reporter).await;

@@ -82,10 +82,13 @@ impl Sum {
         self.cost = self.cost.saturating_add(cost);
     }
 
-    fn take_off(&mut self, cost: u32) {
+    /// Takes so much off; what is left of it.
+    fn take_off(&mut self, cost: u32) -> u32 {
         let rest = cost.saturating_sub(self.cost);
         self.cost = self.cost.saturating_sub(cost);
+        let left = rest.saturating_sub(self.before);
         self.before = self.before.saturating_sub(rest);
+        left
     }
 
     /// What is to be charged at that tick.
@@ -108,12 +111,16 @@ impl OutageRecorder<'_> {
         self.ledger.add(charge, self.ticks);
     }
 
-    /// A charge that was made here was corrected.
-    pub(super) fn settled(&self, settlement: &Settlement<'_>) {
+    /// A charge that was made here was corrected. Returns what was given back and is in no sum: Redis has
+    /// been charged it meanwhile, or never is.
+    pub(super) fn settled(&self, settlement: &Settlement<'_>) -> u32 {
         let &Settlement { limit, key, change } = settlement;
         match change {
             Change::Refund { cost, .. } => self.ledger.take_off(limit, key, cost, self.ticks),
-            Change::Overdraw { cost } => self.ledger.add(&Charge { limit, key, cost }, self.ticks),
+            Change::Overdraw { cost } => {
+                self.ledger.add(&Charge { limit, key, cost }, self.ticks);
+                0
+            }
         }
     }
 }
@@ -161,14 +168,15 @@ impl OutageLedger {
         self.held.fetch_add(1, Relaxed);
     }
 
-    fn take_off(&self, limit: &Limit, key: Key, cost: u32, ticks: u64) {
+    fn take_off(&self, limit: &Limit, key: Key, cost: u32, ticks: u64) -> u32 {
         let id = record(limit, key);
         if self.len() > 0
             && let Some(sum) = self.shard_of(id).lock().sums.get_mut(&id)
         {
             sum.roll(ticks);
-            sum.take_off(cost);
+            return sum.take_off(cost);
         }
+        cost
     }
 
     /// Drops what was charged to a record.

@@ -114,6 +114,37 @@ async fn what_was_used_counts_in_a_redis_that_came_back_empty_and_is_told_once()
     assert_eq!(used(&stores, &limits[0]).await, 5, "told once");
 }
 
+/// Their answers come when Redis has been told of them.
+#[tokio::test]
+async fn what_is_given_back_of_a_sum_that_was_told_is_given_back_in_redis() {
+    let redis = RedisServer::start();
+    let (stores, store) = hasty_gateway(&redis).await;
+    let limits = of_each_algorithm();
+    let told: Vec<&Limit> = limits.iter().filter(|of| TOLD.contains(&of.algorithm)).collect();
+    redis.suspend();
+    lose(&stores, &store).await;
+    let charged_at = now();
+    for limit in &told {
+        spend(&store, limit, 7).await;
+    }
+    redis.resume();
+    regain(&stores, &store).await;
+    for limit in told {
+        assert_eq!(used(&stores, limit).await, 7, "{}", limit.name);
+        spend(&store, limit, 1).await;
+        let change = Change::Refund { charged_at, cost: 1 };
+        let settlement = Settlement { limit, key: Key(1), change };
+        // One more than was decided here: that one is nothing to give back.
+        for _ in 0..8 {
+            store.settle(&[settlement], Decider::Fallback, now()).await;
+        }
+        eventually("what was decided here is given back, and no more", async || {
+            used(&stores, limit).await == 1
+        })
+        .await;
+    }
+}
+
 #[tokio::test]
 async fn gateways_all_tell_what_each_of_them_admitted() {
     let mut redis = RedisServer::start();
