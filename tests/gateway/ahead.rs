@@ -1,4 +1,4 @@
-use std::{fs, time::Duration};
+use std::fs;
 
 use rustix::process::Signal;
 use tidegate::clock::Clock;
@@ -9,7 +9,7 @@ use crate::{
     policies::{NOW, one_limit, statuses},
     process::Process,
     redis_server::RedisServer,
-    wait::{eventually, timed},
+    wait::eventually,
 };
 
 /// A gateway on that Redis, patient with a busy machine.
@@ -17,7 +17,7 @@ fn start(redis: &RedisServer, yaml: &str) -> Gateway {
     Gateway::start_at(&with(redis, yaml), Clock::manual(NOW))
 }
 
-fn with(redis: &RedisServer, yaml: &str) -> String {
+pub(crate) fn with(redis: &RedisServer, yaml: &str) -> String {
     format!(
         "store: {{redis: {{shards: [{{primary: \"{}\"}}], connect_timeout: 5s, \
          response_timeout: 5s}}}}\n{yaml}",
@@ -26,7 +26,7 @@ fn with(redis: &RedisServer, yaml: &str) -> String {
 }
 
 /// One route to a fixed answer, before these limits.
-fn hello(limits: &str, used: &str) -> String {
+pub(crate) fn hello(limits: &str, used: &str) -> String {
     format!(
         "upstreams: {{hello: {{respond: {{body: hello}}}}}}
 limits: {{{limits}}}
@@ -212,7 +212,7 @@ fn two_gateways_with_tokens_admit_the_quota_exactly() {
 }
 
 /// A process of two workers that has taken tokens ahead, and 20 requests behind it.
-fn process(yaml: &str) -> Process {
+pub(crate) fn process(yaml: &str) -> Process {
     let folder = tempfile::tempdir().expect("a folder");
     let own = "listen: [{address: \"127.0.0.1:0\"}]\nadmin: {address: \"127.0.0.1:0\", hosts: [gateway.test]}\nworkers: 2\n\
                access_log: off\n";
@@ -222,20 +222,6 @@ fn process(yaml: &str) -> Process {
         assert_eq!(get(process.address, "/a", "Connection: close\r\n").status, 200);
     }
     process
-}
-
-#[test]
-fn sigterm_is_obeyed_while_redis_hangs() {
-    let redis = RedisServer::start();
-    let limits = "calls: {quota: 1000, window: 24h, resolution: 1, key: [], reserve: 100}";
-    let yaml = with(&redis, &hello(limits, "calls")).replace("timeout: 5s", "timeout: 1m");
-    let mut process = process(&format!("drain_timeout: 1s\n{yaml}"));
-    redis.suspend();
-    process.signal(Signal::TERM);
-    // Three seconds at the most; the machine may be busy.
-    let (ended, took) = timed(|| process.ended());
-    assert_eq!(ended.code(), Some(0));
-    assert!(took < Duration::from_secs(20), "{took:?}");
 }
 
 #[test]

@@ -67,6 +67,8 @@ mod promises;
 mod ahead;
 // Redis lost, and found again.
 mod redis_lost;
+// The binary beside a Redis that hangs, or refuses.
+mod redis_faults;
 // New rules under load, and the ways to bring them.
 mod reload;
 // One reset value, whoever answers and whenever.

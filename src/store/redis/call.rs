@@ -2,18 +2,20 @@
 
 use redis::{Cmd, FromRedisValue, RedisError, aio::MultiplexedConnection};
 
-use super::{Failure, client::is_elsewhere, script::By};
+use super::{Failure, client::is_elsewhere, code, script::By};
 
 /// Why a call gave nothing.
 pub(super) struct Miss {
     pub(super) failure: Failure,
     /// Whether the server that was asked counts as lost.
     pub(super) trips: bool,
+    /// What the server said, where it refused the call.
+    pub(super) why: Option<String>,
 }
 
 impl From<Failure> for Miss {
     fn from(failure: Failure) -> Self {
-        Self { failure, trips: true }
+        Self { failure, trips: true, why: None }
     }
 }
 
@@ -21,7 +23,9 @@ impl From<RedisError> for Miss {
     fn from(error: RedisError) -> Self {
         // A slot is on its way: that is no fault of the node.
         let trips = !is_elsewhere(&error) && error.code() != Some("TRYAGAIN");
-        Self { failure: Failure::of(&error), trips }
+        let failure = Failure::of(&error);
+        let why = code(&error).filter(|_| trips && failure == Failure::Server);
+        Self { failure, trips, why }
     }
 }
 

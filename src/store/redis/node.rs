@@ -1,8 +1,11 @@
 //! One server of the shared store, as the whole process sees it.
 
-use std::sync::{
-    Arc, Once,
-    atomic::{AtomicU32, AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc, Once,
+        atomic::{AtomicU32, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
@@ -18,9 +21,13 @@ use super::{
     probe::{probe, unhurried},
     sentinel::Sentinel,
 };
+use crate::clock;
 
 /// [`Node::slot`] of a server that is no node of a Cluster, or serves no slot.
 const NO_SLOT: u32 = u32::MAX;
+
+/// Between two warnings of one reason.
+const BETWEEN_WARNINGS: Duration = Duration::from_mins(1);
 
 /// A shard's primary, a replica, a Cluster's node, or what Sentinel calls the primary.
 pub(super) struct Node {
@@ -40,6 +47,8 @@ pub(super) struct Node {
     unreached: Mutex<String>,
     /// The same of why a connection is of no use.
     unfit: Mutex<String>,
+    /// The same of why a call was refused, and when.
+    refused: Mutex<Option<(String, Instant)>>,
 }
 
 enum Target {
@@ -98,6 +107,7 @@ impl Node {
             slot: AtomicU32::new(NO_SLOT),
             unreached: Mutex::default(),
             unfit: Mutex::default(),
+            refused: Mutex::default(),
         }
     }
 
@@ -216,6 +226,17 @@ impl Node {
             *logged = why;
         }
         Err(failure)
+    }
+
+    /// Logs why the server has refused a call, which its probe may not show: each reason once a minute.
+    pub(super) fn refuses(&self, why: &str) {
+        let (mut logged, now) = (self.refused.lock(), clock::instant());
+        let is_known =
+            |(known, at): &(String, Instant)| known == why && now < *at + BETWEEN_WARNINGS;
+        if !logged.as_ref().is_some_and(is_known) {
+            tracing::warn!(shard = &*self.name, why, "Redis refuses calls of limits");
+            *logged = Some((why.to_owned(), now));
+        }
     }
 
     /// Whether a connection still leads to the server: `Ok` for any answer. It may take long, for whether

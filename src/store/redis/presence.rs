@@ -126,9 +126,9 @@ impl<'a> Reporter<'a> {
             .map(|heartbeat| heartbeat.report(shared, &presence.member, keys, now));
         let answers: Vec<Result<Answer, Failure>> = join_all(answers).await;
         let failure = answers.iter().find_map(|answer| answer.as_ref().err());
-        presence.arrived.store(failure.is_none(), Ordering::Relaxed);
-        if let Some(failure) = failure {
-            tracing::debug!(failure = failure.label(), "no report of presence to Redis");
+        let arrived = presence.arrived.swap(failure.is_none(), Ordering::Relaxed);
+        if let Some(failure) = failure.filter(|_| arrived) {
+            tracing::warn!(failure = failure.label(), "no report of presence to Redis");
         }
         let counts = answers.iter().flatten().map(|answer| Count {
             gateways: answer.members.len() as u32,

@@ -221,9 +221,12 @@ impl Worker {
             Err(Failure::Open.into())
         });
         let outcome = outcome.and_then(|reply| read(&reply).ok_or(Failure::Reply.into()));
-        outcome.map_err(|Miss { failure, trips }| {
+        outcome.map_err(|Miss { failure, trips, why }| {
             if let Some(Asked { link, live, .. }) = asked.as_ref().filter(|_| trips) {
                 link.trip(live, failure);
+                if let Some(why) = why {
+                    link.node().refuses(&why);
+                }
             }
             let unsent = asked.as_ref().is_some_and(|asked| asked.unsent);
             let failure = if unsent { Failure::Open } else { failure };
