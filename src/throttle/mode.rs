@@ -82,6 +82,12 @@ impl Watch {
         self.throttling
     }
 
+    /// The next estimate is of filters that were just loaded. Too many users in them have been too many for
+    /// the other gateways before, so that one tick is enough.
+    pub fn loaded(&mut self) {
+        self.above = TICKS_ABOVE - 1;
+    }
+
     /// Whether the last tick said to throttle.
     pub fn throttling(&self) -> bool {
         self.throttling
@@ -117,6 +123,16 @@ mod tests {
         let mut watch = Watch::default();
         assert_eq!(run(&mut watch, T0, &[101, 101, 100, 101, 101]), [false; 5]);
         assert_eq!(run(&mut watch, T0, &[101, 90]), [true, true]);
+    }
+
+    #[test]
+    fn what_was_loaded_is_above_at_once() {
+        let mut watch = Watch::default();
+        watch.loaded();
+        assert_eq!(run(&mut watch, T0, &[101, 101]), [true, true]);
+        let mut watch = Watch::default();
+        watch.loaded();
+        assert_eq!(run(&mut watch, T0, &[100, 101, 101, 101]), [false, false, false, true]);
     }
 
     #[test]

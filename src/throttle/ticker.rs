@@ -137,6 +137,7 @@ impl<'a> Ticker<'a> {
         self.filter().turn(self.now());
         self.sync.load(&self.filter(), exchange).await?;
         let tokens = self.estimate().tokens;
+        self.watch.loaded();
         tracing::info!(tokens, "the throttle's filters are loaded");
         Ok(())
     }
