@@ -164,7 +164,7 @@ fn draft_headers<'a>(fields: &mut Fields, limits: impl Iterator<Item = Reported<
         let until = decision.reset_at.saturating_sub(decided.at).div_ceil(1000);
         let comma = if policy.is_empty() { "" } else { ", " };
         // Writing to a string does not fail.
-        let _ = write!(policy, "{comma}\"{name}\";q={};w={window}", decision.limit);
+        let _ = write!(policy, "{comma}\"{name}\";q={};w={window}", limit.quota.limit);
         let _ = write!(state, "{comma}\"{name}\";r={};t={until}", decision.remaining);
     }
     fields.push(DRAFT_POLICY, policy);

@@ -197,9 +197,11 @@ fn a_wait_that_is_too_long_is_refused_and_told() {
         let upstream = arrivals.upstream();
         let limit = "algorithm: leaky_bucket, quota: 1, window: 10s, max_wait: 25s, key: []";
         let clock = Clock::manual(crate::policies::NOW);
-        let fleet = stage.start(&limited(&upstream, limit, "", ""), &clock);
+        let more = "headers: {standard: draft-11}";
+        let fleet = stage.start(&limited(&upstream, limit, "", more), &clock);
         let first = fleet.get("/", "");
         assert_eq!((first.status, first.number("x-ratelimit-limit")), (200, 3));
+        assert_eq!(first.header("RateLimit-Policy"), Some(r#""calls";q=1;w=10"#), "the quota");
         assert_eq!(first.number("x-ratelimit-remaining"), 2);
         let mut held: Vec<_> =
             (0..2).map(|_| Client::connect(fleet.gateways[0].address())).collect();
