@@ -110,6 +110,11 @@ impl BreakerConnection {
         }
     }
 
+    /// Whether there is a connection, and the breaker is closed.
+    pub(super) fn is_closed(&self) -> bool {
+        matches!(*self.shared.state.borrow(), State::Closed(_))
+    }
+
     /// Whether the breaker is open.
     pub(super) fn is_open(&self) -> bool {
         matches!(*self.shared.state.borrow(), State::Open)

@@ -92,9 +92,9 @@ impl Worker {
         self.shared.options.response_timeout
     }
 
-    /// Whether a call there would be made: not with an open breaker.
+    /// Whether a call there would be sent at once: there is a connection, and its breaker is closed.
     pub(in crate::store) fn is_live(&self, place: Place) -> bool {
-        self.links.to(place).is_some_and(|link| !link.is_open())
+        self.links.to(place).is_some_and(|link| link.is_closed())
     }
 
     /// One script call for all charges, whose keys must live at `place`. Waits no longer than the
