@@ -26,7 +26,7 @@ const BATCH: usize = 16;
 /// A lease is renewed when so much of it is over: one in so many.
 const PART: Millis = 3;
 
-/// A lease that could not be renewed is tried again after so many ms.
+/// A renewal that failed is tried again after so many ms.
 const AGAIN: u64 = 500;
 
 /// One charge that outlives its request's future.
@@ -180,8 +180,8 @@ impl LeaseTable {
         }
     }
 
-    /// Takes these leases anew, then gives back those that they follow, so that no other request gets the slots
-    /// in between. A lease that has ended meanwhile is taken all the same: its request is in flight.
+    /// Takes these leases anew, then gives back those that they follow, so that no other request gets the
+    /// slots in between. A lease that has ended meanwhile is taken all the same: its request is in flight.
     async fn renew_batch(&self, leases: &[u64], by: Decider) {
         let held: SmallVec<[Correction; BATCH]> = {
             let all = self.leases.borrow();

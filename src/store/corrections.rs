@@ -251,7 +251,7 @@ impl CorrectionSender {
         }
     }
 
-    /// Gives back in Redis what a request was given back here whose charge Redis has been told meanwhile.
+    /// Refunds in Redis a request that was decided here, where its sum has been charged there meanwhile.
     pub(super) fn refund_merged(&self, limit: &Limit, key: Key, cost: u32) {
         if let Some(change) = self.queue.sums.refund(record(limit, key), cost) {
             self.push([(Arc::new(limit.clone()), key, change)], Source::Request);

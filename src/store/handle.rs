@@ -226,9 +226,9 @@ impl Store {
             if limit.on_failure != OnFailure::Local {
                 return Outcome::Unknown;
             }
-            let merged = self.stores.outage_recorder().settled(settlement);
-            if merged > 0 {
-                path.corrections.refund_merged(limit, key, merged);
+            let rest = self.stores.outage_recorder().settled(settlement);
+            if rest > 0 {
+                path.corrections.refund_merged(limit, key, rest);
             }
             gateways = self.stores.presence.gateways();
         }

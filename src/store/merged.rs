@@ -1,7 +1,7 @@
-//! The sums of an outage that Redis has been charged, so that what a request is given back later, which was
-//! decided here, can be given back there.
+//! The sums that Redis has been charged after an outage, while they count. A request that was decided here
+//! and is refunded after its sum was charged is refunded from them.
 //!
-//! Bounded: of a record beyond that nothing is given back in Redis, which then counts too much.
+//! Bounded: a refund of a record that had no room is not made in Redis, which then counts too much.
 
 use ahash::RandomState;
 use hashbrown::HashMap;

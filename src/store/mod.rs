@@ -225,8 +225,8 @@ impl Stores {
         self.leases.set_gateways(self.presence.gateways());
     }
 
-    /// What each of these charges would meet by itself at this gateway, charging nothing: for the operator, who asks
-    /// seldom. Needs no handle, and opens a connection of its own.
+    /// What each of these charges would meet by itself at this gateway, charging nothing: for the operator,
+    /// who asks seldom. Needs no handle, and opens a connection of its own.
     pub async fn look(&self, charges: &[Charge<'_>]) -> Result<Verdict, Failure> {
         match &self.redis {
             Some(shared) => {

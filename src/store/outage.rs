@@ -82,7 +82,7 @@ impl Sum {
         self.cost = self.cost.saturating_add(cost);
     }
 
-    /// Takes so much off; what is left of it.
+    /// Takes so much off. Returns what it could not take off.
     fn take_off(&mut self, cost: u32) -> u32 {
         let rest = cost.saturating_sub(self.cost);
         self.cost = self.cost.saturating_sub(cost);
@@ -111,8 +111,8 @@ impl OutageRecorder<'_> {
         self.ledger.add(charge, self.ticks);
     }
 
-    /// A charge that was made here was corrected. Returns what was given back and is in no sum: Redis has
-    /// been charged it meanwhile, or never is.
+    /// A charge that was made here was corrected. Returns the part of a refund that is in no sum here: Redis
+    /// has been charged it meanwhile, or is never charged it.
     pub(super) fn settled(&self, settlement: &Settlement<'_>) -> u32 {
         let &Settlement { limit, key, change } = settlement;
         match change {

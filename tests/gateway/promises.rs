@@ -2,7 +2,8 @@ use tidegate::clock::Clock;
 
 use crate::{
     client::Reply,
-    stage::{Fleet, on_every_topology},
+    redis_server::RedisServer,
+    stage::{Fleet, Stage, on_every_topology},
     upstream::Upstream,
     wait::pause,
 };
@@ -282,40 +283,39 @@ fn a_changed_quota_keeps_what_was_used() {
 
 #[test]
 fn one_request_is_one_call_of_redis_and_no_key_is_in_clear() {
-    on_every_topology(|stage| {
-        let crate::stage::Stage::Redis(redis) = stage else { return };
-        let limits = "a: {quota: 9, window: 1m, key: [token]}, b: {quota: 9, window: 1m, \
-                      key: [\"header:x-who\", \"cookie:sid\"]}, c: {quota: 9, window: 1m}";
-        let fleet = stage.start(&rules(limits, &route("/a", "a, b, c")), &Clock::manual(NOW));
-        let headers = "Authorization: hunter2\r\nX-Who: hunter2\r\nCookie: sid=hunter2\r\n";
-        fleet.get("/a", headers);
-        let calls = || {
-            let stats: String = redis.command(&["INFO", "commandstats"]);
-            let calls = |name: &str| {
-                let line = stats.lines().find_map(|line| line.strip_prefix(name));
-                let count = line.and_then(|line| line.split_once("calls=")?.1.split(',').next());
-                count.map_or(0, |count| count.parse::<u64>().expect("a number"))
-            };
-            calls("cmdstat_evalsha:")
+    let stage = Stage::Redis(RedisServer::start());
+    let Stage::Redis(redis) = &stage else { unreachable!() };
+    let limits = "a: {quota: 9, window: 1m, key: [token]}, b: {quota: 9, window: 1m, \
+                  key: [\"header:x-who\", \"cookie:sid\"]}, c: {quota: 9, window: 1m}";
+    let fleet = stage.start(&rules(limits, &route("/a", "a, b, c")), &Clock::manual(NOW));
+    let headers = "Authorization: hunter2\r\nX-Who: hunter2\r\nCookie: sid=hunter2\r\n";
+    fleet.get("/a", headers);
+    let calls = || {
+        let stats: String = redis.command(&["INFO", "commandstats"]);
+        let calls = |name: &str| {
+            let line = stats.lines().find_map(|line| line.strip_prefix(name));
+            let count = line.and_then(|line| line.split_once("calls=")?.1.split(',').next());
+            count.map_or(0, |count| count.parse::<u64>().expect("a number"))
         };
-        let before = calls();
-        for _ in 0..20 {
-            fleet.get("/a", headers);
-        }
-        let wanted = 8 + fleet.gateways.len() as u64;
-        assert_eq!(calls() - before, wanted, "8 admitted, and each gateway's first refusal");
+        calls("cmdstat_evalsha:")
+    };
+    let before = calls();
+    for _ in 0..20 {
+        fleet.get("/a", headers);
+    }
+    let wanted = 8 + fleet.gateways.len() as u64;
+    assert_eq!(calls() - before, wanted, "8 admitted, and each gateway's first refusal");
 
-        let keys: Vec<String> = redis.command(&["KEYS", "*"]);
-        assert!(keys.len() >= 4, "{keys:?}");
-        for key in keys {
-            assert!(!key.contains("hunter2") && !key.contains("127.0.0.1"), "{key}");
-            let kind: String = redis.command(&["TYPE", &key]);
-            if kind == "string" {
-                let value: Vec<u8> = redis.command(&["GET", &key]);
-                assert!(!value.windows(7).any(|part| part == b"hunter2"), "{key}");
-            }
+    let keys: Vec<String> = redis.command(&["KEYS", "*"]);
+    assert!(keys.len() >= 4, "{keys:?}");
+    for key in keys {
+        assert!(!key.contains("hunter2") && !key.contains("127.0.0.1"), "{key}");
+        let kind: String = redis.command(&["TYPE", &key]);
+        if kind == "string" {
+            let value: Vec<u8> = redis.command(&["GET", &key]);
+            assert!(!value.windows(7).any(|part| part == b"hunter2"), "{key}");
         }
-    });
+    }
 }
 
 /// Burns a caller's quota and gives the refusal.

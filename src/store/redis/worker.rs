@@ -26,7 +26,7 @@ use crate::{
     limit::{Charge, Fetch, Grant, Key, Millis, Settlement, Verdict},
 };
 
-/// How often it is looked whether a server that hung can be reached again.
+/// Between two checks of whether a server that hung can be reached again.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 
 /// One worker's way to Redis.
