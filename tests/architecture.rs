@@ -351,30 +351,30 @@ fn every_room_has_its_rule() {
 #[test]
 fn rooms_import_what_is_below_them() {
     none(&imports(&all("src", ".rs")));
-    breaks(imports, "src/route/table.rs", "use crate::limit::Key;", "src/limit/mod.rs");
+    breaks(imports, "src/route/table.rs", "use crate::limit::Key;", "src/limit.rs");
     breaks(imports, "src/limit/a.rs", "use crate::{limit::Key, store::Store};", "src/store/a.rs");
     breaks(imports, "src/upstream/a.rs", "fn a() { crate::gateway::b() }", "src/worker.rs");
-    breaks(imports, "src/identity/mod.rs", "use super::{route::Table};", "src/identity/key.rs");
+    breaks(imports, "src/identity.rs", "use super::{route::Table};", "src/identity/key.rs");
     breaks(imports, "src/main.rs", "fn main() { tidegate::server::run() }", "src/cli/serve.rs");
 }
 
 #[test]
 fn what_is_reserved_is_named_in_its_place_only() {
     none(&reserved(&all("src", ".rs")));
-    breaks(reserved, "src/gateway/mod.rs", "use redis::Client;", "src/store/redis/link.rs");
+    breaks(reserved, "src/gateway.rs", "use redis::Client;", "src/store/redis/link.rs");
     breaks(reserved, "src/store/memory.rs", "fn a() { redis::cmd(b) }", "src/throttle/redis.rs");
-    breaks(reserved, "src/server.rs", "use {axum::Router, bytes::Bytes};", "src/admin/mod.rs");
+    breaks(reserved, "src/server.rs", "use {axum::Router, bytes::Bytes};", "src/admin.rs");
     breaks(reserved, "src/worker.rs", "let a = std::time::Instant::now();", "src/clock.rs");
-    breaks(reserved, "src/limit/mod.rs", "let a = Instant::now();", "src/clock.rs");
-    breaks(reserved, "src/limit/mod.rs", "let a = started.elapsed();", "src/clock.rs");
-    breaks(reserved, "src/cli/mod.rs", "use std::{env, io};", "src/main.rs");
-    breaks(reserved, "src/cli/mod.rs", "std::process::exit(1)", "src/main.rs");
+    breaks(reserved, "src/limit.rs", "let a = Instant::now();", "src/clock.rs");
+    breaks(reserved, "src/limit.rs", "let a = started.elapsed();", "src/clock.rs");
+    breaks(reserved, "src/cli.rs", "use std::{env, io};", "src/main.rs");
+    breaks(reserved, "src/cli.rs", "std::process::exit(1)", "src/main.rs");
 }
 
 #[test]
 fn only_the_configuration_and_the_logs_reader_derive_deserialize() {
     none(&deserialize(&all("src", ".rs")));
-    breaks(deserialize, "src/limit/mod.rs", "#[derive(Deserialize)]", "src/config/limits.rs");
+    breaks(deserialize, "src/limit.rs", "#[derive(Deserialize)]", "src/config/limits.rs");
 }
 
 /// Rooms whose files import each other in no circle.
@@ -397,7 +397,7 @@ fn public_modules_say_what_they_are() {
     none(&documented(&all("src", ".rs")));
     breaks(documented, "src/lib.rs", "pub mod a;", "");
     none(&documented(&[Source::new("src/lib.rs", "/// A.\npub mod a;")]));
-    let inside = [Source::new("src/b/mod.rs", "pub mod a;"), Source::new("src/b/a.rs", "//! A.")];
+    let inside = [Source::new("src/b.rs", "pub mod a;"), Source::new("src/b/a.rs", "//! A.")];
     none(&documented(&inside));
 }
 

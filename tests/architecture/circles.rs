@@ -79,7 +79,7 @@ pub(crate) fn circles(files: &[Source], rooms: &[&str]) -> Vec<String> {
 #[test]
 fn a_circle_is_found_and_a_tree_is_none() {
     let file = |path: &str, text: &str| Source::new(path, text);
-    let parent = file("src/a/mod.rs", "mod b; mod c; pub use self::b::X;");
+    let parent = file("src/a.rs", "mod b; mod c; pub use self::b::X;");
     let tree = [
         file("src/a/b.rs", "use super::c::Y;"),
         file("src/a/c.rs", "use super::Z;\n#[cfg(test)]\nmod tests { use super::super::b::X; }"),

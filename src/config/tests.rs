@@ -74,7 +74,7 @@ fn resolution_is_the_largest_up_to_six_that_divides_the_window() {
 
 #[test]
 fn the_whole_shape_of_the_contract_can_be_read() {
-    let text = include_str!("whole_shape.yaml");
+    let text = include_str!("tests/whole_shape.yaml");
     let config = match parse("whole_shape.yaml", text) {
         Ok(loaded) => loaded.config,
         Err(faults) => panic!("{faults}"),
