@@ -1,4 +1,4 @@
-//! What one decision of the memory store costs: `cargo bench --bench decision`.
+//! Measures a decision of the memory store: `cargo bench --bench decision`.
 
 use std::{
     hint::black_box,
@@ -14,13 +14,13 @@ use tidegate::{
     store::memory::Memory,
 };
 
-/// Callers in the large table; few where nothing is measured and each benchmark only runs once.
+/// Callers in the large table; few under `cargo test`, where each benchmark runs once and measures nothing.
 static COLD: LazyLock<u64> =
     LazyLock::new(|| if std::env::args().any(|arg| arg == "--bench") { 10_000_000 } else { 1_000 });
 
 const NOW: Millis = 1_700_000_000_000;
 
-/// Ten million callers who were each seen once: about 1.1 GB.
+/// Ten million callers that were each charged once: about 1.1 GB.
 static CROWD: LazyLock<Memory> = LazyLock::new(|| {
     let (store, limit) = (Memory::new(2 * *COLD as usize), limit("per-caller", 1_000_000));
     for caller in 0..*COLD {
@@ -62,7 +62,7 @@ fn hashed(caller: u64) -> Key {
     Key(u128::from(first) << 64 | u128::from(mix(first.wrapping_add(0x9e37_79b9_7f4a_7c15))))
 }
 
-/// The pure function alone, on a window with something old in it.
+/// The algorithm without a store, on a window that contains an older charge.
 #[divan::bench]
 fn algorithm_alone(bencher: Bencher<'_, '_>) {
     let quota = Quota::new(u32::MAX, 60_000, 6);
@@ -71,14 +71,14 @@ fn algorithm_alone(bencher: Bencher<'_, '_>) {
     bencher.bench_local(|| sliding_window::admit(black_box(&mut state), &quota, black_box(NOW), 1));
 }
 
-/// One caller, all of whose requests pass; on two threads they share his record and its lock.
+/// One caller whose requests are all admitted; two threads share its record and lock.
 #[divan::bench(threads = [1, 2], sample_size = 10_000)]
 fn hot_key(bencher: Bencher<'_, '_>) {
     let (store, limit) = (Memory::new(1 << 20), limit("per-caller", u32::MAX));
     bencher.bench(|| store.charge(black_box(&[charge(&limit, hashed(1))]), black_box(NOW)));
 }
 
-/// One caller who is refused: his retry-at is computed each time.
+/// One caller that is refused: the retry time is computed each time.
 #[divan::bench]
 fn hot_key_refused(bencher: Bencher<'_, '_>) {
     let (store, limit) = (Memory::new(1 << 20), limit("per-caller", 1));
@@ -96,7 +96,7 @@ fn hot_key_two_limits(bencher: Bencher<'_, '_>) {
     });
 }
 
-/// Each decision is for another of ten million callers, whose record no cache holds.
+/// Each decision is for another of ten million callers, whose record is in no CPU cache.
 #[divan::bench(threads = [1, 2], sample_size = 100_000, sample_count = 40)]
 fn ten_million_cold_keys(bencher: Bencher<'_, '_>) {
     let (store, limit) = (&*CROWD, limit("per-caller", 1_000_000));
@@ -107,7 +107,7 @@ fn ten_million_cold_keys(bencher: Bencher<'_, '_>) {
     });
 }
 
-/// For comparison: one dependent read somewhere in as much memory, which is what no table can avoid.
+/// For comparison: one dependent random read in as much memory, the minimum for any table.
 #[divan::bench(sample_size = 100_000, sample_count = 40)]
 fn one_cold_read(bencher: Bencher<'_, '_>) {
     let memory = vec![[1_u64; 10]; 16_777_216];
@@ -118,7 +118,7 @@ fn one_cold_read(bencher: Bencher<'_, '_>) {
     });
 }
 
-/// A flood of new callers into a full store: each evicts one.
+/// A flood of new callers into a full store: each evicts a record.
 #[divan::bench(sample_size = 100_000, sample_count = 20)]
 fn flood_into_a_full_store(bencher: Bencher<'_, '_>) {
     let (store, limit) = (Memory::new(100_000), limit("per-caller", 100));

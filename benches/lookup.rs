@@ -1,4 +1,4 @@
-//! What a request's key and its route cost: `cargo bench --bench lookup`.
+//! The cost of a request's key and of its route lookup: `cargo bench --bench lookup`.
 
 use std::{hint::black_box, net::IpAddr};
 
@@ -7,19 +7,19 @@ use http::{HeaderName, Method, header};
 use tidegate::{
     framing::Fields,
     identity::{ClientAddress, KeyPlan, Part, Secret, Subject, TokenSource},
-    route::{HostPattern, Lookup, PathPattern, Rule, Table},
+    route::{HostPattern, Lookup, PathPattern, RouteTable, Rule},
 };
 
 const SECRET: Secret = Secret(0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210);
 
-/// How many routes a table has.
+/// The numbers of routes in a table.
 const ROUTES: [usize; 3] = [10, 1_000, 10_000];
 
 fn main() {
     divan::main();
 }
 
-/// Hashes the key of one ordinary request, over and over.
+/// Hashes the key of a typical request.
 fn key(bencher: Bencher<'_, '_>, client: &str, parts: &[Part]) {
     let mut headers = Fields::default();
     for (name, value) in [
@@ -66,7 +66,7 @@ fn key_client_ipv6(bencher: Bencher<'_, '_>) {
     key(bencher, "2001:db8::1", &[Part::ClientIp]);
 }
 
-/// Nothing of what is counted was sent: the address stands in.
+/// The counted header is missing, so the address is counted.
 #[divan::bench]
 fn key_missing_header(bencher: Bencher<'_, '_>) {
     key(bencher, "192.0.2.1", &[Part::Header(HeaderName::from_static("x-none"))]);
@@ -91,7 +91,7 @@ fn key_six_parts(bencher: Bencher<'_, '_>) {
 }
 
 /// A table of `(host, path, methods)`.
-fn table<'r>(rules: impl IntoIterator<Item = (&'r str, String, Vec<Method>)>) -> Table {
+fn table<'r>(rules: impl IntoIterator<Item = (&'r str, String, Vec<Method>)>) -> RouteTable {
     let rules: Vec<Rule> = rules
         .into_iter()
         .map(|(host, path, methods)| Rule {
@@ -100,11 +100,11 @@ fn table<'r>(rules: impl IntoIterator<Item = (&'r str, String, Vec<Method>)>) ->
             methods,
         })
         .collect();
-    Table::build(&rules).expect("no two alike")
+    RouteTable::build(&rules).expect("no conflicting routes")
 }
 
-/// The few routes of a small service.
-fn small() -> Table {
+/// The routes of a small service.
+fn small() -> RouteTable {
     table([
         ("*", "/".into(), vec![]),
         ("*", "/health".into(), vec![Method::GET]),
@@ -115,7 +115,7 @@ fn small() -> Table {
     ])
 }
 
-/// The rules of resources, each with a list and an item: so many routes in all.
+/// `routes` rules: a list and an item for each resource.
 fn resources(routes: usize) -> impl Iterator<Item = (&'static str, String, Vec<Method>)> {
     (0..routes / 2).flat_map(|n| {
         [
@@ -125,8 +125,8 @@ fn resources(routes: usize) -> impl Iterator<Item = (&'static str, String, Vec<M
     })
 }
 
-/// The same few routes under an exact host, under wildcards and for any host.
-fn hosts() -> Table {
+/// The same routes for an exact host, for wildcards and for any host.
+fn hosts() -> RouteTable {
     table(
         ["api.example.com", "*.example.com", "*.eu.example.com", "*"].into_iter().flat_map(
             |host| [(host, "/items/{id}".into(), vec![]), (host, "/{*rest}".into(), vec![])],
@@ -134,8 +134,8 @@ fn hosts() -> Table {
     )
 }
 
-/// Searches for one request, over and over; it must be found.
-fn find(bencher: Bencher<'_, '_>, table: &Table, host: &str, path: &str) {
+/// Looks up one request, which must have a route.
+fn find(bencher: Bencher<'_, '_>, table: &RouteTable, host: &str, path: &str) {
     assert!(matches!(table.find(host, path, &Method::GET), Lookup::Found(_)), "{host}{path}");
     bencher.bench_local(|| {
         black_box(table.find(black_box(host), black_box(path), black_box(&Method::GET)));
@@ -162,9 +162,9 @@ fn route_catch_all(bencher: Bencher<'_, '_>) {
     find(bencher, &small(), "api.example.com", "/files/2026/11/report.pdf");
 }
 
-/// No route: what a scanner costs.
+/// A request without a route, as from a scanner.
 #[divan::bench]
-fn route_nothing(bencher: Bencher<'_, '_>) {
+fn route_not_found(bencher: Bencher<'_, '_>) {
     let table = small();
     bencher.bench_local(|| {
         black_box(table.find(black_box("api.example.com"), black_box("/x.php"), &Method::GET));
@@ -177,7 +177,7 @@ fn route_among_static(bencher: Bencher<'_, '_>, routes: usize) {
     find(bencher, &table(resources(routes)), "api.example.com", "/api/v1/resource-3");
 }
 
-/// The same for a path with a parameter.
+/// One of many routes, with a parameter.
 #[divan::bench(args = ROUTES)]
 fn route_among_param(bencher: Bencher<'_, '_>, routes: usize) {
     find(bencher, &table(resources(routes)), "api.example.com", "/api/v1/resource-3/4711");
@@ -191,13 +191,13 @@ fn route_among_hosts(bencher: Bencher<'_, '_>, routes: usize) {
     find(bencher, &table(rules), "shop-3.example.com", "/items/4711");
 }
 
-/// All routes put into a table, their patterns read.
+/// Parses all patterns and builds the table.
 #[divan::bench(args = ROUTES)]
 fn build(bencher: Bencher<'_, '_>, routes: usize) {
     bencher.bench_local(|| table(resources(black_box(routes))));
 }
 
-/// What a host of very many labels costs where there are wildcards.
+/// A host with very many labels, with wildcards in the table.
 #[divan::bench]
 fn route_host_of_many_labels(bencher: Bencher<'_, '_>) {
     find(bencher, &hosts(), &"a.".repeat(12_000), "/items/4711");
@@ -214,7 +214,7 @@ fn route_host_wildcard(bencher: Bencher<'_, '_>) {
     find(bencher, &hosts(), "shop.eu.example.com", "/items/4711");
 }
 
-/// No pattern has the host: the routes for any host are the last to be asked.
+/// No pattern has the host: the routes for any host are searched last.
 #[divan::bench]
 fn route_host_any(bencher: Bencher<'_, '_>) {
     find(bencher, &hosts(), "www.other.example.org", "/items/4711");

@@ -1,4 +1,4 @@
-//! How many lines of an access log are replayed in a second: `cargo bench --bench replay`.
+//! Lines of an access log replayed per second: `cargo bench --bench replay`.
 
 use std::{fmt::Write, sync::LazyLock, time::Duration};
 
@@ -6,16 +6,16 @@ use divan::{Bencher, counter::ItemsCount};
 use tidegate::{
     config,
     identity::Secret,
-    replay::{Candidate, Replay},
+    replay::{ConfigReplay, Replay},
     snapshot::Snapshot,
     telemetry::AccessLine,
 };
 
-/// As the binary has it.
+/// The binary's allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Lines in a log; few where nothing is measured and each benchmark only runs once.
+/// Number of lines in a log; few in a test run, which runs each benchmark once.
 static LINES: LazyLock<u64> =
     LazyLock::new(|| if std::env::args().any(|arg| arg == "--bench") { 1_000_000 } else { 1_000 });
 
@@ -34,20 +34,21 @@ fn main() {
     divan::main();
 }
 
-/// What a line tells: some 30,000 callers, 2,000 requests a second, a little out of order.
+/// Time in ms, client and path of a line: some 30,000 callers, 2,000 requests per second, slightly out of
+/// order.
 fn request(number: u64) -> (u64, [u8; 4], String) {
-    let stirred = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
-    let time = 1_700_000_000_000 + number / 2 + stirred % 40;
-    let path = match stirred % 10 {
-        0..=5 => format!("/items/{}", stirred % 5_000),
+    let hash = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+    let time = 1_700_000_000_000 + number / 2 + hash % 40;
+    let path = match hash % 10 {
+        0..=5 => format!("/items/{}", hash % 5_000),
         6..=8 => "/search".to_owned(),
-        _ => format!("/assets/{}.js", stirred % 50),
+        _ => format!("/assets/{}.js", hash % 50),
     };
-    (time, [10, 1, (stirred >> 8) as u8 & 127, stirred as u8], path)
+    (time, [10, 1, (hash >> 8) as u8 & 127, hash as u8], path)
 }
 
-/// Tidegate's own log.
-static OWN: LazyLock<Vec<u8>> = LazyLock::new(|| {
+/// A log in Tidegate's own format.
+static JSON_LOG: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut log = Vec::new();
     for number in 0..*LINES {
         let (time, client, path) = request(number);
@@ -77,8 +78,8 @@ static OWN: LazyLock<Vec<u8>> = LazyLock::new(|| {
     log
 });
 
-/// What nginx would have written.
-static FOREIGN: LazyLock<Vec<u8>> = LazyLock::new(|| {
+/// A log in nginx's format `combined`.
+static COMBINED_LOG: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut log = String::new();
     for number in 0..*LINES {
         let (time, [a, b, c, d], path) = request(number);
@@ -92,35 +93,35 @@ static FOREIGN: LazyLock<Vec<u8>> = LazyLock::new(|| {
     log.into_bytes()
 });
 
-fn candidate() -> Candidate {
+fn config_replay() -> ConfigReplay {
     let loaded = config::parse("rules", RULES).unwrap_or_else(|faults| panic!("{faults}"));
     let rules = Snapshot::compile(&loaded).unwrap_or_else(|faults| panic!("{faults}"));
-    Candidate::new("rules", rules, 1_000_000, Secret(1, 2))
+    ConfigReplay::new("rules", rules, 1_000_000, Secret(1, 2))
 }
 
-fn replay(bencher: Bencher<'_, '_>, log: &[u8], candidates: usize) {
+fn replay(bencher: Bencher<'_, '_>, log: &[u8], configs: usize) {
     let lines = ItemsCount::new(*LINES);
     bencher.counter(lines).bench_local(|| {
-        let candidates = (0..candidates).map(|_| candidate()).collect();
-        let mut replay = Replay::new(candidates, "");
+        let configs = (0..configs).map(|_| config_replay()).collect();
+        let mut replay = Replay::new(configs, "");
         replay.read("log", log, None, None);
         replay.finish(None);
         assert_eq!((replay.requests(), replay.malformed), (*LINES, 0));
-        replay.candidates[0].refused
+        replay.configs[0].refused
     });
 }
 
 #[divan::bench(sample_count = 5, sample_size = 1)]
-fn own_log(bencher: Bencher<'_, '_>) {
-    replay(bencher, &OWN, 1);
+fn json_log(bencher: Bencher<'_, '_>) {
+    replay(bencher, &JSON_LOG, 1);
 }
 
 #[divan::bench(sample_count = 5, sample_size = 1)]
-fn own_log_compared(bencher: Bencher<'_, '_>) {
-    replay(bencher, &OWN, 2);
+fn json_log_compared(bencher: Bencher<'_, '_>) {
+    replay(bencher, &JSON_LOG, 2);
 }
 
 #[divan::bench(sample_count = 5, sample_size = 1)]
 fn combined_log(bencher: Bencher<'_, '_>) {
-    replay(bencher, &FOREIGN, 1);
+    replay(bencher, &COMBINED_LOG, 1);
 }

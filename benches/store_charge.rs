@@ -1,55 +1,52 @@
-//! What a decision costs through `Store::charge`, by what decides it: `cargo bench --bench store_charge`.
+//! Measures a decision of `StoreHandle::charge`, by what makes it.
 //!
 //! ```text
 //! cargo bench --bench store_charge [-- --only memory|lease|deny-cache|redis] [--decisions N] [--rounds N]
 //! ```
 //!
-//! One worker, one caller, one limit; Redis is a real one. For instructions a decision, run two lengths of
-//! one part under `valgrind --tool=callgrind` with `--rounds 1`, and divide the difference.
+//! One worker, one caller, one limit, and a real Redis server. For instructions per decision, run two lengths
+//! of one part under `valgrind --tool=callgrind` with `--rounds 1`, and divide the difference.
 
 #![expect(clippy::print_stdout, reason = "the table is the result")]
-
-#[path = "../tests/support/redis.rs"]
-mod redis_server;
-#[path = "reservations/support.rs"]
-mod support;
 
 use std::{hint::black_box, sync::Arc};
 
 use clap::{Parser, ValueEnum};
-use redis_server::RedisServer;
-use support::{limit, median};
+use testkit::{
+    bench::{limit, median, stores},
+    redis_server::RedisServer,
+};
 use tidegate::{
     clock::{Clock, instant},
-    limit::{Charge, Key, Limit, MAX_AHEAD, Reserve},
-    store::Stores,
+    limit::{Charge, Key, Limit, MAX_RESERVE, Reserve},
+    store::CounterStore,
 };
 use tokio::runtime::Builder;
 
 /// Measures decisions and prints a markdown table.
 #[derive(Parser)]
 struct Options {
-    /// One part only.
+    /// Measure this part only.
     #[arg(long, value_enum)]
     only: Option<Part>,
-    /// Decisions a round; a hundredth of it where each asks Redis.
+    /// Decisions per round; a hundredth of it where each calls Redis.
     #[arg(long, default_value_t = 500_000)]
     decisions: u32,
-    /// Rounds of each part; the median is told.
+    /// Rounds of each part; the median is reported.
     #[arg(long, default_value_t = 9)]
     rounds: usize,
 }
 
-/// What decides.
+/// What makes the decision.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 enum Part {
     /// Counters in this process.
     Memory,
-    /// Tokens that were leased from Redis.
+    /// Tokens leased from Redis.
     Lease,
-    /// A refusal of Redis that is remembered.
+    /// A cached denial of Redis.
     DenyCache,
-    /// One call of Redis each.
+    /// One call to Redis per decision.
     Redis,
 }
 
@@ -66,7 +63,7 @@ impl Part {
     fn limit(self) -> Limit {
         match self {
             Self::Memory | Self::Redis => limit(u32::MAX, Reserve::Off),
-            Self::Lease => limit(u32::MAX, Reserve::Tokens(MAX_AHEAD)),
+            Self::Lease => limit(u32::MAX, Reserve::Tokens(MAX_RESERVE)),
             Self::DenyCache => limit(1, Reserve::Off),
         }
     }
@@ -77,9 +74,9 @@ fn main() {
     if !given("--bench") || given("--test") {
         return;
     }
-    // Cargo's own flag is not ours to explain.
+    // Cargo passes its own `--bench`, which clap would reject.
     let options = Options::parse_from(std::env::args().filter(|argument| argument != "--bench"));
-    println!("| a decision through `Store::charge` | ns |\n|---|---:|");
+    println!("| a decision through `StoreHandle::charge` | ns |\n|---|---:|");
     for part in Part::value_variants() {
         if options.only.is_none_or(|only| only == *part) {
             let rounds = (0..options.rounds).map(|_| measure(*part, options.decisions));
@@ -88,24 +85,24 @@ fn main() {
     }
 }
 
-/// The ns of a decision.
+/// The time per decision, in ns.
 fn measure(part: Part, decisions: u32) -> f64 {
     if part == Part::Memory {
-        let stores = Stores::memory(Clock::system(), 1_000).expect("a store");
+        let stores = CounterStore::memory(Clock::system(), 1_000).expect("a store");
         return decide(&stores, part, decisions);
     }
     let redis = RedisServer::start();
     let decisions = if part == Part::Redis { decisions.div_ceil(100) } else { decisions };
-    decide(&support::stores(&redis), part, decisions)
+    decide(&stores(&redis), part, decisions)
 }
 
-fn decide(stores: &Arc<Stores>, part: Part, decisions: u32) -> f64 {
+fn decide(stores: &Arc<CounterStore>, part: Part, decisions: u32) -> f64 {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let (store, limit) = (stores.worker(), part.limit());
         let now = Clock::system().now();
         let charges = [Charge { limit: &limit, key: Key(7), cost: 1 }];
-        // The first connects, and leases.
+        // Connects, and leases tokens.
         for _ in 0..2 {
             store.charge(&charges, now).await.expect("a decision");
         }

@@ -1,40 +1,40 @@
--- Charges all limits of one request, or none: one call, one reading, one time.
+-- Charges all limits of one request, or none, in one call at one time.
 --
--- KEYS[i]   the record of limit i. All share a hash tag, or live on one server.
--- ARGV[1]   now in ms; 0: this server's own clock (tests alone pass another).
--- ARGV[2+]  six values a limit, in the order of KEYS:
---             algorithm (its tag), cost, quota, window in ms, resolution, option (see the algorithms)
--- then, where there are several limits, one value each: whether it may refuse (1 or 0)
--- Returns   one flat array of integers: now, then six a limit:
---             admitted (1 or 0), remaining, used, reset_at (ms), retry_at (ms; -1: admitted, or never),
---             wait (ms)
+-- KEYS[i]   the record of limit i; all share a hash tag, or are on one server
+-- ARGV[1]   now in ms; 0: this server's clock (only tests pass another)
+-- ARGV[2+]  six values for each limit, in the order of KEYS:
+--             algorithm (its tag), cost, quota, window (ms), resolution, option (see prelude.lua);
+--           then, if there is more than one limit, one value for each: whether it may refuse (1 or 0)
+-- Returns   a flat array of integers: now (ms), then six for each limit:
+--             admitted (1 or 0), remaining, used, reset_at (ms), retry_at (ms; -1: admitted, or cost above
+--             the quota), wait (ms)
 --
 -- Two charges of one request on the same record are decided in order, the second on top of the first.
 
--- Most requests have one limit: the same as below, without the tables that keep several apart.
+-- Most requests have one limit: the same as below, without the tables for several limits.
 if #KEYS == 1 then
   local algorithm, reading = read(KEYS[1], 2)
   local cost = ARGV[3] + 0
-  local admitted, wait = meet(algorithm, reading, cost)
-  local used, reset, retry = (admitted and algorithm.charge or algorithm.tell)(reading, cost)
+  local admitted, wait = fits(algorithm, reading, cost)
+  local used, reset, retry = (admitted and algorithm.charge or algorithm.decide)(reading, cost)
   if reading.dirty then write(KEYS[1], algorithm, reading) end
   return {now, admitted and 1 or 0, reading.remaining, used, reset, admitted and -1 or retry, wait}
 end
 
--- Read each record once, then decide: `asked` adds up what this request wants of it so far.
+-- Reads each record once, then decides: `total` is the sum of the request's charges on it so far.
 local records, charges, all = {}, {}, true
 for i, key in ipairs(KEYS) do
   local record = records[key]
   if not record then
     local algorithm, reading = read(key, i * 6 - 4)
-    record = {algorithm = algorithm, asked = 0, reading = reading}
+    record = {algorithm = algorithm, total = 0, reading = reading}
     records[key] = record
   end
   local cost = ARGV[i * 6 - 3] + 0
-  local asked = record.asked + cost
-  record.asked = asked
-  local admitted = meet(record.algorithm, record.reading, asked)
-  charges[i] = {record = record, cost = cost, asked = asked, admitted = admitted}
+  local total = record.total + cost
+  record.total = total
+  local admitted = fits(record.algorithm, record.reading, total)
+  charges[i] = {record = record, cost = cost, total = total, admitted = admitted}
   all = all and (admitted or ARGV[1 + #KEYS * 6 + i] == '0')
 end
 
@@ -43,10 +43,10 @@ for i, charge in ipairs(charges) do
   local algorithm, reading = charge.record.algorithm, charge.record.reading
   local admitted = charge.admitted
   local charged = all and admitted
-  local cost = charged and charge.cost or charge.asked
-  local _, wait = meet(algorithm, reading, cost)
+  local cost = charged and charge.cost or charge.total
+  local _, wait = fits(algorithm, reading, cost)
   if not admitted then wait = 0 end
-  local used, reset, retry = (charged and algorithm.charge or algorithm.tell)(reading, cost)
+  local used, reset, retry = (charged and algorithm.charge or algorithm.decide)(reading, cost)
   if admitted then retry = -1 end
   local at = i * 6 - 4
   reply[at], reply[at + 1], reply[at + 2] = admitted and 1 or 0, reading.remaining, used

@@ -1,13 +1,14 @@
--- Writes one minute of a throttle's filter, unless another gateway did since it was read.
+-- Writes one minute of a throttle's filter, unless another gateway has written it since it was read.
 --
 -- KEYS[1]  the minute: a hash with `ts`, a whole number above 0 and below 2^53 - 1, and `value`
--- ARGV[1]  the ts that was read; 0: none that can be read
+-- ARGV[1]  the ts that was read; 0: none or malformed
 -- ARGV[2]  the value
--- ARGV[3]  how long it is kept, in s
--- ARGV[4]  now in ms; 0: this server's own clock (tests alone pass another)
--- Returns  whether it was written (1 or 0), and the ts that there is now (0: none that can be read)
+-- ARGV[3]  the TTL, in s
+-- ARGV[4]  now in ms; 0: this server's clock (only tests pass another)
+-- Returns  an array of two: whether the value was written (1 or 0), and the ts that is now stored (0: none or
+--          malformed)
 --
--- A ts grows with each write, whatever the clock does. What gateways do not write is replaced.
+-- The ts grows with each write, even if the clock is set back. A malformed minute is replaced.
 local call = redis.call
 
 local kind = call('TYPE', KEYS[1]).ok
@@ -23,7 +24,7 @@ if now == 0 then
 end
 local new = now > current and now or current + 1
 
--- Not where nothing is: a server that is full lets a script write on once it has written.
+-- DEL only if the key exists: it counts as a write, and after its first write a script may exceed maxmemory.
 if current == 0 and kind ~= 'none' then call('DEL', KEYS[1]) end
 call('HSET', KEYS[1], 'ts', string.format('%.0f', new), 'value', ARGV[2])
 call('EXPIRE', KEYS[1], ARGV[3])

@@ -1,14 +1,13 @@
--- The fixed window: twin of src/limit/fixed_window.rs, function for function. What an algorithm has to
--- have is said in sliding_window.lua.
+-- The fixed window: twin of src/limit/fixed_window.rs; prelude.lua describes the functions.
 --
--- Record: one packed string, little endian: reset_at (6 bytes, ms), count (4 bytes): one value, so that
--- none can be evicted without the other. Anything else is read as a caller never seen, and so is what
--- is past its reset_at: the TTL only cleans up.
+-- Record: one packed string, little endian: reset_at (6 bytes, ms), count (4 bytes). One value, so that
+-- neither can be evicted without the other. Anything else, and a record past its reset_at, is read as that of
+-- a new caller: the TTL only cleans up.
 algorithms.fixed_window = function()
   local function read(raw, now, limit, window)
     local reset, count, dirty = 0, 0, false
     if raw and #raw == 10 then reset, count = struct.unpack('<I6I4', raw) end
-    -- An end that no charge can have set: the clock was set back, and the window moves with it.
+    -- No charge can have set this end: the clock was set back, and the window moves with it.
     if reset > now + window + 5000 then reset, dirty = now + window, true end
     local live = reset > now
     local remaining = live and limit - count or limit
@@ -18,14 +17,14 @@ algorithms.fixed_window = function()
     }
   end
 
-  local function tell(reading, cost)
+  local function decide(reading, cost)
     local used, reset = 0, reading.now
     if reading.live then used, reset = reading.count, reading.reset_at end
     return used, reset, (cost <= reading.remaining or cost > reading.limit) and -1 or reset
   end
 
   local function charge(reading, cost)
-    if cost == 0 then return tell(reading, 0) end
+    if cost == 0 then return decide(reading, 0) end
     if not reading.live then
       reading.live, reading.count, reading.reset_at = true, 0, reading.now + reading.window
     end
@@ -49,11 +48,12 @@ algorithms.fixed_window = function()
     return struct.pack('<I6I4', reading.reset_at, reading.count), reading.reset_at
   end
 
-  local function spendable(reading)
+  local function spendable_until(reading)
     return reading.reset_at
   end
 
   return {
-    read = read, tell = tell, charge = charge, refund = refund, write = write, spendable = spendable,
+    read = read, decide = decide, charge = charge, refund = refund, write = write,
+    spendable_until = spendable_until,
   }
 end

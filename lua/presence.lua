@@ -1,12 +1,12 @@
--- Says that a gateway is alive, tells who is, and tells which records were deleted lately.
+-- Reports a gateway alive; returns the live gateways and the records that were deleted recently.
 --
--- KEYS[1]  the gateways: a sorted set of members by the time they last reported
--- KEYS[2]  the resets: a sorted set of deleted records by the time, as `reset` notes them
+-- KEYS[1]  the gateways: a sorted set of members by the time of their last report (ms)
+-- KEYS[2]  the resets: a sorted set of deleted records by the time of deletion (ms); `reset` writes it
 -- ARGV[1]  this gateway's member
--- ARGV[2]  how long a report counts, in ms; 0: this gateway leaves
--- ARGV[3]  the time of this gateway's last report, by this server's clock (ms)
--- Returns  the members alive, this one included unless it leaves; now (ms); the records that were deleted
---          since the last report
+-- ARGV[2]  how long a report is valid, in ms; 0: remove this gateway
+-- ARGV[3]  the time of this gateway's last report, in ms by this server's clock
+-- Returns  an array of three: the live members (this one included, unless it was removed), now (ms), and the
+--          records that were deleted since the last report
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local lifetime = tonumber(ARGV[2])

@@ -1,12 +1,12 @@
--- Reads one minute of a throttle's filter, unless the gateway knows it already.
+-- Reads one minute of a throttle's filter, unless the gateway has it already.
 --
 -- KEYS[1]  the minute: a hash with `ts`, a whole number above 0 and below 2^53 - 1, and `value`
--- ARGV[1]  the ts that the gateway knows; 0: none
--- ARGV[2]  the length of the value that it knows, in bytes
--- ARGV[3]  the longest value that is sent, in bytes
--- Returns  a state, the ts (0: none that can be read), the value's length in bytes, the value (empty
---          but in state 2). States: 0 nothing is kept, 1 it is what the gateway knows, 2 another value,
---          3 too long to be sent, 4 not what gateways write
+-- ARGV[1]  the ts of the gateway's copy; 0: it has none
+-- ARGV[2]  the length of the gateway's copy, in bytes
+-- ARGV[3]  the longest value to return, in bytes
+-- Returns  an array of four: state, ts (0: none or malformed), length of the value in bytes, value (empty
+--          unless the state is 2). States: 0 there is none, 1 equal to the gateway's copy, 2 another value,
+--          3 longer than ARGV[3], 4 malformed
 local call = redis.call
 
 local kind = call('TYPE', KEYS[1]).ok

@@ -1,7 +1,7 @@
--- Notes that records were deleted, for the gateways that remember something of them.
+-- Notes that records were deleted, for the gateways that cache something of them.
 --
--- KEYS[1]  the resets: a sorted set of deleted records by the time
--- ARGV[1]  how long a note is kept, in ms
+-- KEYS[1]  the resets: a sorted set of the names of deleted records, by the time of deletion (ms)
+-- ARGV[1]  how long an entry is kept, in ms
 -- ARGV[2+] the records' names
 -- Returns  nothing
 local time = redis.call('TIME')

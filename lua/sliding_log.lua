@@ -1,45 +1,44 @@
--- The sliding log: twin of src/limit/sliding_log.rs, function for function. What an algorithm has to
--- have is said in sliding_window.lua.
+-- The sliding log: twin of src/limit/sliding_log.rs; prelude.lua describes the functions.
 --
--- Record: a list. Its last element is seen (6 bytes, ms), reset_at (6 bytes, ms), total (4 bytes: what
--- was ever charged, modulo 2^32), the number of elements before it (4 bytes), and a block. The elements
--- before it are blocks, of exactly 254 entries each. A block is its base (4 bytes) and its entries: a
--- time (4 bytes, ms modulo 2^32) and what was charged before it, less the base (4 bytes). Anything else
--- is read as a caller never seen.
+-- Record: a list. Its last element is newest_at (6 bytes, ms), reset_at (6 bytes, ms), total (4 bytes: the
+-- total of all charges, modulo 2^32), the number of elements before it (4 bytes), and a block. The elements
+-- before it are blocks of exactly 254 entries. A block is its base (4 bytes) and its entries: a time (4 bytes,
+-- ms modulo 2^32) and the total of the charges before it, less the base (4 bytes). Anything else is read as
+-- that of a new caller.
 --
--- So a call reads and writes a few blocks of 2 KB, whatever the log holds: what counts is found by
--- halving over blocks and then over the entries of one; what does not is cut off with whole nodes of the
--- list; a refund changes the bases of the blocks behind it.
+-- So a call reads and writes a few blocks of 2 KB, however long the log is: a binary search over the blocks and
+-- then in one block finds the oldest live entry; expired blocks are trimmed off the list; a refund changes the
+-- bases of the blocks after it.
 algorithms.sliding_log = function()
-  -- Four blocks fill one node of Redis' list, of 8 KB, so that no byte of it lies idle.
+  -- Four blocks fill a node of Redis' list, which has 8 KB.
   local M, BLOCK, number = 4294967296, 254, struct.unpack
 
-  -- Block `i`, from 0; the last one is part of the last element.
+  -- Block `i`, counted from 0; the last one is part of the last element.
   local function block(reading, i)
     local found = reading.blocks[i]
     if not found then
       found = call('LINDEX', reading.key, i)
       if not found or #found ~= 4 + 8 * BLOCK then
-        -- No charge has left it so: this call fails, and the next one finds a caller never seen.
+        -- Malformed: this call deletes the record and fails, and the next one finds no record.
         try('UNLINK', reading.key)
-        error('the record is no log')
+        error('malformed record of a sliding log: deleted')
       end
       reading.blocks[i] = found
     end
     return found
   end
 
-  -- origin - x modulo 2^32, where x is the time of entry `e` of block `i`, or (`sums`) what was charged
-  -- before it. Both grow from entry to entry.
+  -- origin - x modulo 2^32, where x is the time of entry `e` of block `i`, or, if `sums`, the total of the
+  -- charges before it. Both grow from entry to entry.
   local function since(reading, i, e, origin, sums)
     local found = block(reading, i)
     if not sums then return (origin - number('<I4', found, 8 * e - 3)) % M end
     return (origin - number('<I4', found, 8 * e + 1) - number('<I4', found)) % M
   end
 
-  -- The first entry, from `e` of block `i` on, that is less than `bound` since: its block and its place
-  -- there, which may be one behind the block's end. It is near where the search begins, or anywhere: so
-  -- the steps in a block grow before they are halved.
+  -- The first entry, from entry `e` of block `i` on, whose `since` is below `bound`: its block and its index
+  -- there, which may be one past the block's end. It is often close to the start, so the search in a block
+  -- doubles its steps before it halves them (galloping search).
   local function search(reading, i, e, origin, bound, sums)
     if since(reading, i, e, origin, sums) < bound then return i, e end
     local low, high, middle = i, reading.n + 1, i + 1
@@ -68,7 +67,8 @@ algorithms.sliding_log = function()
     return reading.now - since(reading, i, e, reading.clock) + reading.window
   end
 
-  -- The first ms from now on at which `cost` would be admitted if nobody else charged; -1: never.
+  -- The first ms from now on at which `cost` would be admitted if nothing else were charged; -1: it is above
+  -- the quota.
   local function retry_at(reading, cost)
     local room = reading.limit - cost
     if room < 0 then return -1 end
@@ -77,50 +77,50 @@ algorithms.sliding_log = function()
     return expiry(reading, i, e - 1)
   end
 
-  -- The stored reset-at while it is ahead; else when the oldest live entry expires; now, if none is
-  -- live.
+  -- The stored reset_at if it is in the future; else when the oldest live entry expires, or now if none is live.
   local function reset_at(reading)
     if reading.reset_at > reading.now then return reading.reset_at end
     return reading.live and expiry(reading, reading.i, reading.e) or reading.now
   end
 
-  local function count(reading, used)
+  local function set_usage(reading, used)
     local left = reading.limit - used
     reading.used, reading.remaining = used, left > 0 and left or 0
   end
 
   local function read(raw, now, limit, window, _, _, key)
     local reading = {
-      limit = limit, window = window, now = now, key = key, seen = 0, reset_at = 0, total = 0, n = 0,
+      limit = limit, window = window, now = now, key = key, newest_at = 0, reset_at = 0, total = 0, n = 0,
       blocks = {}, i = 0, e = 1, clock = now % M, exists = raw, live = false, dirty = false,
     }
     local used = 0
     if raw and #raw >= 32 and (#raw - 24) % 8 == 0 and #raw <= 24 + 8 * BLOCK then
-      local seen, reset, total, n = struct.unpack('<I6I6I4I4', raw)
-      -- A record's time never runs backwards; one whose clock was set back far moves with it, while the
-      -- entries' own clock runs on.
-      if seen - now > 5000 then
-        reset = reset - (seen - now)
+      local newest_at, reset, total, n = struct.unpack('<I6I6I4I4', raw)
+      -- A record's time never runs backwards, unless the clock was set back: then it moves with the clock, and
+      -- the entries, whose times are relative to newest_at, with it.
+      if newest_at - now > 5000 then
+        reset = reset - (newest_at - now)
         if reset < 0 then reset = 0 end
-        seen, reading.dirty = now, true
-      elseif seen > now then
-        now = seen
+        newest_at, reading.dirty = now, true
+      elseif newest_at > now then
+        now = newest_at
       end
-      reading.now, reading.seen, reading.reset_at, reading.total, reading.n = now, seen, reset, total, n
+      reading.now, reading.newest_at, reading.reset_at = now, newest_at, reset
+      reading.total, reading.n = total, n
       reading.blocks[n] = string.sub(raw, 21)
-      reading.clock = (struct.unpack('<I4', raw, #raw - 7) + now - seen) % M
-      if now - seen < window then
+      reading.clock = (struct.unpack('<I4', raw, #raw - 7) + now - newest_at) % M
+      if now - newest_at < window then
         local i, e = search(reading, 0, 1, reading.clock, window)
         if e > BLOCK then i, e = i + 1, 1 end
         reading.i, reading.e, reading.live = i, e, true
         used = since(reading, i, e, total, true)
       end
     end
-    count(reading, used)
+    set_usage(reading, used)
     return reading
   end
 
-  local function tell(reading, cost)
+  local function decide(reading, cost)
     local left, reset, retry = reading.remaining, reset_at(reading), -1
     if left == 0 then
       retry = retry_at(reading, 1)
@@ -130,7 +130,7 @@ algorithms.sliding_log = function()
     return reading.used, reset, cost <= left and -1 or retry
   end
 
-  -- Adds an entry for now, and forgets what has expired of the last block.
+  -- Adds an entry for now, and removes the expired entries of the last block.
   local function append(reading)
     local blocks, n, total, clock = reading.blocks, reading.n, reading.total, reading.clock
     if not reading.live then
@@ -143,7 +143,7 @@ algorithms.sliding_log = function()
       last = string.sub(last, 1, 4) .. string.sub(last, 8 * reading.e - 3)
       reading.e = 1
     end
-    if reading.now == reading.seen then
+    if reading.now == reading.newest_at then
       blocks[n] = last
     elseif #last < 4 + 8 * BLOCK then
       local before = (total - struct.unpack('<I4', last)) % M
@@ -155,13 +155,13 @@ algorithms.sliding_log = function()
   end
 
   local function charge(reading, cost)
-    if cost == 0 then return tell(reading, 0) end
+    if cost == 0 then return decide(reading, 0) end
     local asked = cost
     append(reading)
     if cost > M - 1 - reading.used then cost = M - 1 - reading.used end
-    reading.total, reading.seen, reading.dirty = (reading.total + cost) % M, reading.now, true
+    reading.total, reading.newest_at, reading.dirty = (reading.total + cost) % M, reading.now, true
     reading.appended = true
-    count(reading, reading.used + cost)
+    set_usage(reading, reading.used + cost)
     local reset = reset_at(reading)
     if reading.remaining < asked then
       local retry = retry_at(reading, asked)
@@ -188,9 +188,9 @@ algorithms.sliding_log = function()
     end
     if cost > charged - after then cost = charged - after end
     if cost == 0 then return end
-    -- What clients were told must not move back with what it was worked out from.
-    local _, told = tell(reading, 0)
-    reading.reset_at = told
+    -- `reset_at` must not move back with the entries from which it was computed: store it.
+    local _, reset = decide(reading, 0)
+    reading.reset_at = reset
 
     if e < size then
       local layout = '<' .. string.rep('I4', 2 * (size - e))
@@ -205,14 +205,14 @@ algorithms.sliding_log = function()
       blocks[at] = struct.pack('<I4', base) .. string.sub(behind, 5)
     end
     reading.total, reading.changed, reading.dirty = (reading.total - cost) % M, i, true
-    count(reading, reading.used - cost)
+    set_usage(reading, reading.used - cost)
   end
 
   local function write(reading, key)
-    local seen, reset, n, blocks = reading.seen, reading.reset_at, reading.n, reading.blocks
-    -- Blocks that have expired whole are cut off: with the nodes of the list, several at a time.
+    local newest_at, reset, n, blocks = reading.newest_at, reading.reset_at, reading.n, reading.blocks
+    -- Blocks that have expired as a whole are trimmed off, several at a time with the nodes of the list.
     local dead = reading.appended and reading.i or 0
-    local last = struct.pack('<I6I6I4I4', seen, reset, reading.total, n - dead) .. blocks[n]
+    local last = struct.pack('<I6I6I4I4', newest_at, reset, reading.total, n - dead) .. blocks[n]
     if reading.fresh then
       if reading.exists then call('UNLINK', key) end
       call('RPUSH', key, last)
@@ -226,9 +226,9 @@ algorithms.sliding_log = function()
       end
       if dead > 0 then call('LTRIM', key, dead, -1) end
     end
-    local expires_at = seen + reading.window
+    local expires_at = newest_at + reading.window
     return false, reset > expires_at and reset or expires_at
   end
 
-  return {list = true, read = read, tell = tell, charge = charge, refund = refund, write = write}
+  return {list = true, read = read, decide = decide, charge = charge, refund = refund, write = write}
 end

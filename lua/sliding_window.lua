@@ -1,35 +1,14 @@
--- The sliding window: twin of src/limit/sliding_window.rs, function for function.
+-- The sliding window: twin of src/limit/sliding_window.rs; prelude.lua describes the functions.
 --
--- Record: one packed string, little endian: seen (6 bytes, ms), reset_at (6 bytes, ms), then k + 1
--- counts of 4 bytes, newest first. Anything else is read as a caller never seen.
+-- Record: one packed string, little endian: updated_at (6 bytes, ms), reset_at (6 bytes, ms), then k + 1
+-- counts of 4 bytes, newest first. Anything else is read as that of a new caller.
 --
 -- Every number is a whole number below 2^53 (the configuration keeps limit * s below 2^52), so doubles
 -- are exact, and so is a - a % b, which is how this file rounds down: for a + b < 2^53 no quotient
 -- rounds up to the next whole number.
---
--- Registers in `algorithms`, by the tag that the gateway sends, as a function that makes its table:
--- Redis runs all of this anew with each call, so what a call does not use is not made. The table has:
---   read(raw, now, limit, window, resolution, option, key) -> reading
---                         the record at `now`; raw is false where there is none; `option` is what only
---                         one algorithm needs: strict (1 or 0) here, a leaky bucket's max_wait in ms
---   tell(reading, cost)   -> used, reset_at, retry_at (-1: admitted, or never); charges nothing
---   charge(reading, cost, unit) -> used, reset_at; does not ask. `unit`: what each of the requests costs
---                         that the charge is for together; left out: it is for one
---   refund(reading, charged_at, cost)   gives back what still counts
---   write(reading, key)   -> raw, expires_at (ms)
---   spendable(reading)    -> when what was charged just now may not be spent any more (ms); only where
---                         tokens may be taken ahead
---   list                  true where the record is a list: then `raw` is its last element, and `write`
---                         writes by itself and returns false for it
---   wait(reading, cost)   -> how long a charge that `remaining` admits waits, in ms; nil: it does not fit
---                         all the same. Only where charges wait
--- and a reading has `limit`, `remaining`, which `charge` lowers, and `dirty`: whether it must be written,
--- because it was charged or its clock was set back.
---
--- A function, a table or a look-up of a global here is paid for by each decision: few functions, one
--- table for a reading, one for its counts.
 algorithms.sliding_window = function()
-  -- The first ms from now on at which `cost` would be admitted if nobody else charged; -1: never.
+  -- The first ms from now on at which `cost` would be admitted if nothing else were charged; -1: it is above
+  -- the quota.
   local function retry_at(reading, cost)
     local room = reading.limit - cost
     if room < 0 then return -1 end
@@ -54,8 +33,8 @@ algorithms.sliding_window = function()
     return -1
   end
 
-  -- The stored reset-at while it is ahead; else when the oldest live sub-window leaves the window;
-  -- now, if nothing is live.
+  -- The stored reset_at if it is in the future; else when the oldest non-zero sub-window leaves the window, or
+  -- now if all are 0.
   local function reset_at(reading)
     if reading.reset_at > reading.now then return reading.reset_at end
     local k, counts = reading.k, reading.counts
@@ -65,7 +44,7 @@ algorithms.sliding_window = function()
     return reading.now
   end
 
-  local function tell(reading, cost)
+  local function decide(reading, cost)
     local left, reset, retry = reading.remaining, reset_at(reading), -1
     if left == 0 then
       retry = retry_at(reading, 1)
@@ -79,19 +58,19 @@ algorithms.sliding_window = function()
     local s = (window - window % k) / k
     local layout = k == 6 and '<I6I6I4I4I4I4I4I4I4' or '<I6I6' .. string.rep('I4', k + 1)
     -- counts[3 + age]: the count of the sub-window `age` before the current one.
-    local counts, seen, reset, dirty, shift = {}, 0, 0, false, k + 1
+    local counts, updated_at, reset, dirty, shift = {}, 0, 0, false, k + 1
     if raw and #raw == 12 + 4 * (k + 1) then
       counts = {struct.unpack(layout, raw)}
-      seen, reset = counts[1], counts[2]
-      -- A record's time never runs backwards; one whose clock was set back far moves with it.
-      if seen - now > 5000 then
-        reset = reset - ((seen - seen % s) - (now - now % s))
+      updated_at, reset = counts[1], counts[2]
+      -- A record's time never runs backwards, unless the clock was set back: then it moves with the clock.
+      if updated_at - now > 5000 then
+        reset = reset - ((updated_at - updated_at % s) - (now - now % s))
         if reset < 0 then reset = 0 end
-        seen, dirty = now, true
-      elseif seen > now then
-        now = seen
+        updated_at, dirty = now, true
+      elseif updated_at > now then
+        now = updated_at
       end
-      shift = ((now - now % s) - (seen - seen % s)) / s
+      shift = ((now - now % s) - (updated_at - updated_at % s)) / s
     end
     if shift > 0 then
       for age = k, 0, -1 do counts[age + 3] = age >= shift and counts[age + 3 - shift] or 0 end
@@ -105,19 +84,19 @@ algorithms.sliding_window = function()
     local remaining = limit - full - weighted
     return {
       limit = limit, s = s, k = k, layout = layout, counts = counts, now = now, start = start,
-      seen = seen, reset_at = reset, full = full, old = old, weighted = weighted,
+      updated_at = updated_at, reset_at = reset, full = full, old = old, weighted = weighted,
       strict = option ~= 0, remaining = remaining > 0 and remaining or 0, dirty = dirty,
     }
   end
 
   local function charge(reading, cost, unit)
     unit = unit or cost
-    if cost == 0 then return tell(reading, 0) end
+    if cost == 0 then return decide(reading, 0) end
     local counts = reading.counts
     if cost > 4294967295 - counts[3] then cost = 4294967295 - counts[3] end
     local full = reading.full + cost
     counts[3] = counts[3] + cost
-    reading.full, reading.seen, reading.dirty = full, reading.now, true
+    reading.full, reading.updated_at, reading.dirty = full, reading.now, true
     local used = full + reading.weighted
     local left = reading.limit - used
     if left < 0 then left = 0 end
@@ -138,11 +117,11 @@ algorithms.sliding_window = function()
     local count = age >= 0 and age <= k and counts[age + 3] or 0
     if cost > count then cost = count end
     if cost == 0 then return end
-    -- What clients were told must not move back with what it was worked out from.
-    local _, told = tell(reading, 0)
-    reading.reset_at = told
+    -- `reset_at` must not move back with the counts from which it was computed: store it.
+    local _, reset = decide(reading, 0)
+    reading.reset_at = reset
     counts[age + 3] = count - cost
-    reading.seen, reading.dirty = reading.now, true
+    reading.updated_at, reading.dirty = reading.now, true
     if age < k then
       reading.full = reading.full - cost
     else
@@ -158,19 +137,20 @@ algorithms.sliding_window = function()
   end
 
   local function write(reading)
-    -- Only a record that was charged, refunded or moved with its clock is written: all have seen = now,
-    -- and the counts are as of now.
-    local k, seen, reset = reading.k, reading.seen, reading.reset_at
-    local expires_at = seen + (k + 1) * reading.s
+    -- Only a record that was charged, refunded or moved back with the clock is written. All of them have
+    -- updated_at = now, and counts shifted to now.
+    local k, updated_at, reset = reading.k, reading.updated_at, reading.reset_at
+    local expires_at = updated_at + (k + 1) * reading.s
     if reset > expires_at then expires_at = reset end
-    return struct.pack(reading.layout, seen, reset, unpack(reading.counts, 3, k + 3)), expires_at
+    return struct.pack(reading.layout, updated_at, reset, unpack(reading.counts, 3, k + 3)), expires_at
   end
 
-  local function spendable(reading)
+  local function spendable_until(reading)
     return reading.start + reading.s
   end
 
   return {
-    read = read, tell = tell, charge = charge, refund = refund, write = write, spendable = spendable,
+    read = read, decide = decide, charge = charge, refund = refund, write = write,
+    spendable_until = spendable_until,
   }
 end

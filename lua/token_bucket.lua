@@ -1,87 +1,87 @@
--- The token bucket: twin of src/limit/token_bucket.rs and of the record in src/limit/horizon.rs,
--- function for function. What an algorithm has to have is said in sliding_window.lua.
+-- The token bucket: twin of src/limit/token_bucket.rs, and of src/limit/gcra.rs, its record; prelude.lua
+-- describes the functions.
 --
--- Record: one packed string, little endian: seen (6 bytes, ms), reset_at (6 bytes, ms), at (6 bytes, ms),
--- fraction (4 bytes), rate (4 bytes). The bucket is full again at + fraction / rate ms after the epoch,
--- where rate is the quota of the last charge. Anything else is read as a caller never seen.
+-- Record: one packed string, little endian: updated_at (6 bytes, ms), reset_at (6 bytes, ms), at (6 bytes,
+-- ms), fraction (4 bytes), rate (4 bytes). The bucket is full again (the TAT) at + fraction / rate ms after
+-- the epoch, where rate is the quota of the last charge. Anything else is read as that of a new caller.
 --
--- What is owed is counted in units of 1 / rate ms, of which a token is `window`: whole numbers below
--- 2^53 (the configuration keeps limit * window below 2^52), so nothing is rounded.
+-- The backlog is counted in units of 1 / rate ms; a token is `window` units. They are whole numbers below 2^53
+-- (the configuration keeps limit * window below 2^52), so nothing is rounded.
 algorithms.token_bucket = function()
-  local function set(reading, owed)
-    local used = (owed + (-owed) % reading.window) / reading.window
+  local function set_usage(reading, backlog)
+    local used = (backlog + (-backlog) % reading.window) / reading.window
     local left = reading.limit - used
-    reading.owed, reading.used, reading.remaining = owed, used, left > 0 and left or 0
+    reading.backlog, reading.used, reading.remaining = backlog, used, left > 0 and left or 0
   end
 
   local function read(raw, now, limit, window)
-    local seen, reset, at, fraction, rate, dirty = 0, 0, 0, 0, 0, false
+    local updated_at, reset, at, fraction, rate, dirty = 0, 0, 0, 0, 0, false
     if raw and #raw == 26 then
-      seen, reset, at, fraction, rate = struct.unpack('<I6I6I6I4I4', raw)
-      -- A record's time never runs backwards; one whose clock was set back far moves with it.
-      if seen - now > 5000 then
-        at, reset = at - (seen - now), reset - (seen - now)
+      updated_at, reset, at, fraction, rate = struct.unpack('<I6I6I6I4I4', raw)
+      -- A record's time never runs backwards, unless the clock was set back: then it moves with the clock.
+      if updated_at - now > 5000 then
+        at, reset = at - (updated_at - now), reset - (updated_at - now)
         if at < 0 then at = 0 end
         if reset < 0 then reset = 0 end
-        seen, dirty = now, true
-      elseif seen > now then
-        now = seen
+        updated_at, dirty = now, true
+      elseif updated_at > now then
+        now = updated_at
       end
-      -- More than any charge can have left: a caller never seen.
+      -- No charge can leave a larger backlog: malformed, so read as that of a new caller.
       if rate == 0 or (at - now) * rate + fraction > 9007130535264256 then
-        seen, reset, at, fraction, rate = 0, 0, 0, 0, 0
+        updated_at, reset, at, fraction, rate = 0, 0, 0, 0, 0
       end
     end
     local reading = {
-      limit = limit, window = window, now = now, seen = seen, reset_at = reset, at = at,
+      limit = limit, window = window, now = now, updated_at = updated_at, reset_at = reset, at = at,
       fraction = fraction, rate = rate, dirty = dirty,
     }
-    set(reading, at >= now and (at - now) * rate + fraction or 0)
+    set_usage(reading, at >= now and (at - now) * rate + fraction or 0)
     return reading
   end
 
-  local function tell(reading, cost)
+  local function decide(reading, cost)
     local now, reset, retry = reading.now, reading.reset_at, -1
     if cost > reading.remaining and cost <= reading.limit then
-      local over = reading.owed - (reading.limit - cost) * reading.window
+      local over = reading.backlog - (reading.limit - cost) * reading.window
       retry = now + (over + (-over) % reading.rate) / reading.rate
     end
     return reading.used, reset > now and reset or now, retry
   end
 
-  -- Puts the point at which the bucket is full so many units of 1 / rate ms after now.
-  local function put(reading, owed, rate)
-    local fraction = owed % rate
-    reading.at, reading.fraction = reading.now + (owed - fraction) / rate, fraction
-    reading.rate, reading.seen, reading.dirty = rate, reading.now, true
-    set(reading, owed)
+  -- Sets the TAT to `backlog` units of 1 / rate ms after now.
+  local function set_backlog(reading, backlog, rate)
+    local fraction = backlog % rate
+    reading.at, reading.fraction = reading.now + (backlog - fraction) / rate, fraction
+    reading.rate, reading.updated_at, reading.dirty = rate, reading.now, true
+    set_usage(reading, backlog)
   end
 
   local function charge(reading, cost)
-    if cost == 0 then return tell(reading, 0) end
-    -- As far as it can be counted exactly, and 2^47 ms ahead at most.
-    local most, owed = reading.limit * 140737488355328, reading.owed
+    if cost == 0 then return decide(reading, 0) end
+    -- As far as it can be counted exactly, and at most 2^47 ms.
+    local most, backlog = reading.limit * 140737488355328, reading.backlog
     if most > 9007130535264256 then most = 9007130535264256 end
-    if owed > most then owed = most end
-    local room = most - owed
+    if backlog > most then backlog = most end
+    local room = most - backlog
     room = (room - room % reading.window) / reading.window
     if cost > room then cost = room end
-    put(reading, owed + cost * reading.window, reading.limit)
+    set_backlog(reading, backlog + cost * reading.window, reading.limit)
     local full = reading.at + (reading.fraction > 0 and 1 or 0)
     if full > reading.reset_at then reading.reset_at = full end
-    return tell(reading, 0)
+    return decide(reading, 0)
   end
 
   local function refund(reading, charged_at, cost)
-    if reading.owed == 0 or reading.now >= charged_at + reading.window then return end
-    local owed = reading.owed - cost * reading.window
-    put(reading, owed > 0 and owed or 0, reading.rate)
+    if reading.backlog == 0 or reading.now >= charged_at + reading.window then return end
+    local backlog = reading.backlog - cost * reading.window
+    set_backlog(reading, backlog > 0 and backlog or 0, reading.rate)
   end
 
   local function write(reading)
-    local seen, reset, at = reading.seen, reading.reset_at, reading.at
-    return struct.pack('<I6I6I6I4I4', seen, reset, at, reading.fraction, reading.rate), reset
+    local updated_at, reset, at = reading.updated_at, reading.reset_at, reading.at
+    return struct.pack('<I6I6I6I4I4', updated_at, reset, at, reading.fraction, reading.rate), reset
   end
 
-  return {read = read, tell = tell, charge = charge, refund = refund, write = write}
+  return {read = read, decide = decide, charge = charge, refund = refund, write = write}
 end

@@ -71,7 +71,7 @@ async fn healthz() -> &'static str {
 /// Ready: workers accept, and with a throttle its filters are loaded. A lost store does not make it unready, because limits then follow their
 /// `on_failure`; it is told, though.
 async fn readyz(State(control): State<Control>) -> Response {
-    let workers = control.shared.serving.load(Ordering::Acquire);
+    let workers = control.shared.accepting_workers.load(Ordering::Acquire);
     let store = control.shared.stores.status();
     let throttle = control.shared.throttle.as_ref().map(|throttle| throttle.status());
     let ready = workers > 0 && throttle.is_none_or(|throttle| throttle.loaded);

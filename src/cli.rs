@@ -1,6 +1,16 @@
-//! One file a command: what a person types and what the process answers.
+//! The command line: one file per command.
 //!
-//! Results go to the output, logs and complaints to standard error.
+//! Results go to the output that is passed in (standard output), errors and the process's log to standard
+//! error. `serve` runs the gateway, `check` validates a configuration, `explain` shows the decisions on one
+//! request, `replay` those on a recorded log, and `schema` prints the configuration's JSON Schema.
+//!
+//! ```
+//! use tidegate::cli::{self, Exit};
+//!
+//! let mut out = Vec::new();
+//! assert_eq!(cli::run(["tidegate", "schema"], &mut out), Exit::Ok);
+//! assert!(String::from_utf8(out).unwrap().contains("The configuration of a Tidegate gateway."));
+//! ```
 
 mod check;
 mod explain;
@@ -18,25 +28,25 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::config::{Config, Variables};
+use crate::config::{Config, EnvLookup};
 use crate::snapshot::{LoadError, Snapshot};
 use crate::telemetry;
 
-/// How a command ended.
+/// The result of a command.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Exit {
-    /// It did what it was asked for: 0.
+    /// Success: 0.
     Ok,
-    /// The configuration, or another input, is faulty: 1.
+    /// The configuration or another input is faulty: 1.
     BadInput,
-    /// The arguments make no sense: 2.
+    /// The arguments are invalid: 2.
     Usage,
-    /// Something broke that was not the user's doing: 70.
+    /// An internal error: 70 (`EX_SOFTWARE` of sysexits).
     Internal,
 }
 
 impl Exit {
-    /// The process's exit code.
+    /// The exit code of the process.
     pub fn code(self) -> u8 {
         match self {
             Self::Ok => 0,
@@ -46,8 +56,8 @@ impl Exit {
         }
     }
 
-    /// How a command ends whose configuration cannot be used.
-    fn of(error: &LoadError) -> Self {
+    /// The result of a command whose configuration cannot be loaded.
+    fn from_load_error(error: &LoadError) -> Self {
         match error {
             LoadError::Faults(_) => Self::BadInput,
             LoadError::Panic(_) => Self::Internal,
@@ -61,27 +71,27 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// An HTTP reverse proxy and API gateway with throttling built in.
+/// An HTTP reverse proxy and API gateway with rate limiting built in.
 #[derive(Debug, Parser)]
 #[command(name = "tidegate", version, args_conflicts_with_subcommands = true)]
 struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
-    serve: Serve,
+    serve: ServeArgs,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the gateway (what happens without a command, too).
-    Serve(Serve),
-    /// Read a configuration and tell every fault in it.
-    Check(File),
-    /// Tell what would become of a request: its route, its limits and keys, and what is forwarded.
-    Explain(explain::Explain),
-    /// Run a recorded access log through the limits: who would have been refused, by which, and when.
-    Replay(replay::Replay),
-    /// Print the configuration's JSON Schema, which editors complete from.
+    /// Run the gateway (the default command).
+    Serve(ServeArgs),
+    /// Check a configuration and print every fault in it.
+    Check(ConfigFile),
+    /// Print what would happen to a request: its route, limits and keys, and what is forwarded.
+    Explain(explain::ExplainArgs),
+    /// Run a recorded access log through the limits and print what would have been refused.
+    Replay(replay::ReplayArgs),
+    /// Print the JSON Schema of the configuration, for completion in editors.
     Schema,
     /// Print a completion script for a shell.
     Completions {
@@ -91,32 +101,33 @@ enum Command {
 }
 
 #[derive(clap::Args, Debug)]
-struct Serve {
+struct ServeArgs {
     #[command(flatten)]
-    file: File,
-    /// What the process's own log tells: error, warn, info, debug, or such as tidegate=debug.
-    #[arg(long, value_name = "FILTER", default_value = "info", value_parser = filter)]
+    file: ConfigFile,
+    /// Filter of the process's own log: error, warn, info, debug, trace, or per module as in tidegate=debug.
+    #[arg(long, value_name = "FILTER", default_value = "info", value_parser = parse_log_filter)]
     log: String,
 }
 
 #[derive(clap::Args, Debug)]
-struct File {
-    /// The configuration.
+struct ConfigFile {
+    /// The configuration file.
     #[arg(long, short, value_name = "FILE", default_value = "config/tidegate.yaml")]
     config: PathBuf,
 }
 
-/// Takes a log's filter over if there is any sense in it.
-fn filter(text: &str) -> Result<String, String> {
+/// Validates a log filter.
+fn parse_log_filter(text: &str) -> Result<String, String> {
     match telemetry::filter(text) {
         Ok(_) => Ok(text.to_owned()),
         Err(error) => Err(format!(
-            "{error}; expected error, warn, info, debug or trace, or such as tidegate=debug"
+            "{error}; expected error, warn, info, debug, trace, or a filter such as tidegate=debug"
         )),
     }
 }
 
-/// Runs what `arguments` (the program's name first) ask for, and writes its result to `out`.
+/// Runs the command in `arguments`, of which the first is the program's name, and writes its result to
+/// `out`. Secrets in environment variables are not available.
 pub fn run<A: Into<OsString> + Clone>(
     arguments: impl IntoIterator<Item = A>,
     out: &mut dyn Write,
@@ -124,52 +135,53 @@ pub fn run<A: Into<OsString> + Clone>(
     run_with(arguments, &|_| None, out)
 }
 
-/// The same where secrets may be in `variables` of the environment.
+/// As [`run`], with environment variables for secrets from `env`.
 pub fn run_with<A: Into<OsString> + Clone>(
     arguments: impl IntoIterator<Item = A>,
-    variables: Variables<'_>,
+    env: EnvLookup<'_>,
     out: &mut dyn Write,
 ) -> Exit {
     let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(message) if message.use_stderr() => {
-            // There is nobody left to tell when even this cannot be written.
+            // If standard error cannot be written, there is no other way to report it.
             let _ = message.print();
             return Exit::Usage;
         }
-        Err(message) => return written(write!(out, "{message}"), Exit::Ok),
+        Err(message) => return exit_after_write(write!(out, "{message}"), Exit::Ok),
     };
     match arguments.command.unwrap_or(Command::Serve(arguments.serve)) {
-        Command::Serve(serve) => serve::run(&serve.file.config, &serve.log, variables),
-        Command::Check(file) => check::run(&file.config, variables, out),
+        Command::Serve(serve) => serve::run(&serve.file.config, &serve.log, env),
+        Command::Check(file) => check::run(&file.config, env, out),
         Command::Explain(explain) => explain::run(&explain, out),
         Command::Replay(replay) => replay::run(&replay, out),
         Command::Schema => schema::run(out),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "tidegate", &mut script);
-            written(out.write_all(&script), Exit::Ok)
+            exit_after_write(out.write_all(&script), Exit::Ok)
         }
     }
 }
 
-/// The rules of a configuration; tells its faults where it has any.
-fn rules(path: &Path) -> Result<(Config, Snapshot), Exit> {
+/// Loads a configuration; prints its faults if it has any.
+fn load(path: &Path) -> Result<(Config, Snapshot), Exit> {
     let loaded = Snapshot::load(path).map(|(loaded, snapshot)| (loaded.config, snapshot));
     loaded.map_err(|error| {
-        complain(&error);
-        Exit::of(&error)
+        print_error(&error);
+        Exit::from_load_error(&error)
     })
 }
 
-/// Tells a person what is wrong with what they gave, if they are still there.
-fn complain(fault: &dyn Display) -> Exit {
+/// Prints a fault of the input to standard error; a failure to do so is ignored.
+fn print_error(fault: &dyn Display) -> Exit {
     let _ = writeln!(io::stderr(), "{fault}");
     Exit::BadInput
 }
 
-/// `exit`, unless the result could not be written. A reader that has seen enough is no failure.
-fn written(result: io::Result<()>, exit: Exit) -> Exit {
+/// `exit`, or [`Exit::Internal`] if the result could not be written. A closed pipe, as with `head`, is not
+/// an error.
+fn exit_after_write(result: io::Result<()>, exit: Exit) -> Exit {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Exit::Internal,
         _ => exit,

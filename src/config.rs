@@ -1,30 +1,49 @@
-//! What a user writes: the configuration's types, one file a section, and their reading.
+//! The configuration file: its types, one file per section, and the parser.
 //!
-//! [`load`] reads a file, [`parse`] a text. Either gives the whole [`Config`] or every [`Fault`]
-//! at once, each with its place in the file. What needs more than one value to be judged (does the
-//! upstream exist? does the resolution divide the window?) is judged later, by the snapshot, which
-//! makes the same kind of fault through [`Source::fault`].
+//! [`load`] reads a file, [`parse`] a text. The result is the whole [`Config`] with its defaults, or
+//! all [`Fault`]s at once, each with its location in the file. Only the syntax and the type of each
+//! value are checked here. Checks that need more than one value (does the upstream exist? does the
+//! resolution divide the window?) belong to [`snapshot`](crate::snapshot), which reports through
+//! [`Source::fault`].
+//!
+//! A file is parsed twice: `located` builds a tree with a location for every value, from which `reader`
+//! deserializes the types; `cross_check` refuses text that another YAML parser reads differently.
+//! `scalar` and `units` hold values with a spelling of their own, such as durations. The doc comments of
+//! the types are the descriptions in the JSON Schema ([`schema`]).
+//!
+//! ```
+//! let text = "
+//! upstreams: {app: {targets: [http://127.0.0.1:9000]}}
+//! limits: {per-caller: {quota: 100, window: 1m}}
+//! routes: [{name: all, match: {path: '/{*rest}'}, upstream: app, limits: [per-caller]}]
+//! ";
+//! let loaded = tidegate::config::parse("api.yaml", text).unwrap();
+//! assert_eq!(loaded.config.limits["per-caller"].window.millis(), 60_000);
+//!
+//! let error = tidegate::config::parse("api.yaml", &text.replace("1m", "soon")).unwrap_err();
+//! assert!(error.to_string().starts_with("api.yaml:3:43: `soon`, expected a duration such as 250ms"));
+//! ```
 
 mod admin;
 mod client;
+mod cross_check;
 mod fault;
 mod headers;
 mod key_part;
 mod limits;
 mod listen;
-mod nearest;
+mod located;
 mod reader;
 mod routes;
+mod scalar;
 mod secret;
 mod source;
 mod store;
+mod suggest;
 #[cfg(test)]
 mod tests;
-mod text;
 mod throttle;
 mod tiers;
-mod tree;
-mod twice;
 mod units;
 mod upstreams;
 
@@ -39,162 +58,174 @@ use serde::{Deserialize, Serialize};
 pub use admin::{AccessLog, Admin, HostName};
 pub use client::{Client, TokenSource};
 pub use fault::{Fault, Faults, Location};
-pub use headers::{Headers, Standard};
+pub use headers::{Headers, StandardHeaders};
 pub use key_part::KeyPart;
 pub use limits::{Algorithm, Cost, Limit, OnFailure, Reserve};
 pub use listen::{Http, Listener, Tls};
-pub use nearest::nearest;
-pub use routes::{Match, Method, Route};
-pub use secret::{Secret, SecretError, Variables};
+pub use routes::{Method, Route, RouteMatch};
+pub use secret::{EnvLookup, Secret, SecretError};
 pub use source::Source;
 pub use store::{Memory, Redis, RedisUrl, Sentinel, Shard, Store};
+pub use suggest::suggest;
 pub use throttle::{Mode, Throttle};
 pub use tiers::{Candidate, Tier, TierMatch};
-pub use units::{Address, Cidr, Duration, Maximum, Size, Status, Timeout, network};
-pub use upstreams::{Balance, Health, HostPort, Protocol, Respond, Target, Upstream};
+pub use units::{Address, Cidr, Duration, Maximum, Size, Status, Timeout, parse_network};
+pub use upstreams::{Balance, FixedResponse, Health, HostPort, Protocol, Target, Upstream};
 
-use fault::Found;
+use fault::Mismatch;
 
-/// The longest file that is read, in bytes.
+/// Maximum size of a configuration file, in bytes.
 const MAX_FILE: usize = 16 << 20;
-/// The most faults of a file that are told at once.
+/// Maximum number of faults that are reported for a file.
 pub(crate) const MAX_FAULTS: usize = 50;
 
 /// The configuration of a Tidegate gateway.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// The addresses that clients connect to.
-    #[serde(default = "Listener::standard")]
+    /// Listeners for client connections.
+    #[serde(default = "Listener::default_listeners")]
     pub listen: Vec<Listener>,
-    /// Threads that serve; 0: one a core.
+    /// Number of worker threads, 0 to 1024. 0 starts one per CPU core.
     #[serde(default)]
+    #[schemars(range(max = 1024))]
     pub workers: usize,
-    /// The operator's port; left out: none.
+    /// The admin listener: health checks, metrics and the control API. Default: no admin listener.
     pub admin: Option<Admin>,
-    /// How long requests in flight may take to finish when the gateway stops.
-    #[serde(default = "Config::drain_timeout")]
+    /// Maximum time to finish requests in flight when the gateway stops.
+    #[serde(default = "Config::default_drain_timeout")]
     pub drain_timeout: Duration,
-    /// Where the access log goes.
+    /// Destination of the access log, which has one JSON object per request: `stderr`, `stdout`, `off`,
+    /// or the path of a file or FIFO. Tokens and queries are not logged.
     #[serde(default)]
     pub access_log: AccessLog,
-    /// What one client connection may cost.
+    /// Bounds of client connections and of the requests on them.
     #[serde(default)]
     pub http: Http,
-    /// Who is asking.
+    /// How the client's address and access token are determined.
     #[serde(default)]
     pub client: Client,
-    /// Which rate-limit headers an answer carries.
+    /// Rate-limit headers that are written on responses.
     #[serde(default)]
     pub headers: Headers,
     /// Where limits keep their counters.
     #[serde(default)]
     pub store: Store,
-    /// Who answers, by name.
+    /// Upstreams, by name: groups of servers, or fixed responses.
     pub upstreams: BTreeMap<String, Upstream>,
-    /// How much may pass, by name. A limit that several routes use is one shared counter.
+    /// Rate limits, by name. A limit that several routes name is one shared counter.
     #[serde(default)]
     pub limits: BTreeMap<String, Limit>,
-    /// Admission by who is active; left out: none.
+    /// Active-user admission control. Default: all users are admitted.
     pub throttle: Option<Throttle>,
-    /// Which requests go where.
+    /// Routes: which requests are sent to which upstream, under which limits.
     pub routes: Vec<Route>,
 }
 
 impl Config {
-    fn drain_timeout() -> Duration {
+    fn default_drain_timeout() -> Duration {
         Duration::from_secs(30)
     }
 }
 
-/// A configuration that could be read, and the text it was read from.
+/// A valid configuration and the text that it was read from.
 #[derive(Clone, Debug)]
-pub struct Loaded {
-    /// What it says, defaults filled in.
+pub struct LoadedConfig {
+    /// The configuration, with defaults.
     pub config: Config,
-    /// Where it says so.
+    /// Its text, for the location of faults.
     pub source: Source,
 }
 
-/// What comes of a file that cannot be used.
+/// The faults of a file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{faults}")]
-pub struct Unread {
-    /// What is wrong with its form.
+pub struct ReadError {
+    /// Faults of syntax and type.
     pub faults: Faults,
-    /// What could be read all the same: for telling what else is wrong, never for use.
-    pub partial: Option<Box<Loaded>>,
+    /// The part that could be read: to check for further faults, never for use.
+    pub partial: Option<Box<LoadedConfig>>,
 }
 
-impl From<Faults> for Unread {
+impl From<Faults> for ReadError {
     fn from(faults: Faults) -> Self {
         Self { faults, partial: None }
     }
 }
 
-/// Reads the file at `path`, which the faults name as given.
-pub fn load(path: &Path) -> Result<Loaded, Unread> {
+/// Reads the file at `path`; faults name it as given.
+///
+/// # Errors
+///
+/// The file cannot be read, is not UTF-8 or is larger than 16 MiB; or [`parse`] fails.
+pub fn load(path: &Path) -> Result<LoadedConfig, ReadError> {
     let name = path.display().to_string();
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path);
     if let Err(error) = file.and_then(|f| f.take(MAX_FILE as u64 + 1).read_to_end(&mut bytes)) {
-        return Err(unreadable(&name, "", &error.to_string(), "a file that can be read").into());
+        return Err(file_fault(&name, "", &error.to_string(), "a file that can be read").into());
     }
     match std::str::from_utf8(&bytes) {
         Ok(text) => parse(&name, text),
         Err(error) => {
-            let good = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
-            Err(unreadable(&name, &good, "a byte that is not UTF-8", "text in UTF-8").into())
+            let valid = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
+            Err(file_fault(&name, &valid, "a byte that is not UTF-8", "text in UTF-8").into())
         }
     }
 }
 
-/// Reads `text`, with two readers that must agree; `name` is what the faults call the file.
-pub fn parse(name: &str, text: &str) -> Result<Loaded, Unread> {
+/// Parses `text`; faults call the file `name`.
+///
+/// # Errors
+///
+/// The text is not YAML, has unknown or missing keys or values of a wrong type, or is read differently
+/// by another YAML parser. The error has at most 50 faults.
+pub fn parse(name: &str, text: &str) -> Result<LoadedConfig, ReadError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if text.len() > MAX_FILE {
-        return Err(unreadable(name, "", "a file of more than 16 MiB", "at most 16 MiB").into());
+        return Err(file_fault(name, "", "a file of more than 16 MiB", "at most 16 MiB").into());
     }
-    let place = |(location, found)| Fault::new(name, text, location, found);
-    let (root, mut faults) = match tree::read(text) {
+    let fault = |(location, mismatch)| Fault::new(name, text, location, mismatch);
+    let (root, mut faults) = match located::read(text) {
         Ok((root, faults)) => (Some(root), faults),
         Err(faults) => (None, faults),
     };
-    let (config, left_out) = match root.as_deref().map(reader::read::<Config>) {
+    let (config, skipped) = match root.as_deref().map(reader::read::<Config>) {
         Some(Ok(config)) => (Some(config), None),
-        Some(Err(unread)) => {
-            faults.extend(unread.faults);
-            unread.partial.unzip()
+        Some(Err(read)) => {
+            faults.extend(read.faults);
+            read.partial.unzip()
         }
         None => (None, None),
     };
     faults.sort_by_key(|&(location, _)| location);
     faults.truncate(MAX_FAULTS);
-    let faults = Faults::new(faults.into_iter().map(place).collect());
+    let faults = Faults::new(faults.into_iter().map(fault).collect());
     let loaded = root.zip(config).map(|(root, config)| {
         let (name, text) = (name.into(), text.into());
-        let left_out = Arc::new(left_out.unwrap_or_default());
-        Loaded { config, source: Source { name, text, root, left_out } }
+        let skipped = Arc::new(skipped.unwrap_or_default());
+        LoadedConfig { config, source: Source { name, text, root, skipped } }
     });
     match (loaded, faults) {
         (Some(mut loaded), None) => {
-            loaded.config = twice::agreed(&loaded.source, &loaded.config).map_err(Faults::from)?;
+            loaded.config =
+                cross_check::verify(&loaded.source, &loaded.config).map_err(Faults::from)?;
             Ok(loaded)
         }
-        (partial, Some(faults)) => Err(Unread { faults, partial: partial.map(Box::new) }),
-        (None, None) => Err(unreadable(name, "", "no configuration", "a YAML document").into()),
+        (partial, Some(faults)) => Err(ReadError { faults, partial: partial.map(Box::new) }),
+        (None, None) => Err(file_fault(name, "", "no configuration", "a YAML document").into()),
     }
 }
 
-/// A fault of the file as a whole, or of the place where `good`, its readable start, ends.
-fn unreadable(name: &str, good: &str, what: &str, expected: &str) -> Faults {
-    let line = good.matches('\n').count() + 1;
-    let column = good.rsplit('\n').next().map_or(0, |last| last.chars().count()) + 1;
+/// A fault at the end of `valid`, the part of the file before it.
+fn file_fault(name: &str, valid: &str, what: &str, expected: &str) -> Faults {
+    let line = valid.matches('\n').count() + 1;
+    let column = valid.rsplit('\n').next().map_or(0, |last| last.chars().count()) + 1;
     let location = Location { line, column, width: 1 };
-    Fault::new(name, good, location, Found::new(what, expected)).into()
+    Fault::new(name, valid, location, Mismatch::new(what, expected)).into()
 }
 
-/// The configuration's JSON Schema; editors complete from it.
+/// The JSON Schema of the configuration, for editors and for the reference documentation.
 pub fn schema() -> schemars::Schema {
     schemars::schema_for!(Config)
 }

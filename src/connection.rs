@@ -1,9 +1,15 @@
-//! A client connection, from its first byte to its last.
+//! A client connection (HTTP/1): it receives requests, has the gateway answer them, and writes the
+//! responses.
 //!
-//! [`serve`] is its whole life. One task drives it and everything that its requests do, so there is
-//! nothing to hand over and nothing to lock: the connection is shared, through `&self`, by the loop,
-//! the request that reads its body ([`ClientStream`](crate::framing::ClientStream)), and the worker's sweep, which looks at its
-//! state. While it waits for a request it holds no buffer and no request state.
+//! [`serve`] runs a connection from accept to close in one task, which also drives its requests, so
+//! nothing is sent between tasks and nothing is locked. Three parties share it through `&self`:
+//! this loop, the request that reads its body ([`ClientStream`](crate::framing::ClientStream)), and
+//! the worker's sweep, which checks its deadlines. An idle connection holds no buffer and no
+//! request state.
+//!
+//! - `connection.rs`: the life of a connection: receive, respond, drain, linger.
+//! - `input.rs`: reads heads and bodies; the [`ClientStream`](crate::framing::ClientStream).
+//! - `output.rs`: writes a response, with back-pressure.
 
 mod input;
 mod output;
@@ -17,99 +23,99 @@ use std::{
 
 use tokio::net::TcpStream;
 
-use self::input::{Input, Received};
+use self::input::{Input, ReceiveOutcome};
 
 use crate::{
     framing::{
-        ConnectionState, HeadBounds, Socket, StateCell, Timeout, buffer::poll_read, state::Ending,
+        ConnectionState, HeadBounds, SharedSocket, StateCell, Timeout, buffer::poll_read,
+        state::CloseMode,
     },
     gateway::{Gateway, Peer},
 };
 
-/// An unread body of up to so many bytes is read to its end, so that the connection can go on.
+/// Longest unread body that is drained so that the connection can be reused, in bytes.
 const MAX_DRAINED: u64 = 64 * 1024;
-/// And for so long, in ms.
-const DRAIN_TIME: u64 = 10_000;
-/// A connection that is closed while its client still sends takes that in for so long at the most, in
-/// ms.
-const LINGER_TIME: u64 = 30_000;
+/// Longest time to drain a body, in ms.
+const DRAIN_TIMEOUT: u64 = 10_000;
+/// Longest time to read from a client that still sends after the last response, in ms.
+const LINGER_TIMEOUT: u64 = 30_000;
 
 /// One client connection.
 pub struct Connection {
-    socket: Socket,
+    socket: SharedSocket,
     state: StateCell,
     input: RefCell<Input>,
     peer: Peer,
     bounds: HeadBounds,
-    /// Requests that may still come; `None`: any number.
-    left: Cell<Option<u32>>,
-    /// Whether bytes wait unread while a request is served: then the end of the stream is not told, and
-    /// has to be asked for.
-    unread: Cell<bool>,
+    /// Requests that the connection may still carry; `None` is unlimited.
+    requests_left: Cell<Option<u32>>,
+    /// Whether unread bytes are pending while a request is served. The runtime then does not wake
+    /// the task when the client closes, so the sweep has to.
+    has_unread: Cell<bool>,
 }
 
-/// What becomes of a connection after an answer.
+/// What happens to a connection after a response.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum After {
-    /// The next request.
+enum Disposition {
+    /// It receives the next request.
     Reuse,
-    /// It is closed, once the client has had time to read what was written.
-    Close,
-    /// It is gone.
-    Drop,
+    /// It is closed after the client had time to read the response: see [`Connection::linger`].
+    Linger,
+    /// It is dropped at once: the client is gone, or the response was cut off.
+    Abort,
 }
 
-/// One client connection, from its first byte to its last.
+/// Serves a connection until it closes.
 pub async fn serve(connection: Rc<Connection>, gateway: &Gateway) {
     connection.register().await;
-    let mut after = After::Reuse;
-    while after == After::Reuse {
-        after = match connection.receive().await {
-            Received::End => After::Drop,
-            // Boxed: a connection that waits for a request does not carry its state.
+    let mut disposition = Disposition::Reuse;
+    while disposition == Disposition::Reuse {
+        disposition = match connection.receive().await {
+            ReceiveOutcome::Closed => Disposition::Abort,
+            // Boxed, so that an idle connection does not carry a request's state.
             received => {
-                let answered = Box::pin(connection.clone().answer(gateway, received));
-                connection.while_open(answered).await.unwrap_or(After::Drop)
+                let exchange = Box::pin(connection.clone().respond(gateway, received));
+                connection.while_open(exchange).await.unwrap_or(Disposition::Abort)
             }
         };
     }
-    if after == After::Close {
+    if disposition == Disposition::Linger {
         connection.linger().await;
     }
 }
 
 impl Connection {
-    /// A connection that was just accepted. `clock` holds the worker's coarse time, in ms; `requests`
-    /// bounds how many it may carry.
+    /// A connection that was just accepted. `clock` holds the worker's coarse time, in ms.
+    /// `max_requests` is the most requests that it may carry; `None` is unlimited.
     pub fn new(
         stream: TcpStream,
         peer: Peer,
         clock: Rc<Cell<u64>>,
         bounds: HeadBounds,
-        requests: Option<u32>,
+        max_requests: Option<u32>,
     ) -> Rc<Self> {
         Rc::new(Self {
-            socket: Socket::new(stream),
+            socket: SharedSocket::new(stream),
             state: StateCell::new(clock),
             input: RefCell::default(),
             peer,
             bounds,
-            left: Cell::new(requests),
-            unread: Cell::new(false),
+            requests_left: Cell::new(max_requests),
+            has_unread: Cell::new(false),
         })
     }
 
-    /// What it waits for, for the worker's sweep.
+    /// The state and its deadline, for the worker's sweep.
     pub fn state(&self) -> &StateCell {
         &self.state
     }
 
-    /// Whether it has to look by itself whether its client has gone.
-    pub fn must_look(&self) -> bool {
-        self.unread.get()
+    /// Whether the sweep must wake the task so that it notices a closed client.
+    pub fn needs_close_check(&self) -> bool {
+        self.has_unread.get()
     }
 
-    /// Makes this task the one that is woken.
+    /// Registers the current task as the one that the sweep wakes.
     async fn register(&self) {
         std::future::poll_fn(|cx| {
             self.state.register(cx.waker());
@@ -118,74 +124,77 @@ impl Connection {
         .await;
     }
 
-    /// Does `work` unless the client goes away meanwhile, or the connection is cut off.
+    /// Drives `work` to its end; `None` if the client closes first or the connection is ended at
+    /// once.
     async fn while_open<T>(&self, mut work: Pin<Box<impl Future<Output = T>>>) -> Option<T> {
         std::future::poll_fn(|cx| {
-            if self.state.ending() == Ending::Now {
+            if self.state.close_mode() == CloseMode::Immediate {
                 return Poll::Ready(None);
             }
             if let Poll::Ready(done) = work.as_mut().poll(cx) {
                 return Poll::Ready(Some(done));
             }
-            let open = self.poll_interim(cx).is_ok() && !self.is_gone(cx);
+            let open = self.poll_interim(cx).is_ok() && !self.is_client_closed(cx);
             if open { Poll::Pending } else { Poll::Ready(None) }
         })
         .await
     }
 
-    /// Whether the client has closed the connection, as far as is known without reading.
-    fn is_gone(&self, cx: &mut Context<'_>) -> bool {
+    /// Whether the client has closed the connection, as far as the runtime reports it without a
+    /// read.
+    fn is_client_closed(&self, cx: &mut Context<'_>) -> bool {
         let readable = self.socket.poll_readable(cx);
-        self.unread.set(readable);
+        self.has_unread.set(readable);
         readable && self.socket.is_read_closed(cx)
     }
 
-    /// Answers what was received.
-    async fn answer(self: Rc<Self>, gateway: &Gateway, received: Received) -> After {
+    /// Has the gateway answer what was received, and writes the response.
+    async fn respond(self: Rc<Self>, gateway: &Gateway, received: ReceiveOutcome) -> Disposition {
         self.state.begin_request();
         let client = self.clone();
-        let answer = match received {
-            Received::Request(head) => gateway.handle(&self.peer, head, client).await,
-            Received::Refused(fault) => gateway.refuse(&self.peer, fault, client),
-            Received::End => return After::Drop,
+        let response = match received {
+            ReceiveOutcome::Request(head) => gateway.handle(&self.peer, head, client).await,
+            ReceiveOutcome::Malformed(error) => gateway.refuse(&self.peer, error, client),
+            ReceiveOutcome::Closed => return Disposition::Abort,
         };
-        match self.write(answer).await {
-            After::Reuse => self.finish_body().await,
-            after => after,
+        match self.write(response).await {
+            Disposition::Reuse => self.drain_body().await,
+            disposition => disposition,
         }
     }
 
-    /// Reads what is left of a request's body and throws it away, where it is short.
-    async fn finish_body(&self) -> After {
-        let left = self.input.borrow().unread_body();
-        if left != Some(0) {
-            if left.is_none_or(|left| left > MAX_DRAINED) {
-                return After::Close;
+    /// Reads and discards the rest of the request's body, if it is short.
+    async fn drain_body(&self) -> Disposition {
+        let unread = self.input.borrow().unread_body_len();
+        if unread != Some(0) {
+            if unread.is_none_or(|unread| unread > MAX_DRAINED) {
+                return Disposition::Linger;
             }
-            self.state.enter(ConnectionState::Drain { until: self.state.now() + DRAIN_TIME });
+            self.state.enter(ConnectionState::Drain { until: self.state.now() + DRAIN_TIMEOUT });
             let drained = std::future::poll_fn(|cx| match self.state.timeout() {
                 Some(Timeout::Close) => Poll::Ready(false),
-                _ => self.input.borrow_mut().poll_discard(&self.socket, cx),
+                _ => self.input.borrow_mut().poll_drain_body(&self.socket, cx),
             });
             if !drained.await {
-                return After::Close;
+                return Disposition::Linger;
             }
         }
-        self.unread.set(false);
+        self.has_unread.set(false);
         self.state.enter(ConnectionState::Idle { since: self.state.now() });
-        After::Reuse
+        Disposition::Reuse
     }
 
-    /// Closes this side and takes in what the client still sends: a close with bytes unread would reset
-    /// the connection and could destroy the answer on its way.
+    /// Shuts down the write side and discards what the client still sends (RFC 9112, 9.6): a close
+    /// with unread bytes resets the connection, and the client could lose the response.
     async fn linger(&self) {
         self.socket.shutdown();
         *self.input.borrow_mut() = Input::default();
-        let until = self.state.now() + LINGER_TIME;
+        let until = self.state.now() + LINGER_TIMEOUT;
         self.state.enter(ConnectionState::Linger { since: self.state.now(), until });
         std::future::poll_fn(|cx| {
             loop {
-                if self.state.timeout().is_some() || self.state.ending() == Ending::Now {
+                if self.state.timeout().is_some() || self.state.close_mode() == CloseMode::Immediate
+                {
                     return Poll::Ready(());
                 }
                 match poll_read(&self.socket, cx, <[u8]>::len) {
@@ -210,11 +219,11 @@ mod tests {
         size_of::<F>()
     }
 
-    /// Ten thousand connections that wait cost what these two numbers say, and their sockets.
+    /// The memory of an idle connection is these two sizes and its socket.
     #[test]
-    fn a_connection_that_waits_is_small() {
+    fn an_idle_connection_is_small() {
         let (task, connection) = (size_of_future(serve), size_of::<Connection>());
-        assert!(task <= 256, "the task has {task} bytes");
-        assert!(connection <= 512, "the connection has {connection} bytes");
+        assert!(task <= 256, "the task is {task} bytes");
+        assert!(connection <= 512, "the connection is {connection} bytes");
     }
 }

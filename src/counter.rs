@@ -1,24 +1,24 @@
-//! A number that one thread writes and any thread reads.
+//! A counter that one thread writes and any thread reads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that one thread alone writes: an increment is a load and a store, never a locked
-/// instruction on a line that other cores want. Readers on other threads see it grow.
+/// A counter with a single writer: an increment is a load and a store instead of a locked instruction.
+/// Other threads may read it at any time.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds `count`. Only the thread that owns it may call it.
+    /// Adds `count`. Only the owning thread may call this: concurrent writers lose updates.
     pub fn add(&self, count: u64) {
         self.0.store(self.get() + count, Ordering::Relaxed);
     }
 
-    /// Takes 1 off. Only the thread that owns it may call it.
-    pub fn take(&self) {
+    /// Subtracts 1, not below 0. Only the owning thread may call this.
+    pub fn decrement(&self) {
         self.0.store(self.get().saturating_sub(1), Ordering::Relaxed);
     }
 
-    /// The number now.
+    /// The current value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

@@ -1,121 +1,99 @@
-//! Every way a request ends early, with its origin.
+//! [`GatewayError`]: every reason why the gateway answers a request itself instead of the upstream,
+//! with the status and the text that the client receives.
 
 use http::{Method, StatusCode};
 
 use crate::{
-    framing::Fault, identity::Ambiguous, route::normalize::PathFault, snapshot::Uncountable,
-    throttle::Turned, upstream::UpstreamError,
+    framing::FramingError, identity::AmbiguousValue, route::normalize::PathError,
+    snapshot::LimitRequestError, throttle::Turned, upstream::UpstreamError,
 };
 
-/// Why a request was not proxied, or not to its end.
+/// Why a request was refused or failed. `Display` is the text for clients, except that of
+/// [`Self::Upstream`]: use [`Self::detail`].
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
-    /// The message's framing was refused.
+    /// The framing of the message is malformed.
     #[error("{0}")]
-    Framing(Fault),
-    /// The path has no normal form.
+    Framing(FramingError),
+    /// The path cannot be normalized.
     #[error("{0}")]
-    Path(PathFault),
-    /// The request target names no host, or one that is malformed, or a scheme that is not http.
+    Path(PathError),
+    /// The request target has no host, a malformed host, or a scheme other than `http`.
     #[error("the request target is malformed")]
-    Target,
-    /// A part that requests are counted by was sent twice.
+    MalformedTarget,
+    /// A part of a limit's key was sent more than once.
     #[error("{0}")]
-    Ambiguous(Ambiguous),
-    /// A limit cannot count it.
+    Ambiguous(AmbiguousValue),
+    /// A limit's key or cost cannot be read from the request.
     #[error("{0}")]
-    Uncountable(Uncountable),
-    /// An expectation other than `100-continue`.
+    Uncountable(LimitRequestError),
+    /// An `Expect` value other than `100-continue`.
     #[error("the expectation is not supported; expected 100-continue")]
-    Expectation,
+    UnsupportedExpectation,
     /// `TRACE` or `CONNECT`.
-    #[error("the method {0} is not served here")]
-    MethodRefused(Method),
-    /// It has passed this gateway before.
+    #[error("the method {0} is not supported")]
+    MethodNotSupported(Method),
+    /// `Via` shows that the request has passed this gateway before.
     #[error("the request has passed this gateway before: an upstream leads back to it")]
-    Loop,
-    /// No route has this host and path.
+    LoopDetected,
+    /// No route matches the host and path.
     #[error("no route matches this host and path")]
     NoRoute,
-    /// The path exists for other methods.
+    /// The path is served, but only for these methods.
     #[error("the path exists, but not for this method")]
-    OtherMethods(Vec<Method>),
+    MethodNotAllowed(Vec<Method>),
     /// The body is longer than the route allows.
     #[error("the request's body is longer than this route allows")]
     BodyTooLong,
-    /// The body stopped coming.
+    /// The client stopped sending the body.
     #[error("the request's body did not arrive in time")]
     BodyTimeout,
-    /// The body's frame is malformed, or it ended early.
-    #[error("the request's body is malformed")]
-    BodyMalformed,
-    /// A limit refused.
+    /// The body ended early.
+    #[error("the request's body ended early")]
+    BodyIncomplete,
+    /// An enforced limit refused the request.
     #[error("a limit is exceeded")]
-    Refused,
-    /// The throttle lets only active users in, and this is not one.
+    LimitExceeded,
+    /// The throttle admits only active users, and this caller is not one.
     #[error("more users are active than can be served; those already active are served first")]
     Throttled(Box<Turned>),
-    /// The request's time was over before its turn in a leaky bucket.
-    #[error("the request's time was over before its turn came")]
-    Late,
-    /// The limits' store cannot be asked, and a limit's policy is to refuse then.
-    #[error("the limit cannot be checked at the moment")]
+    /// `request_timeout` passed while the request was delayed by a leaky bucket.
+    #[error("the request timed out while it waited for its slot in a leaky bucket")]
+    DelayTimeout,
+    /// The counter store is unavailable, and a limit's failure policy is to refuse.
+    #[error("the limit cannot be checked: its counter store is unavailable")]
     StoreUnavailable,
-    /// The upstream gave no answer.
+    /// The upstream gave no usable response.
     #[error("{0}")]
     Upstream(UpstreamError),
 }
 
-/// Whose doing an early end was.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Origin {
-    /// What the client sent.
-    Client,
-    /// A limit.
-    Limit,
-    /// The throttle.
-    Throttle,
-    /// The store of the limits' counters.
-    Store,
-    /// The upstream.
-    Upstream,
-}
-
 impl GatewayError {
-    /// The status that tells a client of it.
+    /// The status of the response to the client.
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Framing(fault) => fault.status(),
             Self::Path(_)
-            | Self::Target
+            | Self::MalformedTarget
             | Self::Ambiguous(_)
             | Self::Uncountable(_)
-            | Self::BodyMalformed => StatusCode::BAD_REQUEST,
-            Self::Expectation => StatusCode::EXPECTATION_FAILED,
-            Self::MethodRefused(_) | Self::OtherMethods(_) => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Loop => StatusCode::LOOP_DETECTED,
+            | Self::BodyIncomplete => StatusCode::BAD_REQUEST,
+            Self::UnsupportedExpectation => StatusCode::EXPECTATION_FAILED,
+            Self::MethodNotSupported(_) | Self::MethodNotAllowed(_) => {
+                StatusCode::METHOD_NOT_ALLOWED
+            }
+            Self::LoopDetected => StatusCode::LOOP_DETECTED,
             Self::NoRoute => StatusCode::NOT_FOUND,
             Self::BodyTooLong => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
-            Self::Refused | Self::Throttled(_) => StatusCode::TOO_MANY_REQUESTS,
-            Self::StoreUnavailable | Self::Late => StatusCode::SERVICE_UNAVAILABLE,
+            Self::LimitExceeded | Self::Throttled(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::StoreUnavailable | Self::DelayTimeout => StatusCode::SERVICE_UNAVAILABLE,
             Self::Upstream(UpstreamError::Timeout) => StatusCode::GATEWAY_TIMEOUT,
             Self::Upstream(_) => StatusCode::BAD_GATEWAY,
         }
     }
 
-    /// Whose doing it was.
-    pub fn origin(&self) -> Origin {
-        match self {
-            Self::Refused | Self::Late => Origin::Limit,
-            Self::Throttled(_) => Origin::Throttle,
-            Self::StoreUnavailable => Origin::Store,
-            Self::Upstream(_) => Origin::Upstream,
-            _ => Origin::Client,
-        }
-    }
-
-    /// What a client is told; of an upstream's failure only that it failed.
+    /// The text for the client. It hides the details of an upstream's failure, such as addresses.
     pub fn detail(&self) -> String {
         match self {
             Self::Upstream(UpstreamError::Timeout) => {
@@ -125,7 +103,7 @@ impl GatewayError {
                 "the upstream cannot be reached".to_owned()
             }
             Self::Upstream(UpstreamError::Failed(_)) => {
-                "the upstream's answer broke off or was malformed".to_owned()
+                "the upstream's response broke off or was malformed".to_owned()
             }
             _ => self.to_string(),
         }

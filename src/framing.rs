@@ -1,17 +1,41 @@
-//! Strict HTTP/1 framing: what is refused before it is believed.
+//! HTTP/1.1 framing (RFC 9112), read strictly, and the state of a connection.
 //!
-//! A lenient reading of a message's end is how requests are smuggled. Heads and bodies are read here,
-//! once, for both directions: [`HeadParser`] reads a request's or an answer's head into places of one
-//! buffer ([`Fields`]), [`BodyDecoder`] follows a body to its end, [`BodyEncoder`] writes one. What
-//! passes has one reading only. Beside them stands what a connection reads through
-//! ([`Socket`], [`Buffer`]) and what it waits for ([`ConnectionState`]).
+//! Two parsers that disagree about where a message ends allow request smuggling. This module therefore
+//! rejects every message that a recipient could read in more than one way. Clients and upstreams share
+//! one parser, which reads each byte once, however the bytes are cut.
+//!
+//! | file | content |
+//! |---|---|
+//! | `head` | [`HeadParser`]: request and response heads |
+//! | `start_line`, `target`, `host`, `characters` | the grammar of a head's parts |
+//! | `fields` | [`Fields`]: the header fields, as spans of one buffer |
+//! | `body`, `chunked` | [`BodyDecoder`] and [`BodyEncoder`]: `Content-Length`, chunked and close-delimited bodies |
+//! | `error` | [`FramingError`] and its status code |
+//! | `client` | [`ClientStream`]: the interface between a client connection and the gateway |
+//! | `socket`, `buffer` | [`SharedSocket`], [`ReadBuffer`] and the worker's buffer pools |
+//! | `state` | [`ConnectionState`]: what a connection waits for, and its deadlines |
+//!
+//! ```
+//! use tidegate::framing::{FramingError, HeadBounds, Length, RequestHead};
+//!
+//! let bounds = HeadBounds { bytes: 8 * 1024, headers: 64 };
+//! let bytes = b"POST /items?page=2 HTTP/1.1\r\nHost: a.test\r\nContent-Length: 2\r\n\r\nhi";
+//! let (head, length) = RequestHead::read(bytes, bounds)?.expect("the head is complete");
+//! assert_eq!((head.path(), head.query()), ("/items", Some("page=2")));
+//! assert_eq!((head.body, &bytes[length..]), (Length::Known(2), &b"hi"[..]));
+//!
+//! let both = b"POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 2\r\n\
+//!     Transfer-Encoding: chunked\r\n\r\n";
+//! assert_eq!(RequestHead::read(both, bounds).unwrap_err(), FramingError::LengthAndCoding);
+//! # Ok::<(), FramingError>(())
+//! ```
 
 pub mod body;
 pub mod buffer;
 mod characters;
 pub mod chunked;
 pub mod client;
-pub mod fault;
+pub mod error;
 pub mod fields;
 pub mod head;
 pub mod host;
@@ -22,11 +46,11 @@ mod target;
 
 pub use body::{BodyDecoder, BodyEncoder};
 pub use buffer::{Buffer, ReadBuffer};
-pub use client::{BodyFault, ClientStream};
-pub use fault::Fault;
+pub use client::{BodyError, ClientStream};
+pub use error::FramingError;
 pub use fields::Fields;
-pub use head::{AnswerHead, HeadBounds, HeadParser, Length, RequestHead};
-pub use socket::Socket;
+pub use head::{HeadBounds, HeadParser, Length, RequestHead, ResponseHead};
+pub use socket::SharedSocket;
 pub use start_line::Version;
-pub use state::{ConnectionState, Deadlines, StateCell, Timeout};
+pub use state::{ClientTimeouts, ConnectionState, StateCell, Timeout};
 pub use target::is_origin_form;

@@ -1,27 +1,42 @@
-//! The request's path, read top to bottom.
+//! The path of a request through the gateway, read top to bottom.
 //!
-//! [`Gateway::handle`] screens a request, plans it (route and keys), charges its limits, forwards it
-//! and answers. Every leaf returns values; only here is it decided what follows from them. Which
-//! protocol carries the request is not known here.
+//! [`Gateway::handle`] checks a request, plans it (route and keys), passes it through the throttle,
+//! charges its limits, delays it if needed, forwards it, and adjusts the charges by the response.
+//! The modules that it calls return values; what follows from them is decided here. It is
+//! independent of the protocol version: a connection passes a head and a [`ClientStream`], and
+//! writes the [`Response`].
+//!
+//! In the order of the path:
+//!
+//! - `context.rs`, `request_id.rs`: the state of one request, and its log line.
+//! - `rules.rs`: the snapshot with the worker's counters and pools.
+//! - `via.rs`, `plan.rs`: loop detection; route, caller, limits and keys.
+//! - `admission.rs`, `activity.rs`: the throttle.
+//! - `charging.rs`, `charged_limit.rs`, `concurrency_lease.rs`, `background.rs`: charges and
+//!   corrections.
+//! - `delay.rs`, `delay_queue.rs`: requests that wait for slots of leaky buckets.
+//! - `forward.rs`, `quota_status.rs`: the two actions of a route.
+//! - `draft_response.rs`, `response.rs`, `date.rs`: the response.
+//! - `connection_limit.rs`: the bound on open connections, which workers enforce.
 
 mod activity;
 mod admission;
-mod answer;
 mod background;
 mod charged_limit;
 mod charging;
+mod concurrency_lease;
+mod connection_limit;
 mod context;
 mod date;
 mod delay;
 mod delay_queue;
-mod draft;
+mod draft_response;
 mod forward;
-mod leases;
-mod places;
 mod plan;
+mod quota_status;
 mod request_id;
+mod response;
 mod rules;
-mod status;
 mod via;
 
 use std::{
@@ -33,66 +48,66 @@ use std::{
 
 use crossbeam_utils::CachePadded;
 
-pub use self::{
-    answer::{Answer, AnswerBounds, Content},
-    context::RequestContext,
-    delay_queue::DelayQueues,
-    places::{Place, Places},
-    via::Via,
-};
 use self::{
     background::Background,
     charged_limit::ChargedLimit,
-    context::LineWriter,
+    concurrency_lease::LeaseTable,
+    context::AccessLogger,
     date::DateCache,
-    draft::Draft,
-    leases::LeaseTable,
+    draft_response::DraftResponse,
     request_id::RequestIds,
     rules::{Rules, RulesCache},
+};
+pub use self::{
+    connection_limit::{ConnectionLimit, ConnectionPermit},
+    context::RequestContext,
+    delay_queue::DelayQueues,
+    response::{Content, Response, ResponseTimeouts},
+    via::Via,
 };
 use crate::{
     clock::Clock,
     error::GatewayError,
-    framing::{ClientStream, Fault, Fields, Length, RequestHead},
+    framing::{ClientStream, Fields, FramingError, Length, RequestHead},
     identity::Secret,
     limit::Admission,
-    live::Live,
+    live::LiveSnapshot,
     metrics::{Metrics, RouteCounters, Shard},
-    plan::screen,
+    plan::check_supported,
     respond,
     snapshot::{Action, Route},
-    store::{Store, Stores},
+    store::{CounterStore, StoreHandle},
     telemetry::{AccessLog, AccessWriter},
     throttle::{Gate, Throttle},
-    upstream::Forwarding,
+    upstream::PeerAddress,
 };
 
-/// What all workers of a process share.
+/// The state that all threads of a process share.
 pub struct Shared {
-    /// The rules.
-    pub live: Live,
-    /// The counters of the limits.
-    pub stores: Arc<Stores>,
-    /// Who is let in when too many users are active; none: everybody.
+    /// The current configuration.
+    pub live: LiveSnapshot,
+    /// The counters of limits.
+    pub stores: Arc<CounterStore>,
+    /// Active-user admission control; `None` admits everyone.
     pub throttle: Option<Arc<Throttle>>,
-    /// The counters of what happened.
+    /// The metrics.
     pub metrics: Metrics,
-    /// Where limits' time comes from.
+    /// The clock of limits and of all timers.
     pub clock: Clock,
-    /// Who waits for leaky buckets.
+    /// The requests that leaky buckets delay.
     pub delay_queues: DelayQueues,
-    /// Where access lines go, if anywhere.
+    /// The access log; `None` if it is off.
     pub access_log: Option<AccessLog>,
-    /// Counts the workers that serve.
-    pub serving: AtomicU64,
-    /// How many connections may be open.
-    pub places: Arc<Places>,
-    /// This process in `Via`.
+    /// The number of workers that accept connections.
+    pub accepting_workers: AtomicU64,
+    /// The open client connections.
+    pub connection_limit: Arc<ConnectionLimit>,
+    /// This process's entry in `Via`.
     pub via: Via,
 }
 
 impl Shared {
-    /// Opens the access log's file anew, as after a rotation. Returns at once.
+    /// Reopens the access log's file, after a rotation. Returns at once.
     pub fn reopen_logs(&self) {
         if let Some(log) = &self.access_log {
             log.reopen();
@@ -100,38 +115,39 @@ impl Shared {
     }
 }
 
-/// One client connection, as its requests see it.
+/// The other end of a client connection: a client, or a proxy in front of the gateway.
 pub struct Peer {
-    /// The address it comes from.
+    /// Its address, with IPv4-mapped IPv6 as IPv4.
     pub address: IpAddr,
-    /// What it adds to every request.
-    pub forwarding: Forwarding,
+    /// Its address as forwarding headers show it.
+    pub forwarding: PeerAddress,
 }
 
-/// One worker's gateway.
+/// A worker's gateway: it answers the requests of all of the worker's connections.
 pub struct Gateway {
     shared: Arc<Shared>,
     shard: Arc<Shard>,
-    store: Rc<Store>,
+    store: Rc<StoreHandle>,
     gate: Option<Rc<Gate>>,
     access_log: Option<Rc<AccessWriter>>,
     cache: RulesCache,
     ids: RequestIds,
     dates: DateCache,
-    /// What is counted of requests that no route was found for.
+    /// The counters of requests without a route.
     unrouted: Arc<CachePadded<RouteCounters>>,
     /// The worker's coarse clock, in ms.
     clock: Rc<Cell<u64>>,
+    /// The last warning about a failed upstream, by the coarse clock.
     warned_at: Cell<u64>,
-    /// Tells the store of corrections.
+    /// The calls to the store that outlive their request.
     background: Rc<Background>,
-    /// What requests hold while they are in flight.
+    /// The leases of concurrency slots.
     leases: Rc<LeaseTable>,
 }
 
 impl Gateway {
-    /// A worker's own gateway. Call it on the worker's runtime. `clock` holds the worker's coarse
-    /// time, in ms.
+    /// The gateway of the current worker; call it on the worker's runtime. `clock` holds the
+    /// worker's coarse time, in ms.
     pub fn new(shared: Arc<Shared>, clock: Rc<Cell<u64>>) -> Self {
         let shard = shared.metrics.shard();
         let store = Rc::new(shared.stores.worker());
@@ -153,49 +169,55 @@ impl Gateway {
         }
     }
 
-    /// The worker's counters.
+    /// The worker's metrics.
     pub fn shard(&self) -> &Shard {
         &self.shard
     }
 
-    /// Closes what has been idle too long, and leaves rules that were replaced.
+    /// Closes upstream connections that were idle too long, and drops replaced rules also if no
+    /// request comes. Call it about once a second.
     pub fn sweep(&self) {
         self.cache.get(&self.shared.live, &self.shard);
         self.cache.sweep();
     }
 
-    /// Renews what requests in flight hold on leases. To be called every 100 ms or so.
+    /// Renews the leases of requests in flight. Call it about every 100 ms.
     pub fn renew(&self) {
         self.leases.renew();
     }
 
-    /// Hands over access lines that are a second old. To be called every 100 ms or so.
+    /// Flushes access log lines that have been buffered for a second. Call it about every 100 ms.
     pub fn flush_log(&self) {
         if let Some(log) = &self.access_log {
             log.flush_if_older(self.clock.get());
         }
     }
 
-    /// Answers one request, whose body is `client`'s. Every end is an answer; none is an error.
+    /// Answers one request, whose body is read from `client`. Every failure becomes a response.
     pub async fn handle(
         &self,
         peer: &Peer,
         head: Box<RequestHead>,
         client: Rc<dyn ClientStream>,
-    ) -> Answer {
+    ) -> Response {
         let mut context = self.context(peer, Some(head), client);
         let outcome = self.proxy(peer, &mut context).await;
         let draft = self.draft(&mut context, outcome);
         self.adjust(&mut context, &draft).await;
-        self.answer(context, draft)
+        self.finish(context, draft)
     }
 
-    /// Answers what is no request.
-    pub fn refuse(&self, peer: &Peer, fault: Fault, client: Rc<dyn ClientStream>) -> Answer {
+    /// Answers bytes that are no valid request.
+    pub fn refuse(
+        &self,
+        peer: &Peer,
+        error: FramingError,
+        client: Rc<dyn ClientStream>,
+    ) -> Response {
         self.shard.malformed.add(1);
         let mut context = self.context(peer, None, client);
-        let draft = self.draft(&mut context, Err(GatewayError::Framing(fault)));
-        self.answer(context, draft)
+        let draft = self.draft(&mut context, Err(GatewayError::Framing(error)));
+        self.finish(context, draft)
     }
 
     fn context(
@@ -207,105 +229,116 @@ impl Gateway {
         let rules = self.cache.get(&self.shared.live, &self.shard);
         let counters = self.unrouted.clone();
         let context = RequestContext::new(rules, peer, head, client, counters, &self.ids);
-        // Boxed: it goes with the answer through many hands.
+        // Boxed: it is moved many times with the response.
         let mut context = Box::new(context);
         if let Some(writer) = &self.access_log {
             let (k0, k1) = self.shared.stores.secret();
             context.time = self.shared.clock.now();
-            context.line = Some(LineWriter { writer: Rc::clone(writer), secret: Secret(k0, k1) });
+            let logger = AccessLogger { writer: Rc::clone(writer), secret: Secret(k0, k1) };
+            context.access_logger = Some(logger);
         }
         context
     }
 
+    /// Takes a request from its head to the head of the response.
     async fn proxy(
         &self,
         peer: &Peer,
         context: &mut RequestContext,
-    ) -> Result<Draft, GatewayError> {
+    ) -> Result<DraftResponse, GatewayError> {
         let rules = Rc::clone(&context.rules);
         let rules = &*rules;
-        let Some(head) = &context.head else { return Err(GatewayError::Target) };
-        screen(head)?;
-        if self.shared.via.is_in(&head.fields) {
-            return Err(GatewayError::Loop);
+        let Some(head) = &context.head else { return Err(GatewayError::MalformedTarget) };
+        check_supported(head)?;
+        if self.shared.via.is_listed_in(&head.fields) {
+            return Err(GatewayError::LoopDetected);
         }
-        if head.is_about_server() {
+        if head.is_asterisk_form() {
             context.admission = Admission::Unlimited;
-            return Ok(Draft::Reply(respond::server_options()));
+            return Ok(DraftResponse::Local(respond::server_options()));
         }
         let length = head.body;
         let plan = self.plan(rules, peer, context)?;
         let route = &rules.snapshot.routes[plan.route];
         let timeout = route.request_timeout.map(|timeout| timeout.as_millis() as u64);
-        context.client.state().allow(timeout);
+        context.client.state().set_request_timeout(timeout);
         self.admit(context)?;
         check_length(length, route)?;
         context.admission = Admission::Unlimited;
         if !context.limits.is_empty() {
             self.charge(context).await?;
-            if context.limits.iter().any(must_wait) {
-                // Boxed, so that requests that are not held do not carry its state.
-                Box::pin(self.hold(context)).await?;
+            if context.limits.iter().any(is_delayed) {
+                // Boxed, so that requests without a delay do not carry its state.
+                Box::pin(self.delay(context)).await?;
             }
         }
         match &route.action {
             Action::Upstream(upstream) => {
                 self.forward(rules, plan.route, upstream, peer, context).await
             }
-            Action::Status(limits) => self.quota_status(limits, &plan.told, context).await,
+            Action::Status(limits) => {
+                self.quota_status(limits, &plan.status_requests, context).await
+            }
         }
     }
 
-    /// Turns an outcome into an answer, but for the fields that every answer has.
+    /// Turns the outcome into a response, and records the caller's activity for the throttle.
     #[inline]
-    fn draft(&self, context: &mut RequestContext, outcome: Result<Draft, GatewayError>) -> Draft {
+    fn draft(
+        &self,
+        context: &mut RequestContext,
+        outcome: Result<DraftResponse, GatewayError>,
+    ) -> DraftResponse {
         let rules = Rc::clone(&context.rules);
         match outcome {
             Ok(draft) => {
                 self.record_activity(&rules, context, draft.status());
                 draft
             }
-            Err(error) => Draft::Reply(refuse(&rules, context, error)),
+            Err(error) => DraftResponse::Local(refuse(&rules, context, error)),
         }
     }
 
-    /// Adds the fields that every answer has.
-    fn answer(&self, mut context: Box<RequestContext>, draft: Draft) -> Answer {
+    /// Adds the fields that every response has, and the rate-limit headers.
+    fn finish(&self, mut context: Box<RequestContext>, draft: DraftResponse) -> Response {
         let rules = Rc::clone(&context.rules);
         let rules = &*rules;
         let status = draft.status();
-        let mut replaced = respond::Replaced::default();
+        let mut suppressed = respond::SuppressedHeaders::default();
         let (upstream, mut fields, content) = match draft {
-            Draft::Reply(reply) => (None, reply.fields, Content::Whole(reply.body)),
-            Draft::Upstream(head, stream) => (Some(head), Fields::new(), Content::Stream(stream)),
+            DraftResponse::Local(reply) => (None, reply.fields, Content::Whole(reply.body)),
+            DraftResponse::Upstream(head, stream) => {
+                (Some(head), Fields::new(), Content::Stream(stream))
+            }
         };
-        let mut bounds = AnswerBounds::default();
+        let mut timeouts = ResponseTimeouts::default();
         if let Some(index) = context.route {
             let route = &rules.snapshot.routes[index];
             if context.admission.is_decided() {
-                let (which, cross_origin) = (rules.snapshot.headers, is_cross_origin(&context));
-                replaced =
-                    respond::rate_headers(&mut fields, context.reports(), which, cross_origin);
+                let (families, cross_origin) = (rules.snapshot.headers, is_cross_origin(&context));
+                let reports = context.reports();
+                suppressed =
+                    respond::write_rate_headers(&mut fields, reports, families, cross_origin);
             }
             let millis = |bound: Option<std::time::Duration>| bound.map(|b| b.as_millis() as u64);
-            bounds.gap = millis(route.answer_idle_timeout);
-            bounds.whole = millis(route.answer_timeout);
+            timeouts.idle = millis(route.answer_idle_timeout);
+            timeouts.total = millis(route.answer_timeout);
         }
         fields.push("x-request-id", context.request_id.as_bytes());
         if !upstream.as_ref().is_some_and(|head| head.fields.contains("date")) {
             self.dates.with(self.shared.clock.now(), |date| fields.push("date", date));
         }
-        context.answered(status);
-        Answer { status, content, bounds, context, upstream, fields, replaced }
+        context.record_status(status);
+        Response { status, content, timeouts, context, upstream, fields, suppressed }
     }
 }
 
-/// Whether a browser asks for another site.
+/// Whether the request has an `Origin`, as a browser sends it with a cross-origin request.
 fn is_cross_origin(context: &RequestContext) -> bool {
     context.head.as_ref().is_some_and(|head| head.fields.contains("origin"))
 }
 
-/// Refuses a body that says it is longer than `route` allows.
+/// Refuses a body whose `Content-Length` is more than the route allows.
 fn check_length(length: Length, route: &Route) -> Result<(), GatewayError> {
     match length {
         Length::Known(length) if length > route.max_body => Err(GatewayError::BodyTooLong),
@@ -313,21 +346,22 @@ fn check_length(length: Length, route: &Route) -> Result<(), GatewayError> {
     }
 }
 
-/// Whether a limit that is enforced holds the request back.
-fn must_wait(limit: &ChargedLimit) -> bool {
+/// Whether an enforced limit delays the request.
+fn is_delayed(limit: &ChargedLimit) -> bool {
     let wait = limit.outcome.decided().map_or(0, |decided| decided.decision.wait);
     wait > 0 && limit.limit().enforce
 }
 
-/// The answer to a request that ended early, but for the fields that every answer has.
-fn refuse(rules: &Rules, context: &mut RequestContext, error: GatewayError) -> respond::Reply {
-    let mut reply = respond::error(&error, context.reports(), context.request_id.as_str());
+/// The response to a request that was refused or failed.
+fn refuse(rules: &Rules, context: &mut RequestContext, error: GatewayError) -> respond::LocalReply {
+    let mut reply = respond::problem(&error, context.reports(), context.request_id.as_str());
     match error {
-        GatewayError::Throttled(turned) => {
-            let (which, cross_origin) = (rules.snapshot.headers, is_cross_origin(context));
-            respond::throttle_headers(&mut reply.fields, &turned, which, cross_origin);
+        GatewayError::Throttled(denied) => {
+            let (families, cross_origin) = (rules.snapshot.headers, is_cross_origin(context));
+            let fields = &mut reply.fields;
+            respond::write_throttle_headers(fields, &denied, families, cross_origin);
         }
-        GatewayError::NoRoute | GatewayError::OtherMethods(_) => {
+        GatewayError::NoRoute | GatewayError::MethodNotAllowed(_) => {
             context.admission = Admission::Unlimited;
         }
         _ => {}

@@ -1,21 +1,57 @@
-//! Who is asking: the client's address behind trusted proxies, its token, and the keys that limits
-//! count by. Pure; nothing here remembers anybody.
+//! The identity of a request: the client's address behind trusted proxies, access tokens, and the keys
+//! that limits count by. Pure and stateless.
+//!
+//! Two spellings of a value that an upstream reads alike are one key: values are hashed in a canonical
+//! form. A value that upstreams could read in different ways is rejected ([`AmbiguousValue`]). Keys are
+//! hashed under a secret, so they do not disclose the values.
+//!
+//! | file | content |
+//! |---|---|
+//! | `client` | [`TrustedProxies`]: the client's address from `X-Forwarded-For` |
+//! | `token`, `credentials` | [`token()`]: the access token; the credentials of `Authorization` |
+//! | `extract` | the single value of a header, cookie or query parameter |
+//! | `canonical` | the canonical form of each kind of value |
+//! | `key` | [`KeyPlan`], [`Subject`]: a request's key, as a keyed hash of its parts |
+//! | `key_input` | [`KeyInput`]: the key of values that an operator enters |
+//! | `caller` | [`Caller`]: the hash that identifies a caller to the throttle |
+//! | `values` | [`KeyValues`]: a key's parts for display, with secrets masked |
+//!
+//! ```
+//! use tidegate::{
+//!     framing::Fields,
+//!     identity::{TokenSource, TrustedProxies, token},
+//! };
+//!
+//! let fields: Fields =
+//!     [("Authorization", "bearer  abc"), ("X-Forwarded-For", "6.6.6.6, 198.51.100.1")]
+//!         .into_iter()
+//!         .collect();
+//! let sources = [TokenSource::Header(http::header::AUTHORIZATION)];
+//! let token = token(&sources, &fields)?.expect("a token");
+//! assert_eq!(&*token.value, b"abc");
+//!
+//! // The rightmost address that is not a trusted proxy is the client.
+//! let proxies = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
+//! let client = proxies.client("10.0.0.1".parse().unwrap(), &fields);
+//! assert_eq!(client.ip.to_string(), "198.51.100.1");
+//! # Ok::<(), tidegate::identity::AmbiguousValue>(())
+//! ```
 
 mod caller;
+mod canonical;
 pub mod client;
 mod credentials;
-mod given;
+mod extract;
 pub mod key;
-mod reading;
-mod spelling;
+mod key_input;
 pub mod token;
 mod values;
 
 pub use caller::{Caller, token_hash};
+pub use canonical::trim;
 pub use client::{AddressSource, ClientAddress, TrustedProxies};
-pub use given::{Given, Unfit};
+pub use extract::AmbiguousValue;
 pub use key::{KeyPlan, Part, Secret, Subject};
-pub use reading::Ambiguous;
-pub use spelling::trim;
+pub use key_input::{KeyInput, KeyInputError};
 pub use token::{TokenSource, token};
-pub use values::{KeyValues, Value};
+pub use values::{KeyValues, PartValue};

@@ -1,34 +1,80 @@
-//! Tidegate: an HTTP reverse proxy and API gateway with throttling built in.
+//! Tidegate: an HTTP reverse proxy and API gateway with rate limiting built in.
 //!
-//! The map; `ARCHITECTURE.md` tells who may import whom and why.
+//! A gateway forwards HTTP/1 requests to upstream servers, counts them under limits (in memory, or
+//! in Redis for several gateways), and refuses what exceeds a limit. A throttle can also admit only
+//! active users while the servers are overloaded. The crate is the binary's library; this page is
+//! its map, and `ARCHITECTURE.md` has the reasons and the rules for imports.
 //!
-//! - [`admin`]: the operator's port: health, metrics and the control API.
-//! - [`cli`]: one file a command: what a person types and what the process answers.
+//! ```
+//! use std::{fs, io::{Read, Write}, net::TcpStream};
+//! use tidegate::{clock::Clock, server::Server};
+//!
+//! let folder = tempfile::tempdir()?;
+//! let path = folder.path().join("tidegate.yaml");
+//! fs::write(&path, "
+//! listen: [{address: '127.0.0.1:0'}]
+//! workers: 1
+//! access_log: off
+//! upstreams: {hello: {respond: {body: hello}}}
+//! limits: {per-client: {quota: 1, window: 1m, key: [client_ip]}}
+//! routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [per-client]}]
+//! ")?;
+//! let server = Server::start(&path, Clock::system())?;
+//!
+//! let get = || -> std::io::Result<String> {
+//!     let mut client = TcpStream::connect(server.addresses[0])?;
+//!     client.write_all(b"GET / HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n\r\n")?;
+//!     let mut response = String::new();
+//!     client.read_to_string(&mut response)?;
+//!     Ok(response)
+//! };
+//! assert!(get()?.starts_with("HTTP/1.1 200 OK"));
+//! assert!(get()?.starts_with("HTTP/1.1 429 Too Many Requests"));
+//! server.stop();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Running a gateway
+//!
+//! - [`cli`]: the commands of the binary.
+//! - [`server`]: starts and stops a complete gateway: workers, control thread, admin API.
+//! - [`worker`]: a worker thread: accepts and serves connections, drains at the end.
+//! - [`admin`]: the admin API: health, metrics and control.
+//! - [`live`]: the current configuration, which a reload replaces.
+//! - [`reload`]: replaces the running configuration, whole or not at all.
+//! - [`telemetry`]: the process log and the access log.
+//! - [`metrics`]: counters, one shard for each worker.
+//!
+//! # The path of a request
+//!
+//! - [`connection`]: a client connection: receives requests, writes responses.
+//! - [`gateway`]: what happens to a request, read top to bottom.
+//! - [`plan`]: a request's route, keys and costs, before anything is charged.
+//! - [`respond`]: rate-limit headers, problem documents and other responses of the gateway itself.
+//! - [`error`]: every reason why a request is refused or fails.
+//!
+//! # Its parts, each testable alone
+//!
+//! - [`framing`]: strict HTTP/1.1 framing.
+//! - [`identity`]: client addresses, access tokens, and the keys that limits count by.
+//! - [`limit`]: the limit algorithms: pure functions of state, quota, time and cost.
+//! - [`route`]: finds the route for a host, a path and a method.
+//! - [`store`]: the counters of limits, in this process or in Redis.
+//! - [`throttle`]: active-user admission control.
+//! - [`upstream`]: the HTTP/1.1 client: connection pools, forwarding, header rules.
+//!
+//! # Configuration
+//!
+//! - [`config`]: the configuration file: its types, parser and faults.
+//! - [`snapshot`]: a configuration compiled into immutable rules.
+//! - [`replay`]: runs a recorded access log through the limits of a configuration.
+//!
+//! # Shared by the rest
+//!
 //! - [`clock`]: the only place that reads a clock.
-//! - [`config`]: what a user writes: the configuration's types, its reading and its faults.
-//! - [`connection`]: a client connection, from its first byte to its last.
 //! - [`counter`]: a number that one thread writes and any thread reads.
-//! - [`error`]: every way a request ends early.
-//! - [`framing`]: strict HTTP/1 framing: what is refused before it is believed.
-//! - [`gateway`]: the request's path, read top to bottom.
-//! - [`identity`]: who is asking: client address, token, and the keys that limits count by.
-//! - [`limit`]: the limit algorithms: pure functions of state, time and cost.
-//! - [`live`]: the rules that requests run on now.
-//! - [`metrics`]: counters of what happened, one shard a worker.
-//! - [`mix`]: names of entries in this process's tables, by a secret of its own.
-//! - [`plan`]: what a request asks for: its route, the keys of its limits, the target to forward.
-//! - [`reload`]: replaces the running rules with new ones, whole or not at all.
-//! - [`replay`]: a recorded access log through the same decisions, on a virtual clock.
-//! - [`respond`]: from outcomes to responses: rate-limit headers and problem documents.
-//! - [`route`]: which rule a request falls under: hosts, paths and methods.
+//! - [`mix`]: keyed hashes for the tables of this process.
 //! - [`secret`]: the secret that the gateways of one store share.
-//! - [`server`]: the whole gateway in one process: workers, control thread, admin.
-//! - [`snapshot`]: a configuration compiled into the immutable rules that requests run on.
-//! - [`store`]: where limits keep their counters: this process, or Redis.
-//! - [`telemetry`]: the process's own log and the access log.
-//! - [`throttle`]: admission by who is active: filters, when to throttle, and their exchange through Redis.
-//! - [`upstream`]: the servers behind the gateway: connections, forwarding, header rules.
-//! - [`worker`]: one core's world: accept, serve, drain.
 
 pub mod admin;
 pub mod cli;

@@ -1,28 +1,57 @@
-//! The limit algorithms: pure functions of `(state, now, input)`.
+//! The limit algorithms: pure functions of `(state, quota, now, cost)`.
 //!
 //! Nothing here reads a clock, does I/O or waits. Each algorithm is one file with a Lua twin of the
-//! same name in `lua/`; a differential test drives random sequences through both.
+//! same name in `lua/`, and a differential test runs random sequences through both. Every algorithm
+//! has the same five functions: `decide` (checks, charges nothing), `charge` (charges, checks
+//! nothing), `admit` (both), `refund` and `expires_at`.
+//!
+//! What every algorithm promises (`properties.rs` tests it): a refused request is not charged,
+//! `retry_at` is exact to the ms, and `reset_at` never moves back.
+//!
+//! - [`sliding_window`], [`sliding_log`], [`fixed_window`], [`token_bucket`], [`leaky_bucket`],
+//!   [`concurrency`]: one algorithm each, with its bound on what it admits.
+//! - `state.rs`: the record of any algorithm. `gcra.rs`: the record of both buckets. `free_slots.rs`:
+//!   the refunded slots of a leaky bucket. `counts.rs`: the counters of a sliding window.
+//! - `acquire.rs`: tokens that a gateway reserves in batches.
+//! - `verdict.rs`: the decisions of all limits of one request.
+//!
+//! ```
+//! use tidegate::limit::{Algorithm, Quota, State};
+//!
+//! // Two requests a minute, counted in sub-windows of 10 s.
+//! let quota = Quota::new(2, 60_000, 6);
+//! let mut state = State::fresh(Algorithm::SlidingWindow);
+//! let now = 1_700_000_000_000;
+//! assert!(state.admit(&quota, now, 1).admitted);
+//! assert!(state.admit(&quota, now + 5, 1).admitted);
+//!
+//! let refused = state.admit(&quota, now + 10, 1);
+//! assert!(!refused.admitted);
+//! let retry_at = refused.retry_at.expect("a cost of 1 fits the quota");
+//! assert!(!state.admit(&quota, retry_at - 1, 1).admitted);
+//! assert!(state.admit(&quota, retry_at, 1).admitted);
+//! ```
 
 mod acquire;
 pub mod concurrency;
 mod counts;
 pub mod fixed_window;
-mod holes;
-mod horizon;
+mod free_slots;
+mod gcra;
 pub mod leaky_bucket;
 #[cfg(test)]
-mod promises;
+mod properties;
 pub mod sliding_log;
 pub mod sliding_window;
 mod state;
 pub mod token_bucket;
 mod verdict;
 
-pub use acquire::{Back, Fetch, Grant, MAX_AHEAD, Order};
+pub use acquire::{Acquisition, Grant, MAX_RESERVE, TokenDemand, TokenReturn};
 pub use counts::Counts;
-pub use horizon::Horizon;
+pub use gcra::GcraState;
 pub use state::State;
-pub use verdict::{Admission, Decided, Decider, Outcome, Verdict};
+pub use verdict::{Admission, DecisionSource, Outcome, StoreDecision, Verdict};
 
 /// A point in time, in milliseconds since the Unix epoch.
 pub type Millis = u64;
@@ -31,67 +60,70 @@ pub type Millis = u64;
 /// exact: Lua counts in doubles, whose integers end at 2^53.
 pub const MAX_QUOTA_MILLIS: u64 = 1 << 52;
 
-/// The most that a bucket may owe, in quota-milliseconds: near the end of the numbers that Lua counts
-/// and divides exactly, and almost twice what [`MAX_QUOTA_MILLIS`] lets a full one owe.
+/// The largest backlog of a bucket, in quota-milliseconds (see [`GcraState`]): close to 2^53, up to
+/// which Lua counts and divides exactly, and almost twice the backlog that [`MAX_QUOTA_MILLIS`] allows
+/// without an overdraft.
 pub const MAX_EXACT: u64 = (1 << 53) - (1 << 36);
 
-/// How far a clock may step back and still be taken for jitter between clocks: a record then stands
-/// still. A clock that steps back further was set, and the record moves with it.
+/// The largest step back of a clock, in ms, that counts as jitter between clocks: the record's time
+/// then stands still. A larger step means that the clock was set back, and the record moves with it.
 pub const MAX_STEP_BACK: Millis = 5_000;
 
-/// The most sub-windows that a window may be divided into.
+/// The largest number of sub-windows in a window.
 pub const MAX_RESOLUTION: u32 = 60;
 
-/// Who is counted: a keyed 128-bit hash of a limit's key parts. Never the parts themselves.
+/// The caller that a limit counts: a keyed 128-bit hash of the limit's key parts, never the parts
+/// themselves.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Key(pub u128);
 
-/// How much may pass in how long.
+/// How much a caller may use in a window, and how the window is counted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Quota {
-    /// What may be charged in one window, in units of cost.
+    /// The units of cost that may be charged in one window.
     pub limit: u32,
     /// The window's length in ms.
     pub window: Millis,
-    /// Sub-windows that a sliding window is divided into; divides `window`. 1 for all others.
+    /// The number of sub-windows of a sliding window, at least 1; divides `window`. 1 for other algorithms.
     pub resolution: u32,
-    /// The longest that a leaky bucket delays, in ms; 0 for all others.
+    /// The longest delay that a leaky bucket imposes, in ms; 0 for other algorithms.
     pub max_wait: u32,
     /// Whether a sliding window counts its oldest sub-window in full.
     pub strict: bool,
 }
 
 impl Quota {
-    /// `limit` in each `window`, in sub-windows of `1 / resolution` of it; neither strict nor waiting.
+    /// A quota of `limit` units in each `window` (ms) of `resolution` sub-windows: not strict, without
+    /// delay.
     pub fn new(limit: u32, window: Millis, resolution: u32) -> Self {
         Self { limit, window, resolution, max_wait: 0, strict: false }
     }
 
-    /// The length of one sub-window in ms.
+    /// The length of a sub-window in ms.
     pub fn sub_window(&self) -> Millis {
         self.window / u64::from(self.resolution)
     }
 }
 
-/// Which algorithm counts.
+/// The algorithm of a limit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Algorithm {
-    /// Weighted counters of sub-windows: [`sliding_window`].
+    /// Weighted counters, one for each sub-window: [`sliding_window`].
     SlidingWindow,
     /// The time of every charge: [`sliding_log`].
     SlidingLog,
-    /// One counter and the time of its end: [`fixed_window`].
+    /// One counter and the time at which it ends: [`fixed_window`].
     FixedWindow,
-    /// A burst, refilled at a constant rate: [`token_bucket`].
+    /// A burst that refills at a constant rate: [`token_bucket`].
     TokenBucket,
-    /// A constant rate, kept by delaying: [`leaky_bucket`].
+    /// A constant rate, enforced by delays: [`leaky_bucket`].
     LeakyBucket,
     /// Slots that requests hold while they are in flight: [`concurrency`].
     Concurrency,
 }
 
 impl Algorithm {
-    /// All of them.
+    /// Every algorithm.
     pub const ALL: [Self; 6] = [
         Self::SlidingWindow,
         Self::SlidingLog,
@@ -101,7 +133,7 @@ impl Algorithm {
         Self::Concurrency,
     ];
 
-    /// The name it goes by in `lua/`, where its twin registers itself.
+    /// The name of its twin in the Lua table `algorithms`, and of its file in `lua/`.
     pub fn tag(self) -> &'static str {
         match self {
             Self::SlidingWindow => "sliding_window",
@@ -114,10 +146,10 @@ impl Algorithm {
     }
 }
 
-/// What happens to a request when the shared store cannot be asked.
+/// What a limit does with a request when the shared store gives no answer.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum OnFailure {
-    /// This gateway enforces its share, quota / gateways alive, from its own memory.
+    /// The gateway enforces its share of the quota (quota / live gateways) in its own memory.
     #[default]
     Local,
     /// The limit admits.
@@ -126,57 +158,57 @@ pub enum OnFailure {
     Closed,
 }
 
-/// How many tokens a gateway takes from the shared store at a time.
+/// How many tokens a gateway takes from the shared store in one call.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Reserve {
-    /// As many as each request costs: every request asks the store.
+    /// The cost of the request: every request calls the store.
     #[default]
     Off,
-    /// As many as are used up in a moment.
+    /// A batch that adapts to the rate at which the tokens are used.
     Auto,
-    /// So many.
+    /// Batches of this many tokens.
     Tokens(u32),
 }
 
 /// One configured limit.
 ///
-/// Its identity, the pair of `name` and `fingerprint`, leaves the quota's number out: a reload that
-/// changes the quota keeps what has been used.
+/// Its identity is the pair of `name` and `fingerprint`. The quota's number is not part of it: a reload
+/// that changes only that keeps the counters.
 #[derive(Clone, Debug)]
 pub struct Limit {
-    /// The name that the operator gave it; shown in headers and metrics.
+    /// The configured name; shown in headers and metrics.
     pub name: Box<str>,
-    /// A hash of what makes its counters meaningful: algorithm, window, resolution, key parts.
+    /// A hash of what its counters depend on: algorithm, window, resolution, key parts.
     pub fingerprint: u64,
-    /// Which algorithm counts.
+    /// The algorithm that counts.
     pub algorithm: Algorithm,
-    /// How much may pass in how long.
+    /// The quota of each caller.
     pub quota: Quota,
-    /// What one request costs.
+    /// The cost of one request.
     pub cost: u32,
-    /// What happens when the shared store cannot be asked.
+    /// What happens when the shared store gives no answer.
     pub on_failure: OnFailure,
-    /// How many tokens a gateway takes from the shared store at a time.
+    /// How many tokens a gateway takes from the shared store in one call.
     pub reserve: Reserve,
-    /// Whether it may refuse. One that may not is charged where it would have admitted, and nobody
-    /// feels it.
+    /// Whether the limit may refuse. If not (a dry run), it is charged for what it would have admitted,
+    /// and requests are unaffected.
     pub enforce: bool,
-    /// Its place in the snapshot's list and in every per-limit metric.
+    /// Its index in the snapshot's list of limits and in every metric that has one value per limit.
     pub index: usize,
 }
 
 impl Limit {
-    /// The most that a caller who has used nothing may use at once, as decisions tell it: the quota, or
-    /// a leaky bucket's slots.
-    pub fn ceiling(&self) -> u64 {
+    /// What a caller without usage may use at once: the quota, or for a leaky bucket the slots within
+    /// `max_wait`. Equals [`Decision::limit`].
+    pub fn capacity(&self) -> u64 {
         match self.algorithm {
             Algorithm::LeakyBucket => leaky_bucket::slots(&self.quota),
             _ => u64::from(self.quota.limit),
         }
     }
 
-    /// How long after a charge a correction of it may still matter, in ms.
-    pub fn reach(&self) -> Millis {
+    /// How long after a charge an adjustment of it can have an effect, in ms.
+    pub fn correction_window(&self) -> Millis {
         let Quota { window, max_wait, .. } = self.quota;
         match self.algorithm {
             Algorithm::SlidingWindow => window + self.quota.sub_window(),
@@ -185,103 +217,103 @@ impl Limit {
         }
     }
 
-    /// 128 bits that tell this limit's records from every other limit's: a store combines them with a
-    /// [`Key`] by exclusive or. Two limits may count by the same key parts and so share a `Key`; their
-    /// names differ, and so do their records. Names are the operator's, so no secret is needed here:
-    /// an attacker knows neither side of the combination.
+    /// A 128-bit hash of name and fingerprint. A store combines it with a [`Key`] by exclusive or to
+    /// identify a record: two limits with the same key parts share a `Key`, but not a record. No secret
+    /// is needed here: names come from the operator, so no client can choose one.
     pub fn identity(&self) -> u128 {
         let (words, rest) = self.name.as_bytes().as_chunks::<8>();
-        let folded = words
-            .iter()
-            .fold(fold(self.fingerprint), |hash, word| fold(hash ^ u64::from_le_bytes(*word)));
+        let folded = words.iter().fold(folded_multiply(self.fingerprint), |hash, word| {
+            folded_multiply(hash ^ u64::from_le_bytes(*word))
+        });
         let rest = rest.iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
-        // The length tells names apart whose rests differ by leading zeros alone.
-        let low = fold(fold(folded ^ rest) ^ self.name.len() as u64);
-        u128::from(low) | u128::from(fold(!low)) << 64
+        // The length distinguishes names whose last words differ only in leading zero bytes.
+        let low = folded_multiply(folded_multiply(folded ^ rest) ^ self.name.len() as u64);
+        u128::from(low) | u128::from(folded_multiply(!low)) << 64
     }
 }
 
-/// Stirs 64 bits: both halves of a product with an odd constant, folded.
-fn fold(value: u64) -> u64 {
+/// Mixes 64 bits: multiplies by an odd constant and xors both halves of the product.
+fn folded_multiply(value: u64) -> u64 {
     let product = u128::from(value ^ 0x9e37_79b9_7f4a_7c15) * 0xa076_1d64_78bd_642f;
     (product >> 64) as u64 ^ product as u64
 }
 
-/// One limit, one caller, one request.
+/// A request's charge to one limit for one caller.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
-    /// The limit that is asked.
+    /// The limit to charge.
     pub limit: &'a Limit,
-    /// Who is counted.
+    /// The caller to charge.
     pub key: Key,
-    /// What the request costs, in the quota's units; 0 only looks: it is admitted and charges nothing.
+    /// The cost in the quota's units. A cost of 0 is always admitted and charges nothing.
     pub cost: u32,
 }
 
 /// What is corrected once a request is over: see [`Change`].
 #[derive(Clone, Copy, Debug)]
-pub struct Settlement<'a> {
+pub struct Adjustment<'a> {
     /// The limit that was charged.
     pub limit: &'a Limit,
-    /// Who was counted.
+    /// The caller that was charged.
     pub key: Key,
-    /// What to correct.
+    /// What to change.
     pub change: Change,
 }
 
-/// A correction of what was charged.
+/// A change to what a caller was charged.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Change {
-    /// Gives back so many units of a charge made at that time, by the clock that decided it
-    /// ([`Decided::at`]); only what still counts, and never below nothing.
+    /// Gives back units of an earlier charge, as far as they still count. Usage never goes below 0.
     Refund {
-        /// When they were charged; of a leaky bucket, when they were to be released: that and
-        /// [`Decision::wait`].
+        /// When the units were charged, in ms by the clock that decided; for a leaky bucket plus
+        /// [`Decision::wait`]. See [`StoreDecision::charged_at`].
         charged_at: Millis,
-        /// How many.
+        /// How many units.
         cost: u32,
     },
-    /// Charges so many units more without asking: the quota may be overdrawn.
+    /// Charges more units without a check, even if that overdraws the quota.
     Overdraw {
-        /// How many.
+        /// How many units.
         cost: u32,
     },
 }
 
 impl Change {
-    /// How many units it is about.
+    /// The number of units that are refunded or charged.
     pub fn cost(self) -> u32 {
         let (Self::Refund { cost, .. } | Self::Overdraw { cost }) = self;
         cost
     }
 }
 
-/// What one limit says of one charge.
+/// The decision of one limit on one charge.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Decision {
-    /// Whether this limit alone would let the request pass.
+    /// Whether this limit admits the request, whatever the request's other limits decide.
     pub admitted: bool,
     /// The quota that was enforced.
     pub limit: u64,
-    /// What is left after this request, in units of cost.
+    /// The units of cost that are left after this request.
     pub remaining: u64,
-    /// What is used after this request; above `limit` only when the quota was lowered.
+    /// The units of cost that are used after this request. Above `limit` only if the quota was lowered
+    /// or overdrawn.
     pub used: u64,
-    /// The stored reset-at: never moves back, and later only with a charge.
+    /// The reset time in ms since the epoch. It never moves back, unless the clock was set back. While it
+    /// is in the future, only a charge or a lowered quota moves it.
     pub reset_at: Millis,
-    /// The first ms at which the same charge would be admitted if nobody else charged; `None` when
-    /// admitted, and when the cost is above the quota, so that it never would be.
+    /// The first ms at which the same charge would be admitted if nothing else were charged. `None` if it
+    /// is admitted, and if its cost is above the quota.
     pub retry_at: Option<Millis>,
-    /// How long the gateway holds the admitted request back, in ms: a leaky bucket's delay, else 0.
+    /// How long the gateway must delay the admitted request, in ms; 0 unless the limit is a leaky bucket.
     pub wait: Millis,
 }
 
-/// The time that counts for a record that was last charged at `seen`, and by how much the record
-/// moves back before that: a record's time never runs backwards, except with a clock that was set.
-fn settle(seen: Millis, now: Millis) -> (Millis, Millis) {
-    match seen.saturating_sub(now) {
+/// The time at which a record of `updated_at` is read, and by how many ms the record has to move back
+/// first: its time runs backwards only with a clock that was set back.
+fn monotonic_time(updated_at: Millis, now: Millis) -> (Millis, Millis) {
+    match updated_at.saturating_sub(now) {
         0 => (now, 0),
-        behind if behind <= MAX_STEP_BACK => (seen, 0),
+        behind if behind <= MAX_STEP_BACK => (updated_at, 0),
         behind => (now, behind),
     }
 }
@@ -293,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_and_fingerprint_has_its_own_identity() {
+    fn identity_is_unique_per_name_and_fingerprint() {
         let mut seen = BTreeSet::new();
         let mut names: Vec<String> = (0..5_000).map(|n| format!("limit-{n}")).collect();
         names.extend((0..20).map(|n| "a".repeat(n)));

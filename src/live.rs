@@ -1,4 +1,4 @@
-//! The rules that requests run on now.
+//! [`LiveSnapshot`]: the compiled configuration that requests use now, which a reload replaces.
 
 use std::sync::{
     Arc,
@@ -9,31 +9,32 @@ use arc_swap::ArcSwap;
 
 use crate::snapshot::Snapshot;
 
-/// The rules that requests run on now. A worker asks for the generation, which is one load, and only
-/// when it has changed for the snapshot.
+/// The current [`Snapshot`] and its generation. A worker checks the generation for every request,
+/// which is one atomic load, and loads the snapshot only after a change.
 #[derive(Debug)]
-pub struct Live {
+pub struct LiveSnapshot {
     snapshot: ArcSwap<Snapshot>,
     generation: AtomicU64,
 }
 
-impl Live {
-    /// Begins with `snapshot`, as generation 1.
+impl LiveSnapshot {
+    /// Starts with `snapshot` as generation 1.
     pub fn new(snapshot: Snapshot) -> Self {
         Self { snapshot: ArcSwap::from_pointee(snapshot), generation: AtomicU64::new(1) }
     }
 
-    /// Counts how often the rules have been replaced, from 1.
+    /// The number of the current snapshot: 1 at the start, 1 more after each reload.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The rules now.
+    /// The current snapshot.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.snapshot.load_full()
     }
 
-    /// Replaces them; requests in flight finish on the old ones. Returns the new generation.
+    /// Replaces the snapshot and returns the new generation. Requests in flight keep the old
+    /// snapshot.
     pub fn replace(&self, snapshot: Snapshot) -> u64 {
         self.snapshot.store(Arc::new(snapshot));
         self.generation.fetch_add(1, Ordering::Release) + 1

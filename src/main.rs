@@ -1,11 +1,12 @@
-//! The binary: arguments in, exit code out. The only reader of the process's environment.
+//! The `tidegate` binary: passes arguments, environment and standard output to [`tidegate::cli`],
+//! and its exit code to the system.
 
 use std::process::ExitCode;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-#[expect(clippy::disallowed_methods, reason = "here is where it is read")]
+#[expect(clippy::disallowed_methods, reason = "the only place that reads the environment")]
 fn main() -> ExitCode {
     let variables = |name: &str| std::env::var(name).ok();
     tidegate::cli::run_with(std::env::args_os(), &variables, &mut std::io::stdout()).into()

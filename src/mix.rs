@@ -1,14 +1,14 @@
-//! Names of entries in this process's tables, by a secret that the process draws at its start.
+//! Process-local ids for the entries of this process' tables, keyed with a secret drawn at start.
 //!
-//! Keys and tokens are hashes under a secret that clients may know: where none is configured it follows
-//! from the namespace. A table that took places by their bits would let a client choose keys that fall
-//! beside a certain caller's, and push it out.
+//! Record ids and tokens are hashes under a secret that clients may know: if none is configured, it is
+//! derived from the namespace. A table indexed by their bits would let a client choose keys that collide
+//! with those of a certain caller, and evict it.
 //!
-//! Each half of a name is masked by a function of the other half and of the secret, four times: the two
-//! halves of a product of 64 by 64 bits, folded. One such product is linear in nothing, but regular for
-//! names in a row; every bit of the result has gone through two. So names that agree in some bits, or differ
-//! by a chosen amount, fall together as rarely as any others. As in every Feistel network each step can be
-//! undone, so that names that differ still differ.
+//! A Feistel network of four rounds: each round masks one half of the id with a function of the other half
+//! and of the secret, a 64 by 64 bit product whose halves are xored. One such product is not linear, but
+//! regular for consecutive ids; every bit of the result has gone through two. So ids that agree in some
+//! bits, or differ by a chosen_ids amount, collide as rarely as any others. Every round is invertible, so
+//! different ids stay different.
 
 use std::{
     collections::hash_map::RandomState,
@@ -16,18 +16,19 @@ use std::{
     sync::LazyLock,
 };
 
-/// Of each step what is added to a half, and what that is multiplied by, which is odd.
-type Step = (u64, u64);
+/// The key of a round: what is xored with a half, and the odd factor that the result is multiplied by.
+type RoundKey = (u64, u64);
 
-static SECRET: LazyLock<[Step; 4]> = LazyLock::new(|| {
-    // Keyed by the operating system's random numbers, and each state by another key.
+static SECRET: LazyLock<[RoundKey; 4]> = LazyLock::new(|| {
+    // Seeded by the operating system's random numbers, and different for each state.
     let random = || RandomState::new().build_hasher().finish();
     std::array::from_fn(|_| (random(), random() | 1))
 });
 
-/// The name in this process of what has the name `record` at all gateways.
+/// The id in this process of the record with id `record`, which is the same at all gateways. Different
+/// records have different ids.
 #[inline]
-pub fn local_name(record: u128) -> u128 {
+pub fn local_id(record: u128) -> u128 {
     let [first, second, third, fourth] = &*SECRET;
     let (mut high, mut low) = ((record >> 64) as u64, record as u64);
     low ^= mask(high, first);
@@ -37,7 +38,8 @@ pub fn local_name(record: u128) -> u128 {
     u128::from(high) << 64 | u128::from(low)
 }
 
-/// The same of 64 bits. Two may become one here, as rarely as two random numbers of 64 bits are the same.
+/// The id in this process of a token. Two tokens may have the same id, as rarely as two random 64-bit
+/// numbers are equal.
 #[inline]
 pub fn local_token(token: u64) -> u64 {
     let [first, second, ..] = &*SECRET;
@@ -45,8 +47,8 @@ pub fn local_token(token: u64) -> u64 {
 }
 
 #[inline]
-fn mask(half: u64, (add, times): &Step) -> u64 {
-    let product = u128::from(half ^ add) * u128::from(*times);
+fn mask(half: u64, (xor, factor): &RoundKey) -> u64 {
+    let product = u128::from(half ^ xor) * u128::from(*factor);
     (product >> 64) as u64 ^ product as u64
 }
 
@@ -56,29 +58,29 @@ mod tests {
 
     use super::*;
 
-    /// Names that agree in all but 16 bits, wherever those are, and names whose halves are alike.
-    fn chosen() -> impl Iterator<Item = Vec<u128>> {
+    /// Ids that agree in all but 16 bits, at each position, and ids with equal halves.
+    fn chosen_ids() -> impl Iterator<Item = Vec<u128>> {
         let windows = (0..=112).step_by(8).map(|at| (0..1 << 16).map(|n| n << at).collect());
         windows.chain([(0..1 << 16).map(|n| n << 64 | n).collect()])
     }
 
     #[test]
-    fn names_that_differ_still_do() {
-        for names in chosen() {
-            let local: HashSet<u128> = names.iter().map(|&name| local_name(name)).collect();
-            assert_eq!(local.len(), names.len());
+    fn different_ids_stay_different() {
+        for ids in chosen_ids() {
+            let local: HashSet<u128> = ids.iter().map(|&id| local_id(id)).collect();
+            assert_eq!(local.len(), ids.len());
         }
         let tokens: HashSet<u64> = (0..1 << 16).map(|n| local_token(n << 30)).collect();
         assert_eq!(tokens.len(), 1 << 16);
     }
 
-    /// Of 65,536 random numbers of 16 bits about 63% of the possible ones are there.
+    /// 65,536 random numbers of 16 bits take about 63% of the possible values.
     #[test]
-    fn no_bits_of_a_name_choose_those_of_the_local_one() {
+    fn bits_of_an_id_do_not_determine_bits_of_the_local_id() {
         let spread = |places: HashSet<u16>| assert!(places.len() > 37_000, "{}", places.len());
-        for names in chosen() {
+        for ids in chosen_ids() {
             for at in [0, 16, 48, 64, 96, 112] {
-                spread(names.iter().map(|&name| (local_name(name) >> at) as u16).collect());
+                spread(ids.iter().map(|&id| (local_id(id) >> at) as u16).collect());
             }
         }
         for shift in (0..=48).step_by(8) {

@@ -1,8 +1,16 @@
-//! What a request asks for, found out before anything is charged: the client, the host, the path in
-//! its normal form, the route, the keys that its limits count by, and the target to forward.
+//! The plan of a request, made before a limit is charged: the client, the host, the normalized path, the
+//! route, the keys and costs for its limits, and the path to forward.
 //!
-//! Pure: no clock, no I/O, nothing remembered. The gateway plans every request with it, `explain` a
-//! request that was never sent, and `replay` the lines of a log.
+//! Pure and stateless. The gateway, `explain` and `replay` use the same plan, so a simulated request is
+//! decided as a real one. `target` reads the host and the path to forward.
+//!
+//! ```
+//! use tidegate::{framing::Fields, plan};
+//!
+//! let fields: Fields = [("Host", "API.example.com:8080")].into_iter().collect();
+//! assert_eq!(plan::host(&fields), "api.example.com");
+//! assert_eq!(plan::forwarded_path("/v1/items", Some("/v1")), "/items");
+//! ```
 
 mod target;
 
@@ -21,31 +29,37 @@ use crate::{
     snapshot::{Action, LimitRequest, Route, Snapshot},
 };
 
-/// Refuses what is not served, whatever the route.
+/// Checks that the gateway supports the method and the expectation, on any route.
+///
+/// # Errors
+/// The method is `CONNECT` or `TRACE`, or `Expect` is not `100-continue`.
 #[inline]
-pub fn screen(head: &RequestHead) -> Result<(), GatewayError> {
-    screen_method(&head.method)?;
-    if head.expects {
+pub fn check_supported(head: &RequestHead) -> Result<(), GatewayError> {
+    check_method(&head.method)?;
+    if head.has_expect {
         let mut values = head.fields.get_all("expect");
         if values.any(|value| !value.eq_ignore_ascii_case(b"100-continue")) {
-            return Err(GatewayError::Expectation);
+            return Err(GatewayError::UnsupportedExpectation);
         }
     }
     Ok(())
 }
 
-/// Refuses the methods that are not served, whatever the route.
+/// Checks that the gateway supports the method, on any route.
+///
+/// # Errors
+/// The method is `CONNECT` or `TRACE`.
 #[inline]
-pub fn screen_method(method: &Method) -> Result<(), GatewayError> {
+pub fn check_method(method: &Method) -> Result<(), GatewayError> {
     if matches!(*method, Method::CONNECT | Method::TRACE) {
-        return Err(GatewayError::MethodRefused(method.clone()));
+        return Err(GatewayError::MethodNotSupported(method.clone()));
     }
     Ok(())
 }
 
-/// What a request says of itself, as routes and keys know it.
+/// The attributes of a request that routes and keys use.
 #[derive(Clone, Debug)]
-pub struct Asked<'r> {
+pub struct RequestAttributes<'r> {
     /// The client's address, behind trusted proxies.
     pub client: ClientAddress,
     /// The requested host: lower case, without port.
@@ -58,24 +72,27 @@ pub struct Asked<'r> {
     pub query: Option<&'r str>,
     /// The headers.
     pub headers: &'r Fields,
-    /// Where tokens may stand.
+    /// Where access tokens are looked for, in order.
     pub token_sources: &'r [TokenSource],
 }
 
-/// A request, and the route that was found for it.
+/// The route that matches a request.
 #[derive(Debug)]
-pub struct Matched<'a> {
-    /// The route's place in the snapshot.
+pub struct MatchedRoute<'a> {
+    /// The route's index in the snapshot.
     pub index: usize,
     /// The route.
     pub route: &'a Route,
-    asked: &'a Asked<'a>,
+    request: &'a RequestAttributes<'a>,
     params: Params<'a>,
     ipv6_prefix: u8,
 }
 
-impl<'r> Asked<'r> {
-    /// Reads a request of `peer` that [`screen`] has passed.
+impl<'r> RequestAttributes<'r> {
+    /// Reads the attributes of a request from `peer` that [`check_supported`] has accepted.
+    ///
+    /// # Errors
+    /// The path has no normal form.
     #[inline]
     pub fn read(
         snapshot: &'r Snapshot,
@@ -94,47 +111,56 @@ impl<'r> Asked<'r> {
         })
     }
 
-    /// Finds the route.
+    /// Finds the most specific route that matches.
+    ///
+    /// # Errors
+    /// No route matches the host and path, or none of them allows the method.
     #[inline]
-    pub fn find<'a>(&'a self, snapshot: &'a Snapshot) -> Result<Matched<'a>, GatewayError> {
+    pub fn find_route<'a>(
+        &'a self,
+        snapshot: &'a Snapshot,
+    ) -> Result<MatchedRoute<'a>, GatewayError> {
         match snapshot.table.find(&self.host, &self.path, self.method) {
-            Lookup::Found(found) => Ok(Matched {
+            Lookup::Found(found) => Ok(MatchedRoute {
                 index: found.route,
                 route: &snapshot.routes[found.route],
-                asked: self,
+                request: self,
                 params: found.params,
                 ipv6_prefix: snapshot.identity.ipv6_prefix,
             }),
-            Lookup::OtherMethods(methods) => Err(GatewayError::OtherMethods(methods)),
-            Lookup::Nothing => Err(GatewayError::NoRoute),
+            Lookup::MethodNotAllowed(methods) => Err(GatewayError::MethodNotAllowed(methods)),
+            Lookup::NotFound => Err(GatewayError::NoRoute),
         }
     }
 }
 
-impl Matched<'_> {
-    /// Gives `ask` what keys are read from.
+impl MatchedRoute<'_> {
+    /// Calls `read` with the subject that keys are read from.
     #[inline]
-    pub fn subject<T>(&self, ask: impl FnOnce(&Subject<'_>) -> T) -> T {
-        let asked = self.asked;
-        ask(&Subject {
-            client: asked.client,
-            host: &asked.host,
-            method: asked.method,
+    pub fn with_subject<T>(&self, read: impl FnOnce(&Subject<'_>) -> T) -> T {
+        let request = self.request;
+        read(&Subject {
+            client: request.client,
+            host: &request.host,
+            method: request.method,
             route: &self.route.name,
-            path: &asked.path,
+            path: &request.path,
             param: &|name| self.params.get(name),
-            query: asked.query,
-            headers: asked.headers,
-            token_sources: asked.token_sources,
+            query: request.query,
+            headers: request.headers,
+            token_sources: request.token_sources,
             ipv6_prefix: self.ipv6_prefix,
         })
     }
 }
 
-/// What a request asks of its limits, in the limits' order.
+/// The charges that a request asks of its limits, in the limits' order.
 pub type LimitRequests = SmallVec<[LimitRequest; 4]>;
 
-/// What the request of `subject` asks of the limits of `route`.
+/// The charges that the request of `subject` asks of the limits of `route`.
+///
+/// # Errors
+/// A key or cost cannot be read unambiguously from the request.
 #[inline]
 pub fn limit_requests(
     route: &Route,
@@ -150,7 +176,10 @@ pub fn limit_requests(
     Ok(requests)
 }
 
-/// What the request of `subject` would ask of the limits that `route` tells of; none where it does not.
+/// The requests for the limits that a `status` route reports; none for another route.
+///
+/// # Errors
+/// A key cannot be read unambiguously from the request.
 pub fn status_requests(
     route: &Route,
     subject: &Subject<'_>,
@@ -165,7 +194,8 @@ pub fn status_requests(
     Ok(requests)
 }
 
-/// The limit of `route` that `request` is about, in the caller's tier; none of a request of another route.
+/// The charge of `request`: its limit in the caller's tier, its key and its cost. `None`: the route has no
+/// such limit.
 #[inline]
 pub fn charge<'a>(route: &'a Route, request: &LimitRequest) -> Option<Charge<'a>> {
     let used = route.limits.get(usize::from(request.limit))?;

@@ -1,4 +1,7 @@
-//! Replaces the rules by what the configuration's file says now, whole or not at all.
+//! [`Reloader`]: replaces the running configuration by the file's current content.
+//!
+//! A reload is all or nothing: on any fault the running snapshot stays. It is triggered by a change
+//! of the file, or by a call of [`Reloader::reload`].
 
 use std::{
     path::{Path, PathBuf},
@@ -12,47 +15,53 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::{Config, Faults, Loaded},
+    config::{Config, Faults, LoadedConfig},
     gateway::Shared,
-    snapshot::{LoadError, Snapshot, contained},
+    snapshot::{LoadError, Snapshot, catch_panic},
 };
 
-/// Reads and compiles a file.
-type Load = fn(&Path) -> Result<(Loaded, Snapshot), LoadError>;
+/// Reads and compiles a configuration file.
+type Loader = fn(&Path) -> Result<(LoadedConfig, Snapshot), LoadError>;
 
-/// An editor writes a file in several steps; the last one is waited for so long.
-const SETTLE: Duration = Duration::from_millis(200);
+/// Delay between a change of the file and its reading: an editor writes a file in several steps.
+const DEBOUNCE: Duration = Duration::from_millis(200);
 
-/// Replaces the rules by what the configuration's file says now.
+/// Reloads the configuration file, on demand or when it changes.
 pub struct Reloader {
     path: PathBuf,
-    /// What the process was started with; some of it only a restart can change.
+    /// The configuration that the process was started with: some keys cannot change on reload.
     started: Config,
     shared: Arc<Shared>,
-    /// The file's bytes when they were last looked at; held while a reload runs.
-    seen: Mutex<Option<Vec<u8>>>,
-    /// [`Snapshot::load`], but in tests.
-    load: Load,
+    /// The file's content at the last reload; `None` if it could not be read. Locked while a reload
+    /// runs.
+    last_content: Mutex<Option<Vec<u8>>>,
+    /// [`Snapshot::load`]; tests replace it.
+    load: Loader,
 }
 
 impl Reloader {
-    /// For a gateway that was started with `started`, read from `path`.
-    pub fn new(path: PathBuf, started: &Loaded, shared: Arc<Shared>) -> Self {
-        let seen = Mutex::new(Some(started.source.text().as_bytes().to_vec()));
-        Self { path, started: started.config.clone(), shared, seen, load: Snapshot::load }
+    /// A reloader of `path`, for a gateway that was started with `started`.
+    pub fn new(path: PathBuf, started: &LoadedConfig, shared: Arc<Shared>) -> Self {
+        let last_content = Mutex::new(Some(started.source.text().as_bytes().to_vec()));
+        Self { path, started: started.config.clone(), shared, last_content, load: Snapshot::load }
     }
 
-    /// The same that reads the file with `load`.
+    /// The same reloader, but it reads the file with `load`.
     #[cfg(test)]
-    pub(crate) fn loading(self, load: Load) -> Self {
+    pub(crate) fn with_loader(self, load: Loader) -> Self {
         Self { load, ..self }
     }
 
-    /// Reads the file and replaces the rules. On any fault the running rules stay, and so they do where
-    /// the file brings out a panic. Returns the new generation.
+    /// Reads and compiles the file, replaces the snapshot and returns the new generation. Also
+    /// reopens the access log.
+    ///
+    /// # Errors
+    ///
+    /// The file's faults: it cannot be read, is invalid, changes a key that needs a restart, or
+    /// makes the compiler panic. The running snapshot stays.
     pub fn reload(&self) -> Result<u64, Faults> {
-        let mut seen = self.seen.lock();
-        *seen = std::fs::read(&self.path).ok();
+        let mut last_content = self.last_content.lock();
+        *last_content = std::fs::read(&self.path).ok();
         let path = self.path.display();
         match self.compile() {
             Ok(snapshot) => {
@@ -72,7 +81,7 @@ impl Reloader {
                 let panicked = matches!(error, LoadError::Panic(_));
                 let faults = error.into_faults();
                 tracing::error!(
-                    %path, %faults, panicked, "the configuration has faults; the old one stays"
+                    %path, %faults, panicked, "the configuration has faults; the running one stays"
                 );
                 Err(faults)
             }
@@ -80,15 +89,15 @@ impl Reloader {
     }
 
     fn compile(&self) -> Result<Snapshot, LoadError> {
-        contained(&self.path, || {
+        catch_panic(&self.path, || {
             let (loaded, snapshot) = (self.load)(&self.path)?;
             snapshot.log_notes();
-            self.fixed(&loaded).map_or(Ok(snapshot), |faults| Err(faults.into()))
+            self.restart_only_faults(&loaded).map_or(Ok(snapshot), |faults| Err(faults.into()))
         })
     }
 
-    /// What has changed though only a restart can change it.
-    fn fixed(&self, loaded: &Loaded) -> Option<Faults> {
+    /// A fault for each key that has changed but takes effect only on restart.
+    fn restart_only_faults(&self, loaded: &LoadedConfig) -> Option<Faults> {
         let (old, new) = (&self.started, &loaded.config);
         let changed = [
             ("listen", old.listen != new.listen),
@@ -111,64 +120,66 @@ impl Reloader {
         });
         let changed = changed.into_iter().chain(filters.into_iter().flatten());
         let faults = changed.filter(|(_, changed)| *changed).map(|(key, _)| {
-            let expected = "what the gateway was started with; to change it, restart";
-            loaded.source.fault(key, format!("`{key}` is not what it was"), expected)
+            let expected = "the value that the gateway was started with; restart it to change this";
+            loaded.source.fault(key, format!("`{key}` cannot change on reload"), expected)
         });
         Faults::new(faults.collect())
     }
 
-    /// Reloads whenever the file's content changes. Its folder is watched, not the file: editors and
-    /// mounted configuration volumes put a new file in the old one's place.
+    /// Reloads whenever the file's content changes, until `stop` is cancelled. Watches the folder,
+    /// not the file: editors and mounted configuration volumes replace the file.
     pub async fn watch(self: Arc<Self>, stop: CancellationToken) {
         let path = self.path.display().to_string();
         let (changed, mut pending) = mpsc::channel::<()>(1);
         let _watcher = match self.watcher(changed) {
             Ok(watcher) => watcher,
             Err(error) => {
-                tracing::warn!(%path, %error, "the configuration's folder cannot be watched");
+                tracing::warn!(
+                    %path, %error, "cannot watch the configuration's folder; its changes are not reloaded"
+                );
                 return;
             }
         };
         loop {
-            // The first look is for what changed before the watcher was there. A large file takes
-            // seconds: the thread that watches has other tasks.
+            // The first check finds changes from before the watcher existed. Blocking: a large file
+            // takes seconds, and the control thread has other tasks.
             let reloader = Arc::clone(&self);
-            let look = tokio::task::spawn_blocking(move || reloader.reload_if_changed());
-            if let Err(error) = look.await {
-                tracing::error!(%path, %error, "a reload broke off; the file is watched further");
+            let check = tokio::task::spawn_blocking(move || reloader.reload_if_changed());
+            if let Err(error) = check.await {
+                tracing::error!(%path, %error, "a reload panicked; the file is still watched");
             }
             match stop.run_until_cancelled(pending.recv()).await {
                 Some(Some(())) => {}
                 Some(None) => {
-                    tracing::error!(%path, "the configuration is not watched any more");
+                    tracing::error!(%path, "the configuration is no longer watched: the watcher ended");
                     return;
                 }
                 None => return,
             }
-            tokio::time::sleep(SETTLE).await;
+            tokio::time::sleep(DEBOUNCE).await;
             let _ = pending.try_recv();
         }
     }
 
     fn reload_if_changed(&self) {
         let content = std::fs::read(&self.path).ok();
-        if content.is_some() && content != *self.seen.lock() {
-            // Its outcome is logged where it is known.
+        if content.is_some() && content != *self.last_content.lock() {
+            // `reload` logs its result.
             let _ = self.reload();
         }
     }
 
-    /// Watches the file's folder, and where the file is a symbolic link, the folder that it leads to.
+    /// Watches the file's folder and, if the file is a symbolic link, the folder of its target.
     fn watcher(&self, changed: mpsc::Sender<()>) -> notify::Result<RecommendedWatcher> {
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
             if let Err(error) = &event {
-                tracing::warn!(%error, "a change of the configuration's folder may be missed");
+                tracing::warn!(%error, "the file watcher failed; a configuration change may be missed");
             }
-            // After an error something may have changed, too.
+            // An error counts as a change: events may have been lost.
             if event.is_ok_and(|event| event.kind.is_access()) {
                 return;
             }
-            // One that waits already stands for this one too.
+            // Full: a pending notification covers this change too.
             let _ = changed.try_send(());
         })?;
         let folder = folder(&self.path);

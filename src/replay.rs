@@ -1,18 +1,40 @@
-//! Runs a recorded access log through the same decisions as live requests, on a virtual clock.
+//! Replays a recorded access log through the limits of one or two configurations.
 //!
-//! Each line is planned as a request is (`plan`), put into the order of the lines' times, and charged
-//! in a memory store of its own at the time that it tells. Nothing is read from a clock, and nothing is
-//! kept but counters, so that a log may be longer than memory.
+//! The decisions are those of live requests: each line is planned like a request ([`plan`](crate::plan))
+//! and charged in a memory store, on a virtual clock that follows the times of the lines. The result does
+//! not depend on the machine's clock, and only counters are kept, so a log may be larger than memory.
+//!
+//! `reader` splits a log into lines; `line`, `json` and `combined` parse them; `reorder` sorts them by
+//! time; `config_replay` decides them under one configuration; `counts` and `report` summarize, and `notes`
+//! lists what a log cannot show.
+//!
+//! ```
+//! use tidegate::{config, identity::Secret, replay::{ConfigReplay, Replay}, snapshot::Snapshot};
+//!
+//! let rules = "
+//! upstreams: {app: {targets: [http://127.0.0.1:9000]}}
+//! limits: {per-caller: {quota: 1, window: 1m}}
+//! routes: [{name: all, match: {path: '/{*rest}'}, upstream: app, limits: [per-caller]}]
+//! ";
+//! let snapshot = Snapshot::compile(&config::parse("api.yaml", rules).unwrap()).unwrap();
+//! let configs = [ConfigReplay::new("api.yaml", snapshot, 1_000, Secret(1, 2))];
+//! let mut replay = Replay::new(configs.into_iter().collect(), "");
+//!
+//! let line = "192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" 200 5\n";
+//! replay.read("access.log", line.repeat(2).as_bytes(), None, None);
+//! replay.finish(None);
+//! assert_eq!((replay.configs[0].admitted, replay.configs[0].refused), (1, 1));
+//! ```
 
-mod candidate;
 mod combined;
-mod input;
+mod config_replay;
+mod counts;
 mod json;
 mod line;
 mod notes;
+mod reader;
+mod reorder;
 pub mod report;
-mod tally;
-mod window;
 
 use std::io::{self, Read};
 
@@ -20,109 +42,111 @@ use http::{HeaderName, Method};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use smallvec::SmallVec;
 
-use self::{
-    candidate::{Asks, Outcome, Request},
-    tally::Callers,
-    window::Window,
-};
 pub use self::{
-    candidate::{Candidate, Fate},
-    input::{Lines, Piece, open},
-    line::{Format, Line, LineFault, MAX_LINE},
-    tally::{Caller, CallerCounts, Counts, Moment, Place},
+    config_replay::{ConfigReplay, RequestOutcome},
+    counts::{Caller, CallerCounts, DecisionCounts, LogEvent, LogPosition},
+    line::{Format, LineError, LogLine, MAX_LINE},
+    reader::{LineReader, RawLine, open},
+};
+use self::{
+    config_replay::{LoggedRequest, PlannedRequest},
+    counts::CallerTable,
+    reorder::ReorderBuffer,
 };
 use crate::{
     framing::Fields,
-    identity::{TokenSource, client::counted},
+    identity::{TokenSource, client::mask_address},
     limit::Millis,
+    plan::LimitRequests,
 };
 
-/// How many lines the order of times reaches over. What is later than that is replayed at the time of
-/// the line before it.
-pub const WINDOW: u32 = 1 << 16;
+/// Number of lines within which lines are sorted by time. A line that is later still is replayed at the
+/// time of the line before it.
+pub const REORDER_LINES: u32 = 1 << 16;
 
-/// How many malformed lines are kept to be shown.
-const SHOWN_FAULTS: usize = 5;
+/// Number of malformed lines that are kept for the report.
+const MAX_REPORTED_FAULTS: usize = 5;
 
-/// Where the log's token is put for the keys to find it: no configuration can name this header.
-const TOKEN: HeaderName = HeaderName::from_static("tidegate-logged-token");
+/// The header that carries the logged token to the key; no configuration can name it.
+const TOKEN_HEADER: HeaderName = HeaderName::from_static("tidegate-logged-token");
 
-/// What one log, or one file of it, consisted of.
+/// One file of the log.
 #[derive(Clone, Debug, Default)]
 pub struct FileReport {
     /// Its name.
     pub name: String,
-    /// Its format; none where no line could be read.
+    /// Its format; `None` if no line could be read.
     pub format: Option<Format>,
-    /// Its lines, those that are empty included.
+    /// Number of lines, including empty ones.
     pub lines: u64,
-    /// Why it could not be read to its end, if so.
+    /// The error that ended the reading before the end of the file, if any.
     pub broken: Option<String>,
 }
 
-/// One line's decision, as it is made.
-pub struct Decided<'d> {
-    /// The virtual time and the line.
-    pub at: Moment,
-    /// One a configuration.
-    pub fates: &'d [Fate],
-    /// The configurations, for the names of what the fates tell.
-    pub candidates: &'d [Candidate],
+/// The decision on one line.
+pub struct DecisionEvent<'d> {
+    /// The virtual time and the position of the line.
+    pub at: LogEvent,
+    /// One outcome per configuration.
+    pub outcomes: &'d [RequestOutcome],
+    /// The configurations, in the same order, to resolve the indices in the outcomes.
+    pub configs: &'d [ConfigReplay],
 }
 
-/// Told of each decision, in the order in which they are made.
-pub type Observer<'o> = &'o mut dyn FnMut(&Decided<'_>);
+/// Called with each decision, in the order of decisions.
+pub type Observer<'o> = &'o mut dyn FnMut(&DecisionEvent<'_>);
 
-/// A replay under way.
+/// A replay in progress.
 pub struct Replay {
-    /// One configuration, or two that are compared.
-    pub candidates: SmallVec<[Candidate; 2]>,
-    /// The files, as far as they were read.
+    /// One configuration, or two to compare.
+    pub configs: SmallVec<[ConfigReplay; 2]>,
+    /// The files that were read.
     pub files: Vec<FileReport>,
-    /// Lines that no request could be read from.
+    /// Number of malformed lines.
     pub malformed: u64,
-    /// The first of them.
-    pub faults: Vec<(Place, LineFault)>,
-    /// Lines with nothing in them.
+    /// The first malformed lines.
+    pub faults: Vec<(LogPosition, LineError)>,
+    /// Number of empty lines.
     pub empty: u64,
-    /// Lines that came too late to be put into their order.
+    /// Number of lines that were too late to be sorted.
     pub late: u64,
-    /// Requests that ended before any limit was asked, in the gateway that wrote the log.
+    /// Number of requests that the logging gateway had ended before any limit was charged.
     pub unasked: u64,
-    /// Requests from addresses that may say who the client is, in a log that does not tell what they
-    /// said.
+    /// Number of requests from trusted proxies in logs without `X-Forwarded-For`.
     pub from_proxies: u64,
-    /// Requests that only the second configuration refuses.
+    /// Number of requests that only the second configuration refuses.
     pub newly_refused: u64,
-    /// Requests that only the first configuration refuses.
+    /// Number of requests that only the first configuration refuses.
     pub newly_admitted: u64,
-    /// The virtual time of the first request and of the last, in ms since the epoch.
+    /// Virtual times of the first and the last request, in ms since the epoch.
     pub span: Option<(Millis, Millis)>,
-    /// The host of logs that have none.
+    /// The host for logs without hosts.
     host: String,
-    callers: Callers,
-    waiting: Window<Waiting>,
-    /// Holds the line's token.
+    callers: CallerTable,
+    pending: ReorderBuffer<PendingRequest>,
+    /// The current line's token in [`TOKEN_HEADER`], and nothing else.
     headers: Fields,
     sources: [TokenSource; 1],
-    /// The virtual clock.
+    /// The virtual clock, in ms since the epoch.
     now: Millis,
 }
 
-/// A request that waits for its turn.
-struct Waiting {
-    place: Place,
+/// A planned request that is waiting to be decided in order.
+struct PendingRequest {
+    position: LogPosition,
     caller: Caller,
-    outcomes: SmallVec<[Outcome; 2]>,
-    asks: Asks,
+    /// One per configuration.
+    plans: SmallVec<[PlannedRequest; 2]>,
+    /// The limit requests of all plans, in their order.
+    limit_requests: LimitRequests,
 }
 
 impl Replay {
-    /// Replays under these configurations: the first, and the second if it is compared. `host` is what
-    /// requests of a log without hosts ask for.
-    pub fn new(candidates: SmallVec<[Candidate; 2]>, host: &str) -> Self {
+    /// A replay under one configuration, or two to compare. `host` is the host of requests in logs
+    /// without hosts.
+    pub fn new(configs: SmallVec<[ConfigReplay; 2]>, host: &str) -> Self {
         Self {
-            candidates,
+            configs,
             files: Vec::new(),
             malformed: 0,
             faults: Vec::new(),
@@ -134,15 +158,16 @@ impl Replay {
             newly_admitted: 0,
             span: None,
             host: host.to_ascii_lowercase(),
-            callers: Callers::default(),
-            waiting: Window::new(WINDOW),
+            callers: CallerTable::default(),
+            pending: ReorderBuffer::new(REORDER_LINES),
             headers: Fields::default(),
-            sources: [TokenSource::Header(TOKEN)],
+            sources: [TokenSource::Header(TOKEN_HEADER)],
             now: 0,
         }
     }
 
-    /// Takes all lines of a log in. What breaks off is told in the file's report.
+    /// Reads a log. `format` is detected if it is `None`. A read error ends the file and is recorded in its
+    /// [`FileReport`].
     pub fn read(
         &mut self,
         name: &str,
@@ -151,41 +176,41 @@ impl Replay {
         mut observer: Option<Observer<'_>>,
     ) {
         let mut report = FileReport { name: name.to_owned(), format, ..FileReport::default() };
-        let ended = self.lines(reader, &mut report, &mut observer);
-        report.broken = ended.err().map(|error| error.to_string());
+        let result = self.read_lines(reader, &mut report, &mut observer);
+        report.broken = result.err().map(|error| error.to_string());
         self.files.push(report);
     }
 
-    fn lines(
+    fn read_lines(
         &mut self,
         reader: impl Read,
         report: &mut FileReport,
         observer: &mut Option<Observer<'_>>,
     ) -> io::Result<()> {
         let mut lines = open(reader)?;
-        while let Some(piece) = lines.next_line()? {
+        while let Some(raw) = lines.next_line()? {
             report.lines += 1;
-            let place = Place { file: self.files.len() as u32, line: report.lines };
-            let parsed = match piece {
-                Piece::TooLong => Err(LineFault::TooLong),
-                Piece::Line(line) if line.trim_ascii().is_empty() => {
+            let position = LogPosition { file: self.files.len() as u32, line: report.lines };
+            let parsed = match raw {
+                RawLine::TooLong => Err(LineError::TooLong),
+                RawLine::Line(line) if line.trim_ascii().is_empty() => {
                     self.empty += 1;
                     continue;
                 }
-                Piece::Line(line) => {
-                    report.format = report.format.or_else(|| Format::of(line));
+                RawLine::Line(line) => {
+                    report.format = report.format.or_else(|| Format::detect(line));
                     match report.format {
                         Some(format) => format.parse(line).map(|line| (line, format)),
-                        None => Err(LineFault::Unknown(line::shown(line))),
+                        None => Err(LineError::Unknown(line::excerpt(line))),
                     }
                 }
             };
             match parsed {
-                Ok((line, format)) => self.request(&line, format, place, observer),
+                Ok((line, format)) => self.add(&line, format, position, observer),
                 Err(fault) => {
                     self.malformed += 1;
-                    if self.faults.len() < SHOWN_FAULTS {
-                        self.faults.push((place, fault));
+                    if self.faults.len() < MAX_REPORTED_FAULTS {
+                        self.faults.push((position, fault));
                     }
                 }
             }
@@ -193,85 +218,93 @@ impl Replay {
         Ok(())
     }
 
-    /// Plans one request, and decides the one whose turn it is.
-    fn request(
+    /// Plans a request, and decides the earliest pending one if the buffer is full.
+    fn add(
         &mut self,
-        line: &Line<'_>,
+        line: &LogLine<'_>,
         format: Format,
-        place: Place,
+        position: LogPosition,
         observer: &mut Option<Observer<'_>>,
     ) {
         self.set_token(&line.token);
         let foreign = format == Format::Combined;
-        let first = &self.candidates[0].snapshot.identity;
+        let first = &self.configs[0].snapshot.identity;
         if foreign && first.trusted_proxies.contains(line.client) {
             self.from_proxies += 1;
         }
         let token = || SmallVec::from_slice(line.token.as_bytes());
         let caller = match format {
-            _ if line.token.is_empty() => Caller::Address(counted(line.client, first.ipv6_prefix)),
+            _ if line.token.is_empty() => {
+                Caller::Address(mask_address(line.client, first.ipv6_prefix))
+            }
             Format::Json => Caller::Token(token()),
             Format::Combined => Caller::User(token()),
         };
         let method = Method::from_bytes(line.method.as_bytes()).ok();
-        let request = Request {
+        let request = LoggedRequest {
             line,
             method: method.as_ref(),
             host: if foreign { &self.host } else { &line.host },
             headers: &self.headers,
             sources: &self.sources,
         };
-        let mut asks = Asks::new();
-        let plans = self.candidates.iter().map(|candidate| candidate.plan(&request, &mut asks));
-        let waiting = Waiting { place, caller, outcomes: plans.collect(), asks };
+        let mut limit_requests = LimitRequests::new();
+        let plans =
+            self.configs.iter().map(|config| config.plan(&request, &mut limit_requests)).collect();
+        let pending = PendingRequest { position, caller, plans, limit_requests };
         self.unasked += u64::from(line.unasked);
-        if let Some((time, waiting)) = self.waiting.push(line.time, waiting) {
-            self.decide(time, waiting, observer);
+        if let Some((time, pending)) = self.pending.push(line.time, pending) {
+            self.decide(time, pending, observer);
         }
     }
 
-    /// Puts the line's token where keys look for it.
+    /// Puts the line's token into [`TOKEN_HEADER`].
     fn set_token(&mut self, token: &str) {
         self.headers.clear();
         if token.is_empty() {
             return;
         }
-        // A user's name may hold what no header does; the name with its bytes spelled out is a name too.
-        let plain = token.bytes().all(|byte| matches!(byte, 0x20..=0x7e));
-        if plain {
-            self.headers.push(TOKEN.as_str(), token);
+        // A user name may contain bytes that are not valid in a header; those names are percent-encoded.
+        let is_valid = token.bytes().all(|byte| matches!(byte, 0x20..=0x7e));
+        if is_valid {
+            self.headers.push(TOKEN_HEADER.as_str(), token);
         } else {
-            let spelled = utf8_percent_encode(token, NON_ALPHANUMERIC).to_string();
-            self.headers.push(TOKEN.as_str(), spelled);
+            let encoded = utf8_percent_encode(token, NON_ALPHANUMERIC).to_string();
+            self.headers.push(TOKEN_HEADER.as_str(), encoded);
         }
     }
 
-    /// Decides what still waits. To be called once, after the last file.
+    /// Decides the pending requests. Call it once, after the last file.
     pub fn finish(&mut self, mut observer: Option<Observer<'_>>) {
-        while let Some((time, waiting)) = self.waiting.pop() {
-            self.decide(time, waiting, &mut observer);
+        while let Some((time, pending)) = self.pending.pop() {
+            self.decide(time, pending, &mut observer);
         }
     }
 
-    fn decide(&mut self, time: Millis, waiting: Waiting, observer: &mut Option<Observer<'_>>) {
-        let Waiting { place, caller, outcomes, asks } = waiting;
-        let mut asks = &asks[..];
+    fn decide(
+        &mut self,
+        time: Millis,
+        pending: PendingRequest,
+        observer: &mut Option<Observer<'_>>,
+    ) {
+        let PendingRequest { position, caller, plans, limit_requests } = pending;
+        let mut limit_requests = &limit_requests[..];
         self.late += u64::from(time < self.now);
         self.now = self.now.max(time);
-        let at = Moment { time: self.now, place };
+        let at = LogEvent { time: self.now, position };
         self.span = Some((self.span.map_or(self.now, |(first, _)| first), self.now));
-        let counts = self.callers.of(caller);
+        let counts = self.callers.entry(caller);
         counts.requests += 1;
-        let mut fates: SmallVec<[Fate; 2]> = SmallVec::new();
-        for (which, (candidate, outcome)) in self.candidates.iter_mut().zip(outcomes).enumerate() {
-            let fate = candidate.decide(outcome, &mut asks, at);
-            counts.refused[which] += u64::from(fate.is_refused());
-            for limit in fate.refusing() {
-                counts.refused_by(which, *limit);
+        let mut outcomes: SmallVec<[RequestOutcome; 2]> = SmallVec::new();
+        for (which, (config, plan)) in self.configs.iter_mut().zip(plans).enumerate() {
+            let outcome = config.decide(plan, &mut limit_requests, at);
+            counts.refused[which] += u64::from(outcome.is_refused());
+            for limit in outcome.refusing() {
+                counts.add_refusal(which, *limit);
             }
-            fates.push(fate);
+            outcomes.push(outcome);
         }
-        if let [old, new] = &fates[..] {
+        if let [old, new] = &outcomes[..] {
             let (refused, admitted) = match (old.is_refused(), new.is_refused()) {
                 (false, true) => (1, 0),
                 (true, false) => (0, 1),
@@ -282,19 +315,19 @@ impl Replay {
             self.newly_refused += refused;
             self.newly_admitted += admitted;
             if refused + admitted > 0 {
-                for (candidate, fate) in self.candidates.iter_mut().zip(&fates) {
-                    fate.refusing()
-                        .iter()
-                        .for_each(|limit| candidate.changed[*limit as usize] += 1);
+                for (config, outcome) in self.configs.iter_mut().zip(&outcomes) {
+                    for limit in outcome.refusing() {
+                        config.unshared_refusals[*limit as usize] += 1;
+                    }
                 }
             }
         }
         if let Some(observer) = observer {
-            observer(&Decided { at, fates: &fates, candidates: &self.candidates });
+            observer(&DecisionEvent { at, outcomes: &outcomes, configs: &self.configs });
         }
     }
 
-    /// The callers with the most of `weight`, at most `count` of them.
+    /// The callers with the highest `weight`, at most `count`; callers of weight zero are left out.
     pub fn top_callers(
         &self,
         count: usize,
@@ -303,13 +336,13 @@ impl Replay {
         self.callers.top(count, weight)
     }
 
-    /// How often a caller was forgotten because there were too many: what is told of others may be too
-    /// little.
-    pub fn forgotten_callers(&self) -> u64 {
-        self.callers.forgotten()
+    /// Number of evictions from the full table of callers. If it is not zero, counts of callers may be too
+    /// low.
+    pub fn evicted_callers(&self) -> u64 {
+        self.callers.evicted()
     }
 
-    /// Requests that were read.
+    /// Number of requests that were read.
     pub fn requests(&self) -> u64 {
         self.files.iter().map(|file| file.lines).sum::<u64>() - self.malformed - self.empty
     }

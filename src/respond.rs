@@ -1,22 +1,38 @@
-//! From outcomes to responses: rate-limit headers and problem documents, all from the one decision.
+//! Builds responses and header fields from decisions. Pure: no clock, no I/O.
+//!
+//! Headers, problem document and `Retry-After` of a response come from the same decision, so they
+//! agree.
+//!
+//! - `respond.rs`: the `X-RateLimit-*` and `RateLimit*` headers, `Retry-After`, fixed responses.
+//! - `problem.rs`: the problem document (RFC 9457) of a request that was refused or failed.
+//! - `quota_status.rs`: the JSON of a route that reports quotas.
+//! - `limit_report.rs`: one limit and its outcome, and whether clients may see it.
+//!
+//! ```
+//! use tidegate::{error::GatewayError, respond};
+//!
+//! let reply = respond::problem(&GatewayError::NoRoute, std::iter::empty(), "request-1");
+//! assert_eq!(reply.status, 404);
+//! assert_eq!(reply.fields.get("content-type"), Some(&b"application/problem+json"[..]));
+//! ```
 
 mod limit_report;
 mod problem;
-mod status;
+mod quota_status;
 
 use std::fmt::Write;
 
 use bytes::Bytes;
 use http::StatusCode;
 
-use self::limit_report::Reported;
-pub use self::{limit_report::LimitReport, problem::error, status::status};
+use self::limit_report::AdvertisedLimit;
+pub use self::{limit_report::LimitReport, problem::problem, quota_status::quota_status};
 use crate::{
     framing::Fields,
     limit::{Algorithm, Decision, Millis},
     snapshot::RateHeaders,
     throttle::{POLICY, Turned},
-    upstream::Respond,
+    upstream::FixedResponse,
 };
 
 const LIMIT: &str = "x-ratelimit-limit";
@@ -29,29 +45,29 @@ const DRAFT_POLICY: &str = "ratelimit-policy";
 const EXPOSED: &str = "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Used, \
     X-RateLimit-Reset, X-RateLimit-Resource, RateLimit, RateLimit-Policy, Retry-After, X-Request-Id";
 
-/// An answer that is made here, but for the fields that every answer has.
+/// A response that the gateway makes itself, without the fields that every response has.
 #[derive(Clone, Debug)]
-pub struct Reply {
+pub struct LocalReply {
     /// The status.
     pub status: StatusCode,
     /// The header fields.
     pub fields: Fields,
-    /// The whole body.
+    /// The complete body.
     pub body: Bytes,
 }
 
-/// Families of fields that an upstream's answer must not have: the gateway says them itself.
+/// The header families to remove from an upstream's response: the gateway writes its own.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Replaced {
+pub struct SuppressedHeaders {
     x_ratelimit: bool,
     draft_11: bool,
 }
 
-impl Replaced {
-    /// Whether an upstream's field of this name is left out.
+impl SuppressedHeaders {
+    /// Whether the upstream's field of this name is removed. Ignores case.
     pub fn contains(self, name: &[u8]) -> bool {
         let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
-        // By length first: most names are told apart without a comparison.
+        // By length first: most names then need no comparison.
         match name.len() {
             16 => (self.x_ratelimit && is(USED)) || (self.draft_11 && is(DRAFT_POLICY)),
             17 => self.x_ratelimit && (is(LIMIT) || is(RESET)),
@@ -63,80 +79,86 @@ impl Replaced {
     }
 }
 
-/// Writes what the limits of a request say into an answer's `fields`; says what it stands in place of.
-/// `cross_origin`: a browser asks for another site, and may read only what it is told it may.
-pub fn rate_headers<'a>(
+/// Writes the rate-limit headers of a request's limits to `fields`; returns the upstream's headers
+/// that they override.
+///
+/// `X-RateLimit-*` describe the tightest limit; `RateLimit` and `RateLimit-Policy` list all limits.
+/// `cross_origin`: the request has an `Origin`, so a browser shows the page only the exposed
+/// headers.
+pub fn write_rate_headers<'a>(
     fields: &mut Fields,
     limits: impl Iterator<Item = LimitReport<'a>> + Clone,
-    which: RateHeaders,
+    families: RateHeaders,
     cross_origin: bool,
-) -> Replaced {
-    let replaced = Replaced { x_ratelimit: which.x_ratelimit, draft_11: which.draft_11 };
-    let told = limits.clone().filter_map(LimitReport::told);
-    let Some(tightest) = tightest(told.clone()) else {
-        // A limit that only watches says nothing. Where nothing is known, an upstream's numbers are no
-        // substitute.
+) -> SuppressedHeaders {
+    let RateHeaders { x_ratelimit, draft_11, .. } = families;
+    let suppressed = SuppressedHeaders { x_ratelimit, draft_11 };
+    let advertised = limits.clone().filter_map(LimitReport::advertised);
+    let Some(tightest) = tightest(advertised.clone()) else {
+        // An enforced limit without a decision still suppresses the upstream's headers: they do not
+        // describe it. A limit that is not enforced does not.
         let mut limits = limits;
         let enforced = limits.any(|report| report.limit.enforce);
-        return if enforced { replaced } else { Replaced::default() };
+        return if enforced { suppressed } else { SuppressedHeaders::default() };
     };
-    if which.x_ratelimit {
+    if x_ratelimit {
         let decision = &tightest.decided.decision;
         fields.push_number(LIMIT, decision.limit);
         fields.push_number(REMAINING, decision.remaining);
         fields.push_number(USED, decision.used);
-        fields.push_number(RESET, reset(decision));
+        fields.push_number(RESET, reset_seconds(decision));
         fields.push(RESOURCE, &*tightest.limit.name);
     }
-    if which.draft_11 {
-        draft_headers(fields, told);
+    if draft_11 {
+        write_draft_headers(fields, advertised);
     }
-    expose(fields, which, cross_origin);
-    replaced
+    write_expose_headers(fields, families, cross_origin);
+    suppressed
 }
 
-/// The reset that a client is told, in seconds since the epoch.
-fn reset(decision: &Decision) -> u64 {
-    // Beyond the stored reset-at only where the quota or the cost has changed since.
+/// The reset in the headers, in seconds since the epoch, rounded up.
+fn reset_seconds(decision: &Decision) -> u64 {
+    // `retry_at` is later than `reset_at` only if the quota or the cost has changed since the
+    // charge.
     decision.reset_at.max(decision.retry_at.unwrap_or(0)).div_ceil(1000)
 }
 
-/// Writes what the throttle says to a caller whom it turned away.
-pub fn throttle_headers(
+/// Writes the rate-limit headers of a request that the throttle refused.
+pub fn write_throttle_headers(
     fields: &mut Fields,
-    turned: &Turned,
-    which: RateHeaders,
+    denied: &Turned,
+    families: RateHeaders,
     cross_origin: bool,
 ) {
-    if which.x_ratelimit {
-        fields.push_number(LIMIT, turned.max_active);
+    if families.x_ratelimit {
+        fields.push_number(LIMIT, denied.max_active);
         fields.push_number(REMAINING, 0);
-        fields.push_number(USED, turned.active);
-        fields.push_number(RESET, turned.reset_at.div_ceil(1000));
+        fields.push_number(USED, denied.active);
+        fields.push_number(RESET, denied.reset_at.div_ceil(1000));
         fields.push(RESOURCE, POLICY);
     }
-    if which.draft_11 {
-        let (limit, window) = (turned.max_active, turned.memory.div_ceil(1000));
-        let until = throttle_retry_after(turned);
+    if families.draft_11 {
+        let (limit, window) = (denied.max_active, denied.memory.div_ceil(1000));
+        let until = throttle_retry_after(denied);
         let policy = format!("\"{POLICY}\";q={limit};w={window}");
         fields.push(DRAFT_POLICY, policy);
         fields.push(DRAFT_LIMIT, format!("\"{POLICY}\";r=0;t={until}"));
     }
-    expose(fields, which, cross_origin);
+    write_expose_headers(fields, families, cross_origin);
 }
 
-/// Lets a web page of another site read the headers.
-fn expose(fields: &mut Fields, which: RateHeaders, cross_origin: bool) {
-    if cross_origin && (which.x_ratelimit || which.draft_11) {
+/// Lets scripts of another origin read the rate-limit headers (Fetch standard, CORS protocol).
+fn write_expose_headers(fields: &mut Fields, families: RateHeaders, cross_origin: bool) {
+    if cross_origin && (families.x_ratelimit || families.draft_11) {
         fields.push("access-control-expose-headers", EXPOSED);
     }
 }
 
-/// The limit with the least left, counted in requests of this cost: of those that refuse, the one that
-/// does so longest; of those that leave as many, the one that is reset last.
-fn tightest<'a>(limits: impl Iterator<Item = Reported<'a>>) -> Option<Reported<'a>> {
+/// The limit that restricts the client most. A refusal comes before an admission, and a later retry
+/// before an earlier one; then the fewest requests of this cost left, then the latest reset.
+fn tightest<'a>(limits: impl Iterator<Item = AdvertisedLimit<'a>>) -> Option<AdvertisedLimit<'a>> {
     let never = Millis::MAX;
-    limits.min_by_key(|Reported { decided, cost, .. }| {
+    limits.min_by_key(|AdvertisedLimit { decided, cost, .. }| {
         let decision = &decided.decision;
         let retry_at = match decision {
             Decision { admitted: true, .. } => 0,
@@ -147,23 +169,24 @@ fn tightest<'a>(limits: impl Iterator<Item = Reported<'a>>) -> Option<Reported<'
     })
 }
 
-/// One item a limit, as the IETF's draft 11 has them: of several tokens counted by one limit, the one
-/// with the least left.
-fn draft_headers<'a>(fields: &mut Fields, limits: impl Iterator<Item = Reported<'a>>) {
-    let mut items: Vec<Reported<'a>> = Vec::new();
-    for told in limits {
-        match items.iter_mut().find(|item| item.limit.name == told.limit.name) {
-            Some(item) => *item = tightest([*item, told].into_iter()).unwrap_or(told),
-            None => items.push(told),
+/// Writes `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11): one item
+/// for each limit. If one limit counts the request under several keys, its item is the tightest of
+/// them.
+fn write_draft_headers<'a>(fields: &mut Fields, limits: impl Iterator<Item = AdvertisedLimit<'a>>) {
+    let mut items: Vec<AdvertisedLimit<'a>> = Vec::new();
+    for limit in limits {
+        match items.iter_mut().find(|item| item.limit.name == limit.limit.name) {
+            Some(item) => *item = tightest([*item, limit].into_iter()).unwrap_or(limit),
+            None => items.push(limit),
         }
     }
     let (mut policy, mut state) = (String::new(), String::new());
-    for Reported { limit, decided, .. } in items {
+    for AdvertisedLimit { limit, decided, .. } in items {
         let decision = &decided.decision;
         let (name, window) = (&limit.name, limit.quota.window.div_ceil(1000));
         let until = decision.reset_at.saturating_sub(decided.at).div_ceil(1000);
         let comma = if policy.is_empty() { "" } else { ", " };
-        // Writing to a string does not fail.
+        // Writing to a `String` cannot fail.
         let _ = write!(policy, "{comma}\"{name}\";q={};w={window}", limit.quota.limit);
         let _ = write!(state, "{comma}\"{name}\";r={};t={until}", decision.remaining);
     }
@@ -171,12 +194,13 @@ fn draft_headers<'a>(fields: &mut Fields, limits: impl Iterator<Item = Reported<
     fields.push(DRAFT_LIMIT, state);
 }
 
-/// The whole seconds that a refused client is asked to wait; `None` where no wait would help.
+/// `Retry-After` of a refusal, in seconds, at least 1; `None` if the request costs more than a
+/// quota, so that no wait would help.
 pub fn retry_after<'a>(limits: impl Iterator<Item = LimitReport<'a>>) -> Option<u64> {
     limits
-        .filter_map(LimitReport::refusing)
-        .map(|Reported { limit, decided, .. }| match limit.algorithm {
-            // A guess, the shortest: when a request ends is not known, and its lease tells nothing of it.
+        .filter_map(LimitReport::refusal)
+        .map(|AdvertisedLimit { limit, decided, .. }| match limit.algorithm {
+            // The shortest wait, 1 s: it is unknown when a request in flight will end.
             Algorithm::Concurrency => decided.decision.retry_at.map(|_| 0),
             _ => decided.decision.retry_at.map(|retry_at| retry_at.saturating_sub(decided.at)),
         })
@@ -184,23 +208,23 @@ pub fn retry_after<'a>(limits: impl Iterator<Item = LimitReport<'a>>) -> Option<
         .map(|wait| wait.div_ceil(1000).max(1))
 }
 
-/// The whole seconds that a caller whom the throttle turned away is asked to wait.
-pub fn throttle_retry_after(turned: &Turned) -> u64 {
-    turned.reset_at.saturating_sub(turned.now).div_ceil(1000).max(1)
+/// `Retry-After` of a request that the throttle refused, in seconds, at least 1.
+pub fn throttle_retry_after(denied: &Turned) -> u64 {
+    denied.reset_at.saturating_sub(denied.now).div_ceil(1000).max(1)
 }
 
-/// The answer of an upstream that is the gateway itself.
-pub fn fixed(answer: &Respond) -> Reply {
+/// The response of an upstream with a fixed response.
+pub fn fixed_reply(fixed: &FixedResponse) -> LocalReply {
     let mut fields = Fields::new();
-    if !(answer.body.is_empty() || answer.status == StatusCode::NO_CONTENT) {
-        fields.push("content-type", &answer.content_type);
+    if !(fixed.body.is_empty() || fixed.status == StatusCode::NO_CONTENT) {
+        fields.push("content-type", &fixed.content_type);
     }
-    Reply { status: answer.status, fields, body: answer.body.clone() }
+    LocalReply { status: fixed.status, fields, body: fixed.body.clone() }
 }
 
-/// The answer to `OPTIONS *`: what the gateway serves, whatever the route.
-pub fn server_options() -> Reply {
+/// The response to `OPTIONS *` (RFC 9110, 9.3.7): the methods of the gateway as a whole.
+pub fn server_options() -> LocalReply {
     let mut fields = Fields::new();
     fields.push("allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
-    Reply { status: StatusCode::OK, fields, body: Bytes::new() }
+    LocalReply { status: StatusCode::OK, fields, body: Bytes::new() }
 }

@@ -1,4 +1,33 @@
-//! Which rule a request falls under: host, path and method. Pure.
+//! Routing: finds the route for a host, a path and a method. Pure.
+//!
+//! Each path has one normal form, so no spelling of a path bypasses a route. The most specific route wins,
+//! whatever the order in the configuration. A lookup visits each trie node at most once, so a hostile path
+//! costs no more than the patterns that share its beginning.
+//!
+//! | file | content |
+//! |---|---|
+//! | `normalize` | [`normalize::normalize`]: the normal form of a path |
+//! | `pattern` | [`HostPattern`], [`PathPattern`]: the syntax of patterns |
+//! | `table` | [`RouteTable`]: all routes, by host |
+//! | `tree` | the trie of one host's paths |
+//! | `search` | the search for a path in a trie |
+//!
+//! ```
+//! use http::Method;
+//! use tidegate::route::{HostPattern, Lookup, PathPattern, RouteTable, Rule, normalize::normalize};
+//!
+//! let rule = |path: &str| Rule {
+//!     host: HostPattern::Any,
+//!     path: PathPattern::parse(path).unwrap(),
+//!     methods: vec![],
+//! };
+//! let table = RouteTable::build(&[rule("/{*rest}"), rule("/items/{id}")]).unwrap();
+//! let path = normalize("/items/x/../%37", true).unwrap();
+//! let Lookup::Found(found) = table.find("api.example.com", &path, &Method::GET) else {
+//!     panic!("no route")
+//! };
+//! assert_eq!((found.route, found.params.get("id")), (1, Some("7")));
+//! ```
 
 pub mod normalize;
 pub mod pattern;
@@ -7,4 +36,4 @@ pub mod table;
 mod tree;
 
 pub use pattern::{HostPattern, PathPattern, PatternError};
-pub use table::{Found, Lookup, Params, Rule, Table, TableError};
+pub use table::{Lookup, Params, RouteTable, Rule, TableError, TableMatch};

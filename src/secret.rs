@@ -1,20 +1,20 @@
-//! The secret that the gateways of one store share, and what is derived from it.
+//! The secret that the gateways of one store share, and the keys derived from it.
 //!
-//! All keys follow from the configuration alone: gateways need not agree on anything, and no key changes
-//! when Redis was emptied.
+//! All keys are derived from the configuration alone: gateways exchange nothing to agree on them, and they
+//! stay the same after Redis was emptied.
 
 use std::fmt;
 
 use ring::hmac::{self, HMAC_SHA256};
 
-/// What is derived under another version is another secret. It is a part of the format in Redis.
+/// A part of every derived key, and so of the format in Redis: another version derives other keys.
 const VERSION: &str = "tidegate 1";
 
-/// The fewest bytes that a configured secret has.
+/// The minimum length of a configured secret, in bytes.
 pub const MIN_LEN: usize = 16;
 
-/// What the gateways of one store hash under. Each use has a key of its own, by HMAC-SHA-256, so that none
-/// tells of another: the one for filters stands in Redis.
+/// The secret of the gateways of one store. Each use has its own key, derived by HMAC-SHA-256, so that one
+/// key reveals no other: the key for filters can be read in Redis.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub struct SharedSecret([u8; 32]);
 
@@ -25,41 +25,46 @@ impl fmt::Debug for SharedSecret {
 }
 
 impl SharedSecret {
-    /// The one of gateways that are configured with the same text and namespace.
+    /// The secret of gateways that are configured with the same text and namespace.
     pub fn configured(text: &str, namespace: &str) -> Self {
-        // No namespace has a 0 in it.
+        // A namespace contains no NUL, so the separator is unambiguous.
         let message = format!("{namespace}\0{text}");
         Self(mac(format!("{VERSION}: configured").as_bytes(), &message))
     }
 
-    /// The one of gateways that share a namespace alone: no secret to anybody who can guess that.
+    /// The secret of gateways that share only a namespace. It is not secret from a client that can guess
+    /// the namespace.
     pub fn of_namespace(namespace: &str) -> Self {
         Self(mac(format!("{VERSION}: namespace").as_bytes(), namespace))
     }
 
-    /// A random one.
+    /// A random secret.
+    ///
+    /// # Errors
+    ///
+    /// If the operating system provides no random bytes.
     pub fn random() -> Result<Self, getrandom::Error> {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes)?;
         Ok(Self(bytes))
     }
 
-    /// The keyed hash of limits' keys is under this.
+    /// The key of the keyed hash of limits' key parts.
     pub fn for_keys(&self) -> (u64, u64) {
         halves(&self.derive("keys"))
     }
 
-    /// The keyed hash of the throttle's tokens is under this.
+    /// The key of the keyed hash of the throttle's tokens.
     pub fn for_tokens(&self) -> (u64, u64) {
         halves(&self.derive("tokens"))
     }
 
-    /// Where a token's bits are in the throttle's filters follows from this. It may be read in Redis.
+    /// The key that determines a token's bits in the throttle's filters. It may be read in Redis.
     pub fn for_filters(&self) -> [u8; 32] {
         self.derive("filters")
     }
 
-    /// Tells one secret from another. It may be read in Redis.
+    /// A fingerprint that distinguishes secrets. It may be read in Redis.
     pub fn tag(&self) -> u64 {
         halves(&self.derive("tag")).0
     }
@@ -88,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_secret_and_every_use_has_a_key_of_its_own() {
+    fn derived_keys_are_unique_per_secret_and_use() {
         let text = "a secret of some length";
         let secrets = [
             SharedSecret::configured(text, "one"),
@@ -121,7 +126,7 @@ mod tests {
 
     /// Gateways of different versions share counters.
     #[test]
-    fn what_is_derived_never_changes() {
+    fn derived_keys_never_change() {
         let secret = SharedSecret::configured("0123456789abcdef", "tidegate");
         assert_eq!(secret.for_keys(), (0xc768_4ed0_c262_0c95, 0x6203_d5f4_53b6_7df1));
         let of_namespace = SharedSecret::of_namespace("tidegate");

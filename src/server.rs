@@ -1,5 +1,7 @@
-//! The whole gateway in one process: workers, control thread, admin. The binary starts it and tests do
-//! the same.
+//! [`Server`]: starts and stops a complete gateway, as the binary and the tests do.
+//!
+//! Its threads: one for each worker; one for control, with the admin API, the store's maintenance
+//! and the configuration watch; and one for the throttle, if it is configured.
 
 use std::{
     io,
@@ -15,62 +17,62 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     admin::{self, OwnHosts},
     clock::Clock,
-    config::{self, Config, Fault, Faults, SecretError, Variables},
+    config::{self, Config, EnvLookup, Fault, Faults, SecretError},
     gateway::{DelayQueues, Shared, Via},
-    live::Live,
+    live::LiveSnapshot,
     metrics::Metrics,
     reload::Reloader,
     secret::{self, SharedSecret},
     snapshot::{LoadError, Snapshot},
-    store::{Credentials, RedisOptions, SetupError, Shard, Stores, Topology},
+    store::{CounterStore, Credentials, RedisOptions, SetupError, ShardUrls, Topology},
     telemetry::{AccessLog, AccessLogGuard, Destination},
     throttle::{Throttle, redis::RedisLink},
-    worker::{self, Stop},
+    worker::{self, Shutdown},
 };
 
-/// Why a gateway did not start.
+/// Why a gateway could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The configuration has faults.
     #[error("{0}")]
     Faults(#[from] Faults),
-    /// The configuration brought out a bug.
+    /// Reading or compiling the configuration panicked: a bug.
     #[error("{0}")]
     Panic(Fault),
     /// An address cannot be listened on.
     #[error("cannot listen on {address}: {error}")]
     Listen {
-        /// The address as configured.
+        /// The configured address.
         address: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
     /// The access log cannot be opened.
     #[error("cannot open the access log {path}: {error}")]
     AccessLog {
-        /// The file as configured.
+        /// The configured file; empty for a standard stream.
         path: String,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
-    /// A secret that the configuration names cannot be read.
+    /// A secret in the configuration cannot be read.
     #[error("{0}")]
     Secret(#[from] SecretError),
-    /// The certificates that Redis' are to be checked against cannot be read.
+    /// The CA certificates for Redis (`tls_ca`) cannot be read.
     #[error("cannot read the certificates in {path}: {error}")]
     Certificates {
-        /// The file as configured.
+        /// The configured file.
         path: String,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
-    /// The limits' store cannot be made.
+    /// The counter store cannot be set up.
     #[error("{0}")]
     Store(#[from] SetupError),
-    /// The process's own log cannot be started.
+    /// The process log cannot be started.
     #[error("cannot start the process log: {0}")]
     ProcessLog(io::Error),
-    /// A thread or a runtime cannot be made.
+    /// A thread or a runtime cannot be created.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
 }
@@ -84,99 +86,111 @@ impl From<LoadError> for StartError {
     }
 }
 
-/// A gateway that runs.
+/// A running gateway. Dropping it stops it.
 pub struct Server {
-    /// Where clients connect, in the configuration's order.
+    /// The addresses for clients, in the configuration's order, with the ports that the system
+    /// chose.
     pub addresses: Vec<SocketAddr>,
-    /// Where the operator connects, if anywhere.
+    /// The address of the admin API, if there is one.
     pub admin: Option<SocketAddr>,
-    /// What its parts share.
+    /// The state that all threads share.
     pub shared: Arc<Shared>,
-    /// Replaces its rules.
+    /// Reloads the configuration.
     pub reloader: Arc<Reloader>,
+    /// Cancelled to drain the workers.
     drain: CancellationToken,
+    /// Cancelled to end the control threads, after the workers.
     stop: CancellationToken,
     workers: Mutex<Vec<thread::JoinHandle<()>>>,
-    /// The control thread, and the throttle's.
+    /// The control thread and the throttle's.
     control: Mutex<Vec<thread::JoinHandle<()>>>,
     _access_log: Option<AccessLogGuard>,
 }
 
-/// What is listened on before anything runs.
-struct Listening {
-    /// One list a worker, each in the configuration's order.
+/// The open listeners, before any thread runs.
+struct Listeners {
+    /// The listeners of each worker, in the configuration's order.
     workers: Vec<Vec<std::net::TcpListener>>,
     addresses: Vec<SocketAddr>,
     admin: Option<std::net::TcpListener>,
 }
 
 impl Server {
-    /// Starts the configuration in the file at `path`, which reloads read again. Returns once every
-    /// worker accepts.
+    /// Starts a gateway with the configuration file at `path`, which reloads read again. Returns
+    /// when every worker accepts connections; the failure of one is only logged.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`] says which part cannot start.
     pub fn start(path: &Path, clock: Clock) -> Result<Self, StartError> {
         Self::start_with(path, clock, &|_| None)
     }
 
-    /// The same where secrets may be in `variables` of the environment.
+    /// Like [`Self::start`], with secrets from the environment `variables`.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`] says which part cannot start.
     pub fn start_with(
         path: &Path,
         clock: Clock,
-        variables: Variables<'_>,
+        variables: EnvLookup<'_>,
     ) -> Result<Self, StartError> {
         let (loaded, snapshot) = Snapshot::load(path)?;
         snapshot.log_notes();
         let config = &loaded.config;
-        let listening = listen(config)?;
+        let listeners = open_listeners(config)?;
         let (access_log, access_log_guard) = open_access_log(config)?.unzip();
         let settings = snapshot.throttle.clone();
-        let stores = stores(config, clock.clone(), variables)?;
+        let stores = open_store(config, clock.clone(), variables)?;
         let throttle = settings.map(|settings| {
             let shared = config.store.redis.is_some();
             Throttle::new(settings, stores.shared_secret(), shared, clock.now())
         });
         let shared = Arc::new(Shared {
-            live: Live::new(snapshot),
+            live: LiveSnapshot::new(snapshot),
             stores,
             throttle,
             metrics: Metrics::default(),
             clock,
             access_log,
             delay_queues: DelayQueues::default(),
-            serving: AtomicU64::new(0),
-            places: Arc::default(),
+            accepting_workers: AtomicU64::new(0),
+            connection_limit: Arc::default(),
             via: Via::default(),
         });
         let reloader = Arc::new(Reloader::new(path.to_owned(), &loaded, shared.clone()));
         let (drain, stop) = (CancellationToken::new(), CancellationToken::new());
-        let admin = listening.admin.as_ref().and_then(|admin| admin.local_addr().ok());
-        let operator = listening.admin.zip(config.admin.as_ref().map(own_hosts));
+        let admin = listeners.admin.as_ref().and_then(|admin| admin.local_addr().ok());
+        let admin_api = listeners.admin.zip(config.admin.as_ref().map(own_hosts));
         let mut control =
-            vec![control(&shared, &reloader, operator, &stop).map_err(StartError::Thread)?];
+            vec![spawn_control(&shared, &reloader, admin_api, &stop).map_err(StartError::Thread)?];
         if let Some(throttle) = &shared.throttle {
             let link = shared.stores.connector().map(|connector| {
                 let (clock, stats) = (shared.clock.clone(), throttle.stats.clone());
                 RedisLink::new(connector, "throttle", clock, stats)
             });
-            let ticking = tick(throttle.clone(), link, shared.clock.clone(), stop.clone());
-            control.push(ticking.map_err(StartError::Thread)?);
+            let ticker = spawn_throttle(throttle.clone(), link, shared.clock.clone(), stop.clone());
+            control.push(ticker.map_err(StartError::Thread)?);
         }
-        let within = config.drain_timeout.0;
+        let drain_timeout = config.drain_timeout.0;
         let (starting, started) = std::sync::mpsc::channel();
-        let workers = listening.workers.into_iter().enumerate().map(|(index, listeners)| {
+        let workers = listeners.workers.into_iter().enumerate().map(|(index, listeners)| {
             let starting = starting.clone();
-            let (shared, stop) = (shared.clone(), Stop { drain: drain.clone(), within });
+            let (shared, shutdown) =
+                (shared.clone(), Shutdown { drain: drain.clone(), drain_timeout });
             thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
-                if let Err(error) = worker::run(shared, listeners, stop, starting) {
-                    tracing::error!(%error, "a worker could not start");
+                if let Err(error) = worker::run(shared, listeners, shutdown, starting) {
+                    tracing::error!(%error, "a worker cannot start");
                 }
             })
         });
         let workers = workers.collect::<io::Result<Vec<_>>>().map_err(StartError::Thread)?;
         drop(starting);
-        // Nobody says anything; the last worker's end of the channel is the word.
+        // No message is ever sent: it returns when the last worker has dropped its sender.
         let _ = started.recv();
         Ok(Self {
-            addresses: listening.addresses,
+            addresses: listeners.addresses,
             admin,
             shared,
             reloader,
@@ -188,14 +202,14 @@ impl Server {
         })
     }
 
-    /// Opens the access log's file anew, as after a rotation. Returns at once; where the file cannot be
-    /// opened, the old one stays and the process log has the error.
+    /// Reopens the access log's file, after a rotation. Returns at once; if the file cannot be
+    /// opened, the old one stays in use and the error is in the process log.
     pub fn reopen_logs(&self) {
         self.shared.reopen_logs();
     }
 
-    /// Stops accepting, lets requests in flight finish, and ends the control thread. Blocks until all
-    /// of that is done.
+    /// Stops accepting, lets requests in flight finish for at most `drain_timeout`, and ends all
+    /// threads. Blocks until then.
     pub fn stop(&self) {
         self.drain.cancel();
         for worker in self.workers.lock().drain(..) {
@@ -215,8 +229,8 @@ impl Drop for Server {
     }
 }
 
-/// Starts the control thread: slow things live here.
-fn control(
+/// Starts the control thread: everything that must not delay requests.
+fn spawn_control(
     shared: &Arc<Shared>,
     reloader: &Arc<Reloader>,
     admin: Option<(std::net::TcpListener, OwnHosts)>,
@@ -226,28 +240,28 @@ fn control(
     let (shared, reloader, stop) = (shared.clone(), reloader.clone(), stop.clone());
     thread::Builder::new().name("control".to_owned()).spawn(move || {
         runtime.block_on(async move {
-            let storing = tokio::spawn(shared.stores.clone().run(stop.clone()));
-            let watching = tokio::spawn(reloader.clone().watch(stop.clone()));
-            let serving = admin.map(|(listener, own)| {
+            let maintenance = tokio::spawn(shared.stores.clone().run(stop.clone()));
+            let watch = tokio::spawn(reloader.clone().watch(stop.clone()));
+            let admin_api = admin.map(|(listener, own)| {
                 let router = admin::router(shared.clone(), reloader.clone(), own);
                 tokio::spawn(admin::serve(listener, router, stop.clone()))
             });
-            let _ = storing.await;
-            watching.abort();
-            if let Some(serving) = serving {
-                let _ = serving.await;
+            let _ = maintenance.await;
+            watch.abort();
+            if let Some(admin_api) = admin_api {
+                let _ = admin_api.await;
             }
         });
     })
 }
 
-/// The hosts that the operator's port answers to.
+/// The values of `Host` that the admin API accepts.
 fn own_hosts(admin: &config::Admin) -> OwnHosts {
     OwnHosts::new(admin.address.0.ip(), admin.hosts.iter().map(|name| name.0.clone()))
 }
 
-/// Starts the thread that the throttle ticks on.
-fn tick(
+/// Starts the thread of the throttle's periodic work.
+fn spawn_throttle(
     throttle: Arc<Throttle>,
     link: Option<RedisLink>,
     clock: Clock,
@@ -255,18 +269,19 @@ fn tick(
 ) -> io::Result<thread::JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let name = "throttle".to_owned();
-    let ticking = move || runtime.block_on(throttle.run(link, clock, stop));
-    thread::Builder::new().name(name).spawn(ticking)
+    let run = move || runtime.block_on(throttle.run(link, clock, stop));
+    thread::Builder::new().name(name).spawn(run)
 }
 
-/// Opens every address for every worker. Port 0 is chosen once and then shared.
-fn listen(config: &Config) -> Result<Listening, StartError> {
+/// Opens a listener on every address for every worker. For port 0 all workers share the port that
+/// the system chose for the first.
+fn open_listeners(config: &Config) -> Result<Listeners, StartError> {
     let open =
         |address| worker::listen(address).map_err(|error| StartError::Listen { address, error });
-    // All of them before the first is taken: `[::]` and `0.0.0.0` may share a port here.
+    // All are checked before the first is opened: `[::]` and `0.0.0.0` may share a port here.
     for listener in &config.listen {
         let address = listener.address.0;
-        worker::claim(address).map_err(|error| StartError::Listen { address, error })?;
+        worker::ensure_unused(address).map_err(|error| StartError::Listen { address, error })?;
     }
     let mut addresses = Vec::new();
     let mut workers: Vec<Vec<_>> = (0..worker_count(config)).map(|_| Vec::new()).collect();
@@ -286,7 +301,7 @@ fn listen(config: &Config) -> Result<Listening, StartError> {
         }
         admin::listen(address).map_err(|error| StartError::Listen { address, error })
     });
-    Ok(Listening { workers, addresses, admin: admin.transpose()? })
+    Ok(Listeners { workers, addresses, admin: admin.transpose()? })
 }
 
 fn worker_count(config: &Config) -> usize {
@@ -312,28 +327,28 @@ fn open_access_log(config: &Config) -> Result<Option<(AccessLog, AccessLogGuard)
     })
 }
 
-fn stores(
+fn open_store(
     config: &Config,
     clock: Clock,
-    variables: Variables<'_>,
-) -> Result<Arc<Stores>, StartError> {
+    variables: EnvLookup<'_>,
+) -> Result<Arc<CounterStore>, StartError> {
     let max_keys = usize::try_from(config.store.memory.max_keys).unwrap_or(usize::MAX);
     Ok(match &config.store.redis {
-        Some(redis) => Stores::redis(shared_store(redis, variables)?, clock, max_keys)?,
-        None => Stores::memory(clock, max_keys)?,
+        Some(redis) => CounterStore::redis(redis_options(redis, variables)?, clock, max_keys)?,
+        None => CounterStore::memory(clock, max_keys)?,
     })
 }
 
-fn shared_store(
+fn redis_options(
     redis: &config::Redis,
-    variables: Variables<'_>,
+    variables: EnvLookup<'_>,
 ) -> Result<RedisOptions, StartError> {
-    let url = |url: &config::RedisUrl| Box::<str>::from(url.secret());
+    let url = |url: &config::RedisUrl| Box::<str>::from(url.expose_secret());
     let credentials = |username: &Option<String>, password: &Option<config::Secret>| {
         let password = password.as_ref().map(|password| password.reveal(variables)).transpose()?;
         Ok::<_, SecretError>(Credentials { username: username.as_deref().map(Box::from), password })
     };
-    let shard = |shard: &config::Shard| Shard {
+    let shard = |shard: &config::Shard| ShardUrls {
         primary: url(&shard.primary),
         replicas: shard.replicas.iter().map(url).collect(),
     };
@@ -363,10 +378,10 @@ fn shared_store(
     })
 }
 
-/// What the configuration says to hash under.
+/// The secret that keys are hashed with: the configured one, or else one of the namespace.
 fn shared_secret(
     redis: &config::Redis,
-    variables: Variables<'_>,
+    variables: EnvLookup<'_>,
 ) -> Result<SharedSecret, SecretError> {
     let Some(place) = &redis.secret else {
         return Ok(SharedSecret::of_namespace(&redis.namespace));

@@ -1,7 +1,27 @@
-//! A configuration compiled into the immutable rules that requests run on.
+//! The configuration compiled into the immutable rules that requests are decided by.
 //!
-//! A snapshot is swapped whole. Counters and connections live outside it, under names and
-//! fingerprints that a reload keeps.
+//! A reload swaps the whole snapshot. Counters and connections live outside it, under names and
+//! fingerprints that survive a reload. Compiling also makes the checks that need more than one value of
+//! the configuration, and reports all their faults at once.
+//!
+//! `compile` assembles the parts; `listen`, `store`, `upstreams`, `limits`, `routes` and `throttle` each
+//! compile one section; `quota`, `reserve`, `tiers`, `parts` and `algorithm` are parts of a limit; `check`
+//! collects the faults; `load` reads a file; `policy` is the compiled limit with cost, tiers and refunds.
+//!
+//! ```
+//! use tidegate::{config, snapshot::Snapshot};
+//!
+//! let text = "
+//! upstreams: {app: {targets: [http://127.0.0.1:9000]}}
+//! limits: {per-caller: {quota: 100, window: 1m}}
+//! routes: [{name: all, match: {path: '/{*rest}'}, upstream: app, limits: [per-caller]}]
+//! ";
+//! let compile = |text: &str| Snapshot::compile(&config::parse("api.yaml", text).unwrap());
+//! assert_eq!(compile(text).unwrap().limits[0].limit.quota.limit, 100);
+//!
+//! let faults = compile(&text.replace("[per-caller]", "[per-calle]")).unwrap_err().to_string();
+//! assert!(faults.contains("unknown limit `per-calle`, expected `per-caller`"));
+//! ```
 
 mod algorithm;
 mod check;
@@ -26,129 +46,132 @@ use std::{sync::Arc, time::Duration};
 use smallvec::SmallVec;
 
 pub use self::load::LoadError;
-pub(crate) use self::load::contained;
-pub use self::policy::{Cost, LimitRequest, Policy, Tier, Uncountable, Whose};
+pub(crate) use self::load::catch_panic;
+pub use self::policy::{Cost, LimitRequest, LimitRequestError, Policy, Tier, TierMatch};
 
 use crate::{
-    config::{Fault, Faults, Loaded},
-    framing::{Deadlines, HeadBounds},
+    config::{Fault, Faults, LoadedConfig},
+    framing::{ClientTimeouts, HeadBounds},
     identity::{TokenSource, TrustedProxies},
-    route::Table,
+    route::RouteTable,
     throttle::Settings,
     upstream::Upstream,
 };
 
-/// Everything that a request is decided by.
+/// The rules that requests are decided by.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// Finds a route's place in [`Self::routes`].
-    pub table: Table,
+    /// Finds the index of a request's route in [`Self::routes`].
+    pub table: RouteTable,
     /// The routes, in the configuration's order.
     pub routes: Vec<Route>,
-    /// The limits; a limit's `index` is its place.
+    /// The limits, by their `index`.
     pub limits: Vec<Arc<Policy>>,
     /// The upstreams, in the configuration's order.
     pub upstreams: Vec<Arc<Upstream>>,
-    /// Who is asking.
+    /// How the client's address and tokens are determined.
     pub identity: IdentityRules,
-    /// Which rate-limit headers are written.
+    /// The rate-limit headers that are written.
     pub headers: RateHeaders,
-    /// What clients' connections are held to; a connection keeps the head's bounds that it was
-    /// accepted with.
+    /// Bounds of client connections. A connection keeps the head bounds that it was accepted with.
     pub http: HttpRules,
-    /// Who is let in when too many users are active; none: everybody.
+    /// Active-user admission control; `None` admits all users.
     pub throttle: Option<Settings>,
-    /// What works, and what the operator may not have meant: shown by `check` and logged.
+    /// Warnings: valid settings that the operator may not intend. `check` prints them, `serve` logs them.
     pub notes: Vec<Fault>,
 }
 
-/// What clients' connections are held to.
+/// Bounds of client connections.
 #[derive(Clone, Copy, Debug)]
 pub struct HttpRules {
-    /// The largest head.
+    /// Maximum size of a request's head.
     pub head: HeadBounds,
-    /// How long each phase may last.
-    pub deadlines: Deadlines,
-    /// Connections open at once, over all workers.
+    /// Timeout of each phase.
+    pub deadlines: ClientTimeouts,
+    /// Maximum number of open connections, over all workers.
     pub max_connections: usize,
-    /// Connections open at once of one client; none: any number.
+    /// Maximum number of open connections of one client; `None`: no bound.
     pub max_connections_per_client: Option<u32>,
-    /// Requests that one connection may carry; none: any number.
+    /// Maximum number of requests on one connection; `None`: no bound.
     pub max_requests_per_connection: Option<u32>,
-    /// Whether `//` in a path is one separator.
+    /// True if `//` in a path is treated as `/`.
     pub merge_slashes: bool,
 }
 
 impl Snapshot {
-    /// Logs what the operator may not have meant.
+    /// Logs the warnings.
     pub fn log_notes(&self) {
         for note in &self.notes {
-            tracing::warn!(%note, "the configuration works, but may not be meant so");
+            tracing::warn!(%note, "the configuration is valid, but may not do what is intended");
         }
     }
 
-    /// The rules that `loaded` asks for, or everything in it that makes no sense, or that this
-    /// version cannot do, each with its place in the file.
-    pub fn compile(loaded: &Loaded) -> Result<Self, Faults> {
+    /// Compiles `loaded`.
+    ///
+    /// # Errors
+    ///
+    /// All settings that contradict each other or are not supported in this version, each with its
+    /// location in the file.
+    pub fn compile(loaded: &LoadedConfig) -> Result<Self, Faults> {
         compile::snapshot(loaded)
     }
 }
 
-/// What one route does with a request.
+/// A route.
 #[derive(Debug)]
 pub struct Route {
-    /// Its name; shown in metrics and logs, and a part of keys that name it.
+    /// Its name, for metrics, logs and keys with the part `route`.
     pub name: Box<str>,
-    /// Who answers.
+    /// What answers its requests.
     pub action: Action,
-    /// What counts them; all must agree.
+    /// The limits that requests are charged to; all must admit a request.
     pub limits: SmallVec<[RouteLimit; 4]>,
-    /// Whether the throttle applies.
+    /// True if the throttle applies.
     pub throttle: bool,
-    /// Taken off the path's front before it is forwarded; without a slash at its end.
+    /// The prefix that is removed from the path before forwarding; without a slash at its end.
     pub strip_prefix: Option<Box<str>>,
-    /// From the request's head to the answer's; none: for ever.
+    /// Maximum time from the request's head to the response's head; `None`: no bound.
     pub request_timeout: Option<Duration>,
-    /// The longest gap in an answer's body, where it is bounded.
+    /// Maximum time without progress in a response's body; `None`: no bound.
     pub answer_idle_timeout: Option<Duration>,
-    /// From the answer's head to its last byte, where that is bounded.
+    /// Maximum time from the response's head to its last byte; `None`: no bound.
     pub answer_timeout: Option<Duration>,
-    /// The longest body that is accepted, in bytes.
+    /// Maximum size of a request's body, in bytes.
     pub max_body: u64,
 }
 
-/// Who answers the requests of a route.
+/// What answers the requests of a route.
 #[derive(Debug)]
 pub enum Action {
-    /// A server, or an answer that never changes.
+    /// An upstream: servers, or a fixed response.
     Upstream(Arc<Upstream>),
-    /// The gateway, by the state in which the caller is with these limits; that charges nothing.
+    /// The gateway, with the caller's state of these limits, which are not charged.
     Status(Vec<Arc<Policy>>),
 }
 
 /// A limit as one route uses it.
 #[derive(Debug)]
 pub struct RouteLimit {
-    /// The limit itself, shared by all routes that name it.
+    /// The limit, shared by all routes that name it.
     pub policy: Arc<Policy>,
 }
 
-/// Who is asking: what addresses and tokens are read from.
+/// How the client's address and tokens are determined.
 #[derive(Debug, Default)]
 pub struct IdentityRules {
-    /// Who may say who the client is.
+    /// The proxies whose `X-Forwarded-For` is trusted.
     pub trusted_proxies: TrustedProxies,
-    /// The length of the prefix that IPv6 clients are counted by, in bits.
+    /// The prefix length, in bits, that IPv6 clients are counted by.
     pub ipv6_prefix: u8,
-    /// Where an access token may stand.
+    /// The headers and cookies that may carry an access token.
     pub token: Vec<TokenSource>,
 }
 
-/// Which rate-limit headers are written.
+/// The rate-limit headers that are written.
 #[derive(Clone, Copy, Debug)]
 pub struct RateHeaders {
-    /// The `X-RateLimit` family.
+    /// Write the `X-RateLimit-*` headers.
     pub x_ratelimit: bool,
-    /// `RateLimit` and `RateLimit-Policy`, as the IETF draft 11 has them.
+    /// Write `RateLimit` and `RateLimit-Policy` of draft-ietf-httpapi-ratelimit-headers-11.
     pub draft_11: bool,
 }

@@ -1,10 +1,61 @@
-//! Where limits keep their counters: this process, or Redis.
+//! Keeps the counters of all limits, in this process or in Redis, and charges requests to them.
 //!
-//! [`Stores`] is the process's one store; it outlives every reload. Each worker has its own [`Store`], a
-//! handle to it. With Redis behind it, `local_admission` decides first, by the deny cache and from leased
-//! tokens, `multi_limit` where a request has several limits. What has to be asked for goes to `redis`, by
-//! `scatter` where it lives at several places; and `fallback` decides where no answer comes. What no
-//! request waits for goes through `corrections`.
+//! # What it promises
+//!
+//! - A request is charged to all of its limits or to none.
+//! - A shared store that fails delays a request by the response timeout at most; each limit's
+//!   [`OnFailure`](crate::limit::OnFailure) policy then decides it.
+//! - Memory is bounded: counters, token leases, cached denials, queued corrections and the outage ledger.
+//! - Leased tokens admit no more than the store would have admitted by itself, and a cached denial refuses
+//!   no longer than until its own retry time.
+//!
+//! # Which file does what
+//!
+//! [`CounterStore`] is the process's one store; it outlives every reload. Each worker has its own
+//! [`StoreHandle`] to it (`handle`).
+//!
+//! | module | purpose |
+//! |---|---|
+//! | [`memory`] | counters in this process |
+//! | `redis` | counters in Redis: connections, breakers, topology, scripts |
+//! | `local_admission` | decides without a call: from leased tokens and the deny cache |
+//! | [`token_lease`] | leases tokens from Redis, many per call |
+//! | [`deny_cache`] | caches denials until their retry time |
+//! | `multi_limit` | requests with several limits: all charged or none |
+//! | `scatter` | requests whose records live on several Redis shards |
+//! | `remaining` | adds leased tokens to the `remaining` that Redis reports |
+//! | `fallback` | decides when Redis gives no answer |
+//! | `outage`, `merged` | charges made locally during an outage, before and after Redis is charged for them |
+//! | `corrections` | refunds and later charges that no request waits for |
+//! | `maintenance` | each worker's periodic work |
+//! | `record_id`, `stats` | record ids; counts for metrics |
+//!
+//! # Example
+//!
+//! The second request exceeds a quota of one per minute:
+//!
+//! ```
+//! use tidegate::{
+//!     limit::{Algorithm, Charge, Key, Limit, OnFailure, Quota, Reserve},
+//!     store::memory::Memory,
+//! };
+//!
+//! let limit = Limit {
+//!     name: "per-client".into(),
+//!     fingerprint: 0,
+//!     algorithm: Algorithm::FixedWindow,
+//!     quota: Quota::new(1, 60_000, 1),
+//!     cost: 1,
+//!     on_failure: OnFailure::Local,
+//!     reserve: Reserve::Off,
+//!     enforce: true,
+//!     index: 0,
+//! };
+//! let memory = Memory::new(1_000);
+//! let charges = [Charge { limit: &limit, key: Key(7), cost: 1 }];
+//! assert!(memory.charge(&charges, 1_700_000_000_000).admitted);
+//! assert!(!memory.charge(&charges, 1_700_000_000_001).admitted);
+//! ```
 
 mod corrections;
 pub mod deny_cache;
@@ -31,19 +82,19 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::redis::NodeConnection;
 pub use self::{
     corrections::Correction,
-    handle::Store,
-    redis::{Connector, Credentials, Failure, RedisOptions, Shard, ShardStatus, Topology},
-    stats::Stats,
+    handle::StoreHandle,
+    redis::{Connector, Credentials, Failure, RedisOptions, ShardStatus, ShardUrls, Topology},
+    stats::StoreStats,
 };
 use self::{
     corrections::CorrectionQueue,
     deny_cache::DenyCache,
-    local_admission::Leases,
+    local_admission::TokenLeases,
     memory::Memory,
     outage::{OutageLedger, OutageRecorder},
     record_id::{local_record, record},
-    redis::{Presence, Reporter, Shared},
-    stats::Register,
+    redis::{Presence, RedisBackend, Reporter},
+    stats::CountsRegistry,
 };
 use crate::{
     clock::Clock,
@@ -51,100 +102,109 @@ use crate::{
     secret::SharedSecret,
 };
 
-/// How often the control task expires records and reports to Redis.
-const TICK: Duration = Duration::from_secs(1);
+/// Interval at which the control task expires records and reports to Redis.
+const CONTROL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// No decision: the shared store is lost, and a limit's policy is to refuse then.
+/// No decision: the shared store gave no answer, and a limit's failure policy is `closed`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum StoreError {
-    /// The shared store gave no answer, and this limit is closed without one.
-    #[error("the store of limit number {limit} cannot be asked")]
+    /// The shared store gave no answer, and this limit's failure policy is `closed`.
+    #[error("the shared store gave no answer, and limit number {limit} has `on_failure: closed`")]
     Unavailable {
         /// [`crate::limit::Limit::index`] of the first such limit.
         limit: usize,
     },
 }
 
-/// A store that cannot be made.
+/// Why a store cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// The URL is not one of Redis. It is not repeated here: it may hold a password.
-    #[error("the URL of Redis is not usable: {0}")]
+    /// The URL is not a Redis URL. The message leaves it out, because it may hold a password.
+    #[error("the Redis URL is not valid: {0}")]
     Url(&'static str),
-    /// The certificates that Redis' is to be checked against are not certificates.
-    #[error("the certificates for TLS to Redis are not usable: expected PEM")]
+    /// The CA certificates for TLS to Redis are not PEM.
+    #[error("the CA certificates for TLS to Redis are not valid: expected PEM")]
     Ca,
-    /// The operating system gave no thread.
-    #[error("the thread that connects to Redis cannot be started: {0}")]
+    /// The thread that connects to Redis could not be started.
+    #[error("cannot start the thread that connects to Redis: {0}")]
     Thread(#[from] std::io::Error),
-    /// The operating system gave no random numbers.
-    #[error("no random numbers: {0}")]
+    /// The operating system's random number generator failed.
+    #[error("cannot get random numbers from the operating system: {0}")]
     Random(#[from] getrandom::Error),
 }
 
-/// What `/readyz` and metrics tell of the store.
+/// The store's health, for `/readyz` and metrics.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Status {
+pub struct StoreStatus {
     /// Whether counters are in Redis.
     pub shared: bool,
-    /// Workers that have lost Redis and decide by their limits' failure policy; with several servers,
-    /// those that have lost the one that the most have lost.
+    /// Workers that have lost Redis and decide by their limits' failure policies. With several servers,
+    /// the largest of the servers' numbers.
     pub lost: usize,
-    /// Whether Redis, and every shard of it, answered the control task last; true without Redis.
+    /// Whether every Redis server answered the control task's last report; true without Redis.
     pub reachable: bool,
-    /// Gateways alive as last known, this one included.
+    /// Live gateways at the last report, including this one.
     pub gateways: u32,
-    /// Of them, those that hash under another secret: their counts are apart.
+    /// Those of `gateways` that hash keys with another secret, so that their counts are separate.
     pub other_secrets: u32,
 }
 
-impl Status {
-    /// Whether every worker decides where the counters are, or would if a request came.
+impl StoreStatus {
+    /// Whether no worker has lost Redis and the last report reached every server.
     pub fn is_healthy(&self) -> bool {
         self.lost == 0 && self.reachable
     }
 }
 
 /// The counters of all limits, for the life of the process.
-pub struct Stores {
-    /// All counters; with Redis, those of the time without it.
+pub struct CounterStore {
+    /// All counters; with Redis, those charged while it gave no answer.
     memory: Memory,
     secret: SharedSecret,
     /// [`SharedSecret::for_keys`].
     key_secret: (u64, u64),
-    redis: Option<Arc<Shared>>,
-    /// What was charged in memory while Redis could not be asked, until it is charged there.
+    redis: Option<Arc<RedisBackend>>,
+    /// Charges made in memory while Redis gave no answer, until Redis is charged for them.
     outage: OutageLedger,
     corrections: Arc<CorrectionQueue>,
     presence: Presence,
-    register: Register,
-    leases: Arc<Leases>,
+    counts: CountsRegistry,
+    leases: Arc<TokenLeases>,
     deny_cache: Arc<DenyCache>,
-    /// Held by the worker that looks after what is the process's.
-    maintaining: Mutex<()>,
+    /// Held by the worker that does the process-wide maintenance.
+    maintenance_lock: Mutex<()>,
     clock: Clock,
 }
 
-impl Stores {
-    /// Counters in this process, at most `max_keys` records.
+impl CounterStore {
+    /// A store that keeps its counters in this process, at most `max_keys` records.
+    ///
+    /// # Errors
+    ///
+    /// [`SetupError::Random`].
     pub fn memory(clock: Clock, max_keys: usize) -> Result<Arc<Self>, SetupError> {
         Self::new(None, SharedSecret::random()?, clock, max_keys)
     }
 
-    /// Counters in Redis; at most `max_keys` records in this process while Redis is lost. Connects
-    /// nothing yet, and does not fail if Redis is not there. A manual `clock` gives Redis its time too.
+    /// A store that keeps its counters in Redis, and at most `max_keys` records in this process while
+    /// Redis gives no answer. It opens no connection yet, so it succeeds while Redis is down. With a
+    /// manual `clock`, Redis decides by that clock too.
+    ///
+    /// # Errors
+    ///
+    /// Any [`SetupError`].
     pub fn redis(
         options: RedisOptions,
         clock: Clock,
         max_keys: usize,
     ) -> Result<Arc<Self>, SetupError> {
         let secret = options.secret;
-        let shared = Shared::new(options)?;
+        let shared = RedisBackend::new(options)?;
         Self::new(Some(Arc::new(shared)), secret, clock, max_keys)
     }
 
     fn new(
-        redis: Option<Arc<Shared>>,
+        redis: Option<Arc<RedisBackend>>,
         secret: SharedSecret,
         clock: Clock,
         max_keys: usize,
@@ -158,159 +218,168 @@ impl Stores {
             outage: OutageLedger::default(),
             corrections: Arc::new(CorrectionQueue::new(Arc::clone(&deny_cache), clock.clone())),
             presence: Presence::new(&secret, getrandom::u64()?),
-            register: Register::default(),
+            counts: CountsRegistry::default(),
             leases: Arc::default(),
             deny_cache,
-            maintaining: Mutex::default(),
+            maintenance_lock: Mutex::default(),
             clock,
         }))
     }
 
-    /// A worker's handle. Call it on the worker's runtime: its connections live there.
-    pub fn worker(self: &Arc<Self>) -> Store {
-        Store::new(self, self.register.enter())
+    /// Creates a worker's handle. Call it on the worker's runtime, where its connections live.
+    ///
+    /// # Panics
+    ///
+    /// With Redis, outside of a Tokio runtime.
+    pub fn worker(self: &Arc<Self>) -> StoreHandle {
+        StoreHandle::new(self, self.counts.add_worker())
     }
 
-    /// The secret of the keyed hash that makes keys. It never changes: of a process without Redis it is
-    /// random, and else the same at all gateways with the same configuration.
+    /// The secret of the keyed hash that makes keys; constant for the life of the process. With Redis it is
+    /// the same on all gateways with the same configuration, and without Redis it is random.
     pub fn secret(&self) -> (u64, u64) {
         self.key_secret
     }
 
-    /// What that follows from, for what else is hashed.
+    /// The secret from which [`Self::secret`] and the secrets of other hashes are derived.
     pub fn shared_secret(&self) -> &SharedSecret {
         &self.secret
     }
 
-    /// The control task: once a second, expires records in memory and reports to Redis. Returns when
-    /// `stop` is cancelled.
+    /// Runs the control task: once a second it expires records in memory and reports to Redis. Returns
+    /// when `stop` is cancelled.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut reporter = self.redis.as_ref().map(|shared| Reporter::new(&self.presence, shared));
-        let mut sentinels = self.redis.as_ref().and_then(|shared| shared.watch());
-        let mut ticks = tokio::time::interval(TICK);
+        let mut sentinels = self.redis.as_ref().and_then(|shared| shared.sentinel_watch());
+        let mut ticks = tokio::time::interval(CONTROL_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {
             self.memory.tick(self.clock.now());
             self.outage.expire(self.clock.ticks());
             self.corrections.expire();
-            let heard = async {
+            let report = async {
                 if let Some(reporter) = &mut reporter {
                     self.report(reporter).await;
                 }
             };
-            let looked = async {
+            let watch = async {
                 if let Some(shared) = &self.redis {
-                    shared.look_out(sentinels.as_mut()).await;
+                    shared.check_topology(sentinels.as_mut()).await;
                 }
             };
-            // Beside each other: a Sentinel that hangs delays no report, and neither delays a stop.
-            stop.run_until_cancelled(async { tokio::join!(heard, looked) }).await;
+            // Concurrently: a Sentinel that hangs delays no report, and neither delays a stop.
+            stop.run_until_cancelled(async { tokio::join!(report, watch) }).await;
         }
         if let Some(reporter) = reporter {
             reporter.leave().await;
         }
     }
 
-    /// Reports that this gateway is alive, and does as it hears.
+    /// Reports that this gateway is alive, and applies the reply: records that were deleted, and the number
+    /// of gateways.
     async fn report(&self, reporter: &mut Reporter<'_>) {
         let deleted = reporter.report().await;
         for record in deleted.records.into_iter().map(local_record) {
-            self.leases.forget(record);
+            self.leases.discard(record);
             self.deny_cache.invalidate(record, self.clock.ticks());
         }
-        if deleted.more {
-            // Records may have been deleted that this gateway did not hear of: no cached refusal is trusted.
+        if deleted.is_partial {
+            // The reply does not list every deleted record, so no cached denial can be trusted.
             self.deny_cache.clear();
         }
         self.leases.set_gateways(self.presence.gateways());
     }
 
-    /// What each of these charges would meet by itself at this gateway, charging nothing: for the operator,
-    /// who asks seldom. Needs no handle, and opens a connection of its own.
-    pub async fn look(&self, charges: &[Charge<'_>]) -> Result<Verdict, Failure> {
-        match &self.redis {
-            Some(shared) => {
-                let now = self.clock.manual_now().unwrap_or(0);
-                let mut verdict = scatter::look_each(shared, charges, now).await?;
-                remaining::add_to_looks(self, charges, &mut verdict);
-                Ok(verdict)
-            }
-            None => Ok(self.memory.look(charges, self.clock.now())),
-        }
-    }
-
-    /// Forgets what these limits remember of a caller, in this process and in Redis. Like
-    /// [`Self::look`], for the operator.
+    /// Decides each charge by itself, as this gateway would, and charges nothing. For the operator: it
+    /// opens a connection of its own, so that it needs no [`StoreHandle`].
     ///
     /// # Errors
     ///
-    /// What Redis did not do. If it has not said that its records are gone, nothing is forgotten here.
+    /// The [`Failure`] of the first Redis server that gave no answer.
+    pub async fn peek(&self, charges: &[Charge<'_>]) -> Result<Verdict, Failure> {
+        match &self.redis {
+            Some(shared) => {
+                let now = self.clock.manual_now();
+                let mut verdict = scatter::peek_each(shared, charges, now).await?;
+                remaining::add_to_peeked(self, charges, &mut verdict);
+                Ok(verdict)
+            }
+            None => Ok(self.memory.peek(charges, self.clock.now())),
+        }
+    }
+
+    /// Deletes the records of a caller under these limits, in this process and in Redis. For the operator,
+    /// like [`Self::peek`].
+    ///
+    /// # Errors
+    ///
+    /// The [`Failure`] of the call to Redis. Unless Redis confirmed the deletion of its records, nothing is
+    /// deleted here.
     pub async fn reset(&self, limits: &[&Limit], key: Key) -> Result<(), Failure> {
         if let Some(shared) = &self.redis {
             shared.delete(limits, key).await?;
         }
         for limit in limits {
             self.memory.reset(limit, key);
-            self.outage.forget(limit, key);
+            self.outage.remove(limit, key);
         }
         let Some(shared) = &self.redis else { return Ok(()) };
         for limit in limits {
-            self.corrections.forget(shared.place(key), limit, key);
+            self.corrections.remove(shared.shard_of(key), limit, key);
             let record = record(limit, key);
-            self.leases.forget(record);
+            self.leases.discard(record);
             self.deny_cache.invalidate(record, self.clock.ticks());
         }
-        shared.note_deletion(limits, key).await
+        shared.announce_deletion(limits, key).await
     }
 
-    /// Empties the deny cache, so that the next request is decided by Redis: for tests of what Redis
-    /// decides. A gateway never does.
+    /// Empties the deny cache, so that Redis decides the next request. Only for tests.
     pub fn clear_deny_cache(&self) {
         self.deny_cache.clear();
     }
 
-    /// Writes to the outage ledger now.
+    /// A recorder that writes to the outage ledger at the current tick.
     fn outage_recorder(&self) -> OutageRecorder<'_> {
         OutageRecorder { ledger: &self.outage, ticks: self.clock.ticks() }
     }
 
-    /// The same for charges that the shared store has certainly not made.
+    /// The same, if `failure` proves that the shared store did not make the charges.
     fn recorder_after(&self, failure: Failure) -> Option<OutageRecorder<'_>> {
         matches!(failure, Failure::Open | Failure::Server).then(|| self.outage_recorder())
     }
 
-    /// Opens connections to the shared store for what is exchanged there besides counters: bulk
-    /// traffic that must not share a connection with decisions. `None` without Redis.
+    /// A connector for traffic other than counters: bulk traffic must not share a connection with
+    /// decisions. `None` without Redis.
     pub fn connector(&self) -> Option<Connector> {
         self.redis.as_ref().map(|shared| Connector::new(Arc::clone(shared)))
     }
 
-    /// Whether limits are decided where the counters are.
-    pub fn status(&self) -> Status {
-        Status {
+    /// The store's health.
+    pub fn status(&self) -> StoreStatus {
+        StoreStatus {
             shared: self.redis.is_some(),
-            lost: self.redis.as_ref().map_or(0, |shared| shared.lost()),
-            reachable: self.presence.arrived(),
+            lost: self.redis.as_ref().map_or(0, |shared| shared.lost_workers()),
+            reachable: self.presence.is_reporting(),
             gateways: self.presence.gateways(),
-            other_secrets: self.presence.others(),
+            other_secrets: self.presence.other_secrets(),
         }
     }
 
-    /// The servers of the shared store, as far as they are known, and whether they are there.
+    /// The known servers of the shared store and their health; empty without Redis.
     pub fn shards(&self) -> Vec<ShardStatus> {
         self.redis.as_ref().map(|shared| shared.shards()).unwrap_or_default()
     }
 
-    /// What the store has done since the process began. Takes every lock of the memory store, one
+    /// Counts since the process started, and current sizes. Takes every lock of the memory store, one
     /// after the other.
-    pub fn stats(&self) -> Stats {
-        let mut stats = self.register.total();
+    pub fn stats(&self) -> StoreStats {
+        let mut stats = self.counts.total();
         stats.evictions = self.memory.evictions();
         stats.keys = self.memory.len();
         stats.gateways = self.presence.gateways();
         stats.denials = self.deny_cache.stats(self.clock.ticks());
-        stats.tokens = self.leases.numbers();
-        // In this order: a sum is in the queue before it leaves the ledger.
+        stats.tokens = self.leases.stats();
+        // The ledger first: a sum enters the queue before it leaves the ledger, so none is missed.
         stats.unmerged = self.outage.len();
         let queue = self.corrections.stats();
         stats.unmerged += queue.unmerged;

@@ -1,83 +1,94 @@
-//! The servers behind the gateway: connections, forwarding, header rules.
+//! The HTTP/1.1 client side: forwards requests to upstream servers.
+//!
+//! A request is sent to one server and retried only if that is safe. Headers that must not be forwarded
+//! are dropped, and a client cannot remove a header that limits count by. Idle connections are pooled per
+//! worker and server; a server that fails is ejected while another one is available.
+//!
+//! | file | content |
+//! |---|---|
+//! | `forward` | [`LoadBalancer`]: round robin, retries and the retry budget |
+//! | `pool` | [`Pool`]: idle connections, and ejection of a failing server |
+//! | `connection` | one connection to a server, and one exchange on it |
+//! | `request` | [`OutgoingRequest`]: the request's bytes and its streamed body |
+//! | `response` | [`ResponseBody`]: the response's streamed body |
+//! | `headers` | which header fields are forwarded, dropped or added |
 
-pub mod answer;
-
+mod connection;
 pub mod forward;
 pub mod headers;
-mod link;
 pub mod pool;
 mod request;
+pub mod response;
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 
-pub use answer::{AnswerStream, write_fields};
-
-pub use forward::{Attempts, Balance, ForwardError, UpstreamError};
-pub use headers::{Forwarding, Hop, Protected};
+pub use forward::{Attempts, ForwardError, LoadBalancer, UpstreamError};
+pub use headers::{HopHeaders, PeerAddress, ProtectedHeaders, write_response_fields};
 pub use pool::Pool;
-pub use request::Outgoing;
+pub use request::OutgoingRequest;
+pub use response::ResponseBody;
 
 /// One configured upstream.
 #[derive(Debug)]
 pub struct Upstream {
-    /// Its name; shown in metrics and logs.
+    /// The name in metrics and logs.
     pub name: Box<str>,
-    /// Its place in the snapshot's list.
+    /// The index in the snapshot's list.
     pub index: usize,
-    /// What answers.
-    pub kind: Kind,
+    /// What produces the response.
+    pub kind: UpstreamKind,
 }
 
-/// What answers for an upstream.
+/// What produces an upstream's responses.
 #[derive(Debug)]
-pub enum Kind {
+pub enum UpstreamKind {
     /// Servers that requests are forwarded to.
     Servers(Servers),
-    /// The gateway itself, always the same.
-    Respond(Respond),
+    /// The gateway itself, with a fixed response.
+    Fixed(FixedResponse),
 }
 
 /// Servers that requests are forwarded to.
 #[derive(Debug)]
 pub struct Servers {
-    /// Where they listen; at least one.
-    pub targets: Vec<Target>,
-    /// For one connection to be made.
+    /// The servers' addresses; at least one.
+    pub targets: Vec<ServerAddress>,
+    /// The timeout of one connect.
     pub connect_timeout: Duration,
-    /// From the request's last byte to the answer's head.
+    /// The longest time from the last sent byte of the request to the response's head.
     pub response_timeout: Duration,
-    /// How long an unused connection is kept.
+    /// The longest time that an idle connection is kept.
     pub idle_timeout: Duration,
-    /// How often a request is sent again; only idempotent ones without a body.
+    /// The most retries of one request. Only idempotent requests without a body are retried.
     pub retries: u32,
 }
 
-/// One server.
+/// The address of one server.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-pub struct Target {
-    /// Its name or address, without brackets.
+pub struct ServerAddress {
+    /// The name or IP address, without brackets.
     pub host: Box<str>,
-    /// Its port.
+    /// The port.
     pub port: u16,
 }
 
-impl Target {
-    /// `host:port` as a `Host` header names it.
+impl ServerAddress {
+    /// `host:port` as in a `Host` header; an IPv6 address in brackets.
     pub fn authority(&self) -> String {
         let Self { host, port } = self;
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
     }
 }
 
-/// An answer that the gateway gives by itself.
+/// A response that the gateway sends without an upstream server.
 #[derive(Clone, Debug)]
-pub struct Respond {
-    /// The status.
+pub struct FixedResponse {
+    /// The status code.
     pub status: StatusCode,
-    /// The whole body.
+    /// The body.
     pub body: Bytes,
     /// The body's media type.
     pub content_type: HeaderValue,

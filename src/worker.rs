@@ -1,8 +1,8 @@
-//! One core's world: accept, serve, sweep, drain.
+//! A worker thread: accepts and serves connections, sweeps their deadlines, and drains at the end.
 //!
-//! A worker is a thread with its own runtime, its own listeners (the kernel spreads connections over
-//! workers, `SO_REUSEPORT`), its own upstream connections and its own counters. TLS and HTTP/2 will
-//! be chosen in `Worker::serve`, between the accept and the connection.
+//! A worker has its own runtime, listeners (the kernel spreads connections over them:
+//! `SO_REUSEPORT`), upstream connections and counters, so that requests need no locks. TLS and
+//! HTTP/2 belong into `Worker::serve`, between the accept and the connection.
 
 use std::{
     cell::{Cell, RefCell},
@@ -17,42 +17,49 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::{
     net::{TcpListener, TcpStream},
     runtime::LocalOptions,
-    time::{MissedTickBehavior, interval, sleep, timeout, timeout_at},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    clock,
     connection::{self, Connection},
-    framing::state::Ending,
-    gateway::{Gateway, Peer, Place, Shared},
+    framing::state::CloseMode,
+    gateway::{ConnectionPermit, Gateway, Peer, Shared},
     identity::client,
     metrics::Shard,
-    upstream::Forwarding,
+    upstream::PeerAddress,
 };
 
-/// How often deadlines are looked at, and the coarse clock is set.
-const SWEEP: Duration = Duration::from_millis(100);
-/// How often idle upstream connections are looked at, in sweeps.
-const POOL_SWEEP: u32 = 10;
-/// After a failed accept, such as without a free file descriptor, so long until the next; and how often
-/// the bound is read again, which a reload may have raised.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// After the stop, requests that were on their way are still taken for so long.
-const GRACE: Duration = Duration::from_millis(100);
-/// What is given back when a worker ends may take so long.
-const FAREWELL: Duration = Duration::from_secs(1);
-/// What lasts is warned of so often, in ms.
-const WARNING_GAP: u64 = 1000;
+/// Interval between two sweeps, which check deadlines and set the coarse clock.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
+/// Sweeps between two sweeps of the idle upstream connections.
+const SWEEPS_PER_POOL_SWEEP: u32 = 10;
+/// Delay after a failed accept, for example without a free file descriptor. Also the interval at
+/// which `max_connections` is read again while it is reached: a reload may have raised it.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
+/// Time after the stop in which idle connections may still send a request.
+const DRAIN_GRACE: Duration = Duration::from_millis(100);
+/// Least time that a stopping worker has to return charges and leased tokens to the store.
+const STORE_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+/// Least time between two warnings of a worker, in ms.
+const WARNING_INTERVAL: u64 = 1000;
+/// Length of a listener's accept queue.
 const BACKLOG: i32 = 4096;
 
-/// Fails where another process listens on `address` already: another gateway's listeners would otherwise
-/// share it as willingly as the workers' do, and each would get a part of the connections.
-pub fn claim(address: SocketAddr) -> io::Result<()> {
+/// Checks that no other process listens on `address`. With `SO_REUSEPORT` another gateway could
+/// share it with the workers, and each would get a part of the connections.
+///
+/// # Errors
+///
+/// The address is in use, or cannot be bound.
+pub fn ensure_unused(address: SocketAddr) -> io::Result<()> {
     bind(address, false).map(drop)
 }
 
-/// Opens a listener that other workers can share the address with.
+/// Opens a listener whose address other workers can share.
+///
+/// # Errors
+///
+/// The address cannot be bound.
 pub fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     let socket = bind(address, true)?;
     socket.listen(BACKLOG)?;
@@ -62,7 +69,7 @@ pub fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
 fn bind(address: SocketAddr, shared: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
-        // `[::]` takes IPv4 clients too, as they expect.
+        // `[::]` accepts IPv4 clients too.
         socket.set_only_v6(false)?;
     }
     socket.set_reuse_address(true)?;
@@ -72,56 +79,62 @@ fn bind(address: SocketAddr, shared: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// When a worker stops.
+/// When and how a worker stops.
 #[derive(Clone, Debug)]
-pub struct Stop {
-    /// Cancelled when no further connection is to be accepted.
+pub struct Shutdown {
+    /// Cancelled when the worker must stop accepting connections.
     pub drain: CancellationToken,
-    /// How long requests in flight may take to finish after that.
-    pub within: Duration,
+    /// Longest time for requests in flight to finish after that.
+    pub drain_timeout: Duration,
 }
 
-/// Serves on `listeners` until `stop` says so and the last request is answered. Drops `starting` when
-/// it accepts.
+/// Serves on `listeners` until `shutdown`, and then until the last request is answered. Drops
+/// `starting` when it accepts connections.
+///
+/// # Errors
+///
+/// The runtime cannot be created, or a listener cannot be registered with it.
 pub fn run(
     shared: Arc<Shared>,
     listeners: Vec<std::net::TcpListener>,
-    stop: Stop,
+    shutdown: Shutdown,
     starting: Sender<()>,
 ) -> io::Result<()> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().build_local(LocalOptions::default())?;
     let served = runtime.block_on(async move {
-        let worker = Rc::new(Worker::new(shared, stop));
+        let worker = Rc::new(Worker::new(shared, shutdown));
         let mut accepting = Vec::new();
         for listener in listeners {
             let listener = TcpListener::from_std(listener)?;
             accepting.push(tokio::task::spawn_local(worker.clone().accept(listener)));
         }
-        worker.shared.serving.fetch_add(1, Ordering::AcqRel);
+        worker.shared.accepting_workers.fetch_add(1, Ordering::AcqRel);
         drop(starting);
         let sweeping = tokio::task::spawn_local(worker.clone().sweep());
         for task in accepting {
             let _ = task.await;
         }
-        worker.shared.serving.fetch_sub(1, Ordering::AcqRel);
-        worker.serving.close();
-        let over = clock::instant() + worker.stop.within;
-        if timeout_at(over.into(), worker.drain()).await.is_err() {
-            let left = worker.serving.len();
-            tracing::warn!(left, "connections were cut off: drain_timeout has passed");
-            // So that what they hold is given back.
-            worker.end_connections(Ending::Now);
+        worker.shared.accepting_workers.fetch_sub(1, Ordering::AcqRel);
+        worker.tasks.close();
+        let clock = worker.shared.clock.clone();
+        let drain_timeout = worker.shutdown.drain_timeout;
+        let deadline = clock.uptime() + drain_timeout;
+        if clock.timeout(drain_timeout, worker.drain()).await.is_err() {
+            let connections = worker.tasks.len();
+            tracing::warn!(connections, "connections were cut off: drain_timeout has passed");
+            // Ends their requests, so that their charges and slots are returned to the store.
+            worker.close_connections(CloseMode::Immediate);
         }
-        // What is given back to Redis goes over this worker's connection.
-        let _ = timeout(FAREWELL, worker.gateway.settled()).await;
-        let left = over.saturating_duration_since(clock::instant());
-        worker.gateway.leave(left.max(FAREWELL)).await;
-        worker.gateway.end();
+        // Before the runtime ends: calls to Redis go over this worker's connection.
+        let _ = clock.timeout(STORE_DRAIN_TIMEOUT, worker.gateway.drain()).await;
+        let left = deadline.saturating_sub(clock.uptime());
+        worker.gateway.return_leased_tokens(left.max(STORE_DRAIN_TIMEOUT)).await;
+        worker.gateway.close();
         sweeping.abort();
         Ok(())
     });
-    // A name that is still being looked up is not waited for.
+    // Does not wait for DNS lookups in progress.
     runtime.shutdown_background();
     served
 }
@@ -129,150 +142,167 @@ pub fn run(
 struct Worker {
     shared: Arc<Shared>,
     gateway: Gateway,
-    stop: Stop,
-    /// Now, to the sweep's precision, in ms since an arbitrary start.
+    shutdown: Shutdown,
+    /// The coarse clock, set by each sweep: ms since an arbitrary start.
     clock: Rc<Cell<u64>>,
     connections: RefCell<Vec<Weak<Connection>>>,
-    serving: TaskTracker,
-    /// How far connections are asked to end.
-    ending: Cell<Ending>,
+    /// The tasks of the connections.
+    tasks: TaskTracker,
+    /// What connections are asked to do while the worker drains.
+    close_mode: Cell<CloseMode>,
+    /// The last warning, by the coarse clock.
     warned_at: Cell<Option<u64>>,
 }
 
 impl Worker {
-    fn new(shared: Arc<Shared>, stop: Stop) -> Self {
+    fn new(shared: Arc<Shared>, shutdown: Shutdown) -> Self {
         let clock = Rc::new(Cell::new(0));
         Self {
             gateway: Gateway::new(shared.clone(), clock.clone()),
             shared,
-            stop,
+            shutdown,
             clock,
             connections: RefCell::default(),
-            serving: TaskTracker::new(),
-            ending: Cell::new(Ending::No),
+            tasks: TaskTracker::new(),
+            close_mode: Cell::new(CloseMode::KeepOpen),
             warned_at: Cell::new(None),
         }
     }
 
-    /// Lets every connection end after the request that it is in. A request that was on its way when
-    /// the stop came is still taken, so idle connections are closed a little later.
+    /// Closes every connection after its current request. Idle connections are closed after
+    /// [`DRAIN_GRACE`], so that a request that the client has already sent is still answered.
     async fn drain(&self) {
-        self.end_connections(Ending::Soon);
-        let _ = timeout(GRACE, self.serving.wait()).await;
-        self.end_connections(Ending::WhenIdle);
-        self.serving.wait().await;
+        self.close_connections(CloseMode::AfterRequest);
+        let _ = self.shared.clock.timeout(DRAIN_GRACE, self.tasks.wait()).await;
+        self.close_connections(CloseMode::WhenIdle);
+        self.tasks.wait().await;
     }
 
-    fn end_connections(&self, ending: Ending) {
-        self.ending.set(ending);
+    fn close_connections(&self, mode: CloseMode) {
+        self.close_mode.set(mode);
         let connections = self.connections.borrow();
-        connections.iter().filter_map(Weak::upgrade).for_each(|open| open.state().end(ending));
+        connections
+            .iter()
+            .filter_map(Weak::upgrade)
+            .for_each(|open| open.state().request_close(mode));
     }
 
     async fn accept(self: Rc<Self>, listener: TcpListener) {
-        let drain = self.stop.drain.clone();
+        let drain = self.shutdown.drain.clone();
         while let Some(accepted) = drain.run_until_cancelled(listener.accept()).await {
             let admitted = self.admit(accepted);
             if drain.run_until_cancelled(admitted).await.is_none() {
                 break;
             }
         }
-        // Who was accepted by the kernel before the stop is served, not reset. The system is asked
-        // itself: the runtime may not have heard of the last ones yet.
+        // Connections that the kernel accepted before the stop are served, not reset. The runtime
+        // may not have seen the last ones, so they are accepted with the standard library.
         let Ok(listener) = listener.into_std() else { return };
         loop {
             let (socket, address) = match listener.accept() {
                 Ok(accepted) => accepted,
-                Err(error) if is_of_one_connection(&error) => continue,
+                Err(error) if is_per_connection(&error) => continue,
                 Err(_) => return,
             };
-            // None waits for a place: the connections that have one end only after this.
+            // Does not wait for a permit: open connections close only after this.
             let bound = self.shared.live.snapshot().http.max_connections;
-            if let (Ok(socket), Some(place)) = (adopt(socket), self.shared.places.take(bound)) {
-                self.spawn(socket, address, place);
+            let permit = self.shared.connection_limit.try_acquire(bound);
+            if let (Ok(socket), Some(permit)) = (into_tokio(socket), permit) {
+                self.spawn(socket, address, permit);
             }
         }
     }
 
-    fn spawn(self: &Rc<Self>, socket: TcpStream, address: SocketAddr, place: Place) {
-        let serve = self.clone().serve(socket, address, place);
-        tokio::task::spawn_local(self.serving.track_future(serve));
+    fn spawn(self: &Rc<Self>, socket: TcpStream, address: SocketAddr, permit: ConnectionPermit) {
+        let serve = self.clone().serve(socket, address, permit);
+        tokio::task::spawn_local(self.tasks.track_future(serve));
     }
 
     async fn admit(self: &Rc<Self>, accepted: io::Result<(TcpStream, SocketAddr)>) {
         match accepted {
             Ok((socket, address)) => {
-                let place = self.place().await;
-                self.spawn(socket, address, place);
+                let permit = self.acquire_permit().await;
+                self.spawn(socket, address, permit);
             }
-            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) if is_per_connection(&error) => {}
             Err(error) => {
-                // Such as no free file descriptor: it lasts, and one line a second tells it.
-                self.warn(|| tracing::warn!(%error, "a connection could not be accepted"));
-                sleep(ACCEPT_PAUSE).await;
+                // For example no free file descriptor: it lasts, so the warning is limited.
+                self.warn(|| tracing::warn!(%error, "cannot accept connections"));
+                self.shared.clock.sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
     }
 
-    /// A free place among all workers' connections; waits until there is one.
-    async fn place(&self) -> Place {
+    /// Waits until fewer than `max_connections` are open in the process.
+    async fn acquire_permit(&self) -> ConnectionPermit {
+        let limit = &self.shared.connection_limit;
         loop {
             let bound = self.shared.live.snapshot().http.max_connections;
-            if let Some(place) = self.shared.places.take(bound) {
-                return place;
+            if let Some(permit) = limit.try_acquire(bound) {
+                return permit;
             }
             self.warn(|| {
-                tracing::warn!(bound, "http.max_connections are open: further ones wait");
+                tracing::warn!(bound, "http.max_connections is reached: further connections wait");
             });
-            // A reload may raise the bound without a place becoming free.
-            let _ = timeout(ACCEPT_PAUSE, self.shared.places.freed()).await;
+            // A reload may raise the bound without a permit being released.
+            let _ = self.shared.clock.timeout(ACCEPT_RETRY_DELAY, limit.released()).await;
         }
     }
 
-    /// Warns, once in a while.
+    /// Calls `warn`, at most once per [`WARNING_INTERVAL`].
     fn warn(&self, warn: impl FnOnce()) {
         let now = self.clock.get();
-        if self.warned_at.get().is_none_or(|at| now.saturating_sub(at) >= WARNING_GAP) {
+        if self.warned_at.get().is_none_or(|at| now.saturating_sub(at) >= WARNING_INTERVAL) {
             self.warned_at.set(Some(now));
             warn();
         }
     }
 
-    async fn serve(self: Rc<Self>, socket: TcpStream, address: SocketAddr, mut place: Place) {
-        let ip = client::canonical(address.ip());
+    async fn serve(
+        self: Rc<Self>,
+        socket: TcpStream,
+        address: SocketAddr,
+        mut permit: ConnectionPermit,
+    ) {
+        let ip = client::canonical_address(address.ip());
         let snapshot = self.shared.live.snapshot();
         let (rules, identity) = (snapshot.http, &snapshot.identity);
-        let own =
+        // Not for a trusted proxy: its connections carry many clients.
+        let client_bound =
             rules.max_connections_per_client.filter(|_| !identity.trusted_proxies.contains(ip));
-        if let Some(bound) = own
-            && !place.admit(client::counted(ip, identity.ipv6_prefix), bound)
+        if let Some(bound) = client_bound
+            && !permit.assign_client(client::mask_address(ip, identity.ipv6_prefix), bound)
         {
             self.gateway.shard().connections_refused.add(1);
             self.warn(|| {
-                tracing::warn!(client = %ip, bound, "a client has http.max_connections_per_client open");
+                tracing::warn!(
+                    client = %ip, bound, "connection refused: http.max_connections_per_client is reached"
+                );
             });
             return;
         }
         drop(snapshot);
-        // Without it answers are only later, not wrong.
+        // Without it responses are late, not wrong.
         let _ = socket.set_nodelay(true);
-        let peer = Peer { address: ip, forwarding: Forwarding::new(ip) };
-        let requests = rules.max_requests_per_connection;
-        let connection = Connection::new(socket, peer, self.clock.clone(), rules.head, requests);
-        connection.state().end(self.ending.get());
+        let peer = Peer { address: ip, forwarding: PeerAddress::new(ip) };
+        let max_requests = rules.max_requests_per_connection;
+        let connection =
+            Connection::new(socket, peer, self.clock.clone(), rules.head, max_requests);
+        connection.state().request_close(self.close_mode.get());
         self.connections.borrow_mut().push(Rc::downgrade(&connection));
-        let _open = Open::new(self.gateway.shard());
+        let _open = OpenConnection::new(self.gateway.shard());
         connection::serve(connection, &self.gateway).await;
     }
 
-    /// Sets the coarse clock and ends what has waited too long.
+    /// Periodically sets the coarse clock, expires deadlines, renews leases and flushes the access
+    /// log.
     async fn sweep(self: Rc<Self>) {
-        let start = clock::instant();
-        let mut ticks = interval(SWEEP);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let clock = &self.shared.clock;
+        let start = clock.uptime();
+        let mut ticks = clock.interval(SWEEP_INTERVAL);
         for count in 1_u32.. {
             ticks.tick().await;
-            let now = clock::instant().saturating_duration_since(start).as_millis() as u64;
+            let now = clock.uptime().saturating_sub(start).as_millis() as u64;
             self.clock.set(now);
             let deadlines = self.shared.live.snapshot().http.deadlines;
             self.connections.borrow_mut().retain(|connection| {
@@ -280,24 +310,24 @@ impl Worker {
                 let state = connection.state();
                 if let Some(timeout) = state.get().overdue(now, &deadlines) {
                     state.expire(timeout);
-                } else if connection.must_look() {
+                } else if connection.needs_close_check() {
                     state.wake();
                 }
                 true
             });
             self.gateway.renew();
             self.gateway.flush_log();
-            if count % POOL_SWEEP == 0 {
+            if count % SWEEPS_PER_POOL_SWEEP == 0 {
                 self.gateway.sweep();
             }
         }
     }
 }
 
-/// One open connection, counted; however it ends, also in a panic.
-struct Open<'a>(&'a Shard);
+/// Counts an open connection in the metrics until it is dropped, also by a panic.
+struct OpenConnection<'a>(&'a Shard);
 
-impl<'a> Open<'a> {
+impl<'a> OpenConnection<'a> {
     fn new(shard: &'a Shard) -> Self {
         shard.accepted.add(1);
         shard.connections.add(1);
@@ -305,20 +335,20 @@ impl<'a> Open<'a> {
     }
 }
 
-impl Drop for Open<'_> {
+impl Drop for OpenConnection<'_> {
     fn drop(&mut self) {
-        self.0.connections.take();
+        self.0.connections.decrement();
     }
 }
 
-/// Brings a socket that was accepted without the runtime into it.
-fn adopt(socket: std::net::TcpStream) -> io::Result<TcpStream> {
+/// Registers a socket that was accepted with the standard library.
+fn into_tokio(socket: std::net::TcpStream) -> io::Result<TcpStream> {
     socket.set_nonblocking(true)?;
     TcpStream::from_std(socket)
 }
 
-/// Whether an accept failed because of the connection that was to be accepted.
-fn is_of_one_connection(error: &io::Error) -> bool {
+/// Whether an accept failed because of the connection itself, so that the next one may succeed.
+fn is_per_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }

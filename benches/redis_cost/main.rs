@@ -1,44 +1,48 @@
-//! What one decision costs Redis, by its own count: `cargo bench --bench redis_cost`.
+//! The cost of one decision in Redis, by its own statistics: `cargo bench --bench redis_cost`.
 //!
-//! Each algorithm, and beside them a sorted set as in CALLR's article, at three quotas: a bucket is
-//! filled over a window, kept full for a while, and left alone until all of it expires at once. Then requests
-//! in flight, each of them a charge and a refund, beside so many slots that others hold.
+//! Measures each algorithm, and for comparison a sorted set as in CALLR's article, at three quotas: a bucket
+//! is filled over a window, kept full for a while, and left alone until all of it expires at once. Then
+//! measures a charge and a refund of a concurrency limit, while other requests hold slots.
 
 use std::hint::black_box;
 
+use testkit::{
+    redis_server::RedisServer,
+    scripts::{ADJUST, Cost, ScriptCaller},
+};
 use tidegate::limit::{Algorithm, Quota};
 
-#[path = "../../tests/support/redis.rs"]
-mod redis_server;
-#[path = "../../tests/support/scripts.rs"]
-mod scripts;
-
-use redis_server::RedisServer;
-use scripts::{Caller, Cost};
-
+/// The time of the first charge, in ms since the Unix epoch.
 const NOW: u64 = 1_700_000_000_000;
 
-/// A window in which a charge each ms fills the largest quota.
+/// The window, in ms: one charge a ms fills the largest quota.
 const WINDOW: u64 = 100_000;
 
-/// How many requests come while the bucket is full.
-const CROWD: u64 = 4_000;
+/// Requests while the bucket is full.
+const REQUESTS_WHEN_FULL: u64 = 4_000;
 
-/// How many slots others hold while requests in flight are measured.
-const HELD: [u64; 4] = [0, 100, 1_000, 10_000];
+/// Slots that other requests hold while the concurrency limit is measured.
+const HELD_SLOTS: [u64; 4] = [0, 100, 1_000, 10_000];
 
-/// The lease of a slot.
+/// The lease of a concurrency slot, in ms.
 const LEASE: u64 = 30_000;
 
-/// Requests in flight that are measured, and how many of them are in flight together.
-const FLIGHTS: (u64, u64) = (2_000, 20);
+/// Requests of the concurrency limit that are measured.
+const CONCURRENT_REQUESTS: u64 = 2_000;
 
-/// One way of counting, and what it took.
+/// How many of them are in flight at once.
+const IN_FLIGHT: u64 = 20;
+
+/// The cost of one algorithm.
 struct Row {
     name: &'static str,
+    /// Time of a call while the bucket is filled, in us.
     filling: f64,
+    /// Time of a call while the bucket is full, in us.
     full: f64,
+    /// Time of the call that expires all charges at once, in us.
     burst: u64,
+    /// Memory of the full bucket, in bytes.
     bytes: u64,
 }
 
@@ -46,32 +50,32 @@ fn per_call(cost: Cost) -> f64 {
     cost.micros as f64 / cost.calls.max(1) as f64
 }
 
-/// `charge` takes a key, a time and an event's number.
+/// Measures `charge`, which makes a charge for each (time in ms, number of the event).
 fn measure(
     name: &'static str,
-    caller: &mut Caller,
+    caller: &mut ScriptCaller,
     quota: u64,
-    charge: impl Fn(&mut Caller, &[(u64, u64)]),
+    charge: impl Fn(&mut ScriptCaller, &[(u64, u64)]),
 ) -> Row {
     let gap = WINDOW / quota;
     let filling: Vec<_> = (0..quota).map(|n| (NOW + n * gap, n)).collect();
     let filled = caller.cost_of(|caller| charge(caller, &filling));
-    let bytes = caller.memory(name);
-    // Twice the rate that fits: half of it is refused.
-    let crowd: Vec<_> =
-        (0..CROWD).map(|n| (NOW + WINDOW + n * gap.div_ceil(2), quota + n)).collect();
-    let full = caller.cost_of(|caller| charge(caller, &crowd));
-    // All that was charged before the last second expires at once.
-    let last = crowd.last().map_or(NOW, |&(at, _)| at) + WINDOW - 1_000.min(gap * quota / 10);
-    let burst = caller.cost_of(|caller| charge(caller, &[(last, quota + CROWD)]));
+    let bytes = caller.memory_usage(name);
+    // At twice the quota's rate, half of the requests are refused.
+    let excess: Vec<_> =
+        (0..REQUESTS_WHEN_FULL).map(|n| (NOW + WINDOW + n * gap.div_ceil(2), quota + n)).collect();
+    let full = caller.cost_of(|caller| charge(caller, &excess));
+    // At this time all charges before the last second have expired.
+    let last = excess.last().map_or(NOW, |&(at, _)| at) + WINDOW - 1_000.min(gap * quota / 10);
+    let burst = caller.cost_of(|caller| charge(caller, &[(last, quota + REQUESTS_WHEN_FULL)]));
     Row { name, filling: per_call(filled), full: per_call(full), burst: burst.micros, bytes }
 }
 
 fn rows(redis: &RedisServer, quota: u32) -> Vec<Row> {
     let _: String = redis.command(&["FLUSHALL"]);
-    let mut caller = Caller::new(&redis.url());
+    let mut caller = ScriptCaller::new(&redis.url());
     let mut rows = Vec::new();
-    let shapes = [
+    let algorithms = [
         ("sliding_window", Algorithm::SlidingWindow, Quota::new(quota, WINDOW, 5)),
         ("sliding_log", Algorithm::SlidingLog, Quota::new(quota, WINDOW, 1)),
         ("fixed_window", Algorithm::FixedWindow, Quota::new(quota, WINDOW, 1)),
@@ -82,13 +86,13 @@ fn rows(redis: &RedisServer, quota: u32) -> Vec<Row> {
             Quota { max_wait: WINDOW as u32, ..Quota::new(quota, WINDOW, 1) },
         ),
     ];
-    for (name, algorithm, quota) in shapes {
+    for (name, algorithm, quota) in algorithms {
         rows.push(measure(name, &mut caller, quota.limit.into(), |caller, charges| {
             let charges: Vec<_> = charges.iter().map(|&(at, _)| (at, 1)).collect();
             black_box(caller.charge(name, algorithm, &quota, &charges));
         }));
     }
-    let mut caller = Caller::of(&redis.url(), include_str!("callr.lua"));
+    let mut caller = ScriptCaller::of(&redis.url(), include_str!("callr.lua"));
     rows.push(measure("sorted set", &mut caller, quota.into(), |caller, charges| {
         for &(at, event) in charges {
             let seconds = format!("{}.{:03}", at / 1_000, at % 1_000);
@@ -100,45 +104,48 @@ fn rows(redis: &RedisServer, quota: u32) -> Vec<Row> {
     rows
 }
 
-/// What a charge and a refund of a slot cost, and what the record takes, while others hold slots.
-struct Flight {
+/// The cost of a concurrency limit while other requests hold slots.
+struct ConcurrencyRow {
     held: u64,
+    /// Time of a charge, in us.
     charge: f64,
+    /// Time of a refund, in us.
     refund: f64,
+    /// Memory of the record, in bytes.
     bytes: u64,
 }
 
-fn flight(redis: &RedisServer, held: u64) -> Flight {
+fn measure_concurrency(redis: &RedisServer, held: u64) -> ConcurrencyRow {
     let _: String = redis.command(&["FLUSHALL"]);
     let (key, quota) = ("slots", Quota::new(100_000, LEASE, 1));
-    let mut charges = Caller::new(&redis.url());
-    let mut refunds = Caller::of(&redis.url(), scripts::SETTLE);
-    // As requests come that last as long as a third of a lease: then they are renewed.
+    let mut charges = ScriptCaller::new(&redis.url());
+    let mut refunds = ScriptCaller::of(&redis.url(), ADJUST);
+    // Leases are renewed after a third of their time, so their ages are spread over that.
     let spread = LEASE / 3;
     let taken: Vec<_> = (0..held).map(|n| (NOW + n * spread / held.max(1), 1)).collect();
     charges.charge(key, Algorithm::Concurrency, &quota, &taken);
     let mut now = NOW + spread;
     let (mut charge, mut refund) = (Cost::default(), Cost::default());
-    for _ in 0..FLIGHTS.0 / FLIGHTS.1 {
-        let together: Vec<_> = (0..FLIGHTS.1).map(|n| (now + n, 1)).collect();
+    for _ in 0..CONCURRENT_REQUESTS / IN_FLIGHT {
+        let batch: Vec<_> = (0..IN_FLIGHT).map(|n| (now + n, 1)).collect();
         charge += charges.cost_of(|caller| {
-            caller.charge(key, Algorithm::Concurrency, &quota, &together);
+            caller.charge(key, Algorithm::Concurrency, &quota, &batch);
         });
-        now += FLIGHTS.1;
+        now += IN_FLIGHT;
         refund += refunds.cost_of(|caller| {
-            caller.refund(key, Algorithm::Concurrency, &quota, now, &together);
+            caller.refund(key, Algorithm::Concurrency, &quota, now, &batch);
         });
-        now += FLIGHTS.1;
+        now += IN_FLIGHT;
     }
-    let bytes = charges.memory(key);
-    Flight { held, charge: per_call(charge), refund: per_call(refund), bytes }
+    let bytes = charges.memory_usage(key);
+    ConcurrencyRow { held, charge: per_call(charge), refund: per_call(refund), bytes }
 }
 
-#[expect(clippy::print_stdout, reason = "a table for a person")]
+#[expect(clippy::print_stdout, reason = "the tables are the result")]
 fn main() {
-    // Run as a test, it only shows that it works.
-    let measured = std::env::args().any(|argument| argument == "--bench");
-    let quotas: &[u32] = if measured { &[100, 10_000, 100_000] } else { &[100] };
+    // `cargo test` runs it without `--bench`: one small quota checks that it works.
+    let is_bench = std::env::args().any(|argument| argument == "--bench");
+    let quotas: &[u32] = if is_bench { &[100, 10_000, 100_000] } else { &[100] };
     let redis = RedisServer::start();
     println!(
         "| quota | algorithm | us a call, filling | us a call, full | us, burst expires | bytes a key |"
@@ -152,8 +159,8 @@ fn main() {
     println!();
     println!("| slots held | us a charge | us a refund | bytes a key |");
     println!("|---|---|---|---|");
-    for held in HELD {
-        let Flight { held, charge, refund, bytes } = flight(&redis, held);
+    for held in HELD_SLOTS {
+        let ConcurrencyRow { held, charge, refund, bytes } = measure_concurrency(&redis, held);
         println!("| {held} | {charge:.1} | {refund:.1} | {bytes} |");
     }
 }

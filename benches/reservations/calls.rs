@@ -1,5 +1,5 @@
-//! How many requests reach Redis, and what each costs it, beyond what Redis and the gateways' reports take
-//! when nobody asks.
+//! Script calls and CPU time of Redis for each request, without what an idle Redis and the gateways'
+//! presence reports take.
 
 use std::{
     cell::Cell,
@@ -9,59 +9,59 @@ use std::{
 };
 
 use redis::aio::MultiplexedConnection;
+use testkit::{
+    bench::{limit, median, stores},
+    redis_server::RedisServer,
+};
 use tidegate::{
     clock::{Clock, instant},
     limit::{Charge, Key, Limit, Reserve},
-    store::Store,
+    store::StoreHandle,
 };
 use tokio::{runtime::Builder, task::LocalSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    redis_server::RedisServer,
-    support::{limit, median, stores},
-};
-
+/// The quota of each caller, in an hour.
 const QUOTA: u32 = 100_000;
 
-const SPREAD: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
+/// An odd multiplier that spreads the numbers of callers over all bits of a key.
+const KEY_MULTIPLIER: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
 
-/// Requests that are in flight at once, at each gateway.
+/// Concurrent clients of each gateway.
 const CLIENTS: usize = 32;
 
 const GATEWAYS: usize = 2;
 
-/// How requests are decided.
+/// What decides the requests of a run.
 #[derive(Clone, Copy)]
-enum Way {
-    /// By a limit that takes so many tokens at a time.
+enum Method {
+    /// A limit with this `reserve`.
     Limit(Reserve),
-    /// By a sorted set of every event, one script a request.
+    /// A sorted set of every event, with one script call a request.
     SortedSet,
 }
 
-/// What a run is made of.
 #[derive(Clone, Copy)]
 struct Run {
     name: &'static str,
-    way: Way,
+    method: Method,
     requests: u64,
-    /// Callers, each with a quota of his own, who take turns.
+    /// Callers that take turns, each with its own quota.
     callers: u64,
-    /// Requests a second at each gateway; `None`: as many as can be.
-    pace: Option<u32>,
+    /// Requests a second at each gateway; `None` for the maximum.
+    rate: Option<u32>,
 }
 
-/// What a run took.
-struct Took {
-    /// Script calls a request.
+/// The result of a run.
+struct Measurement {
+    /// Script calls for each request.
     calls: f64,
-    /// CPU time of Redis a request, in us.
+    /// CPU time of Redis for each request, in us.
     cpu: f64,
     admitted: u64,
 }
 
-/// Paced runs are short: their length is their requests by their pace.
+/// Runs with a rate have few requests, because their duration is requests / rate.
 const RUNS: [Run; 15] = [
     set(90_000, None),
     run(OFF, Reserve::Off, 90_000, None),
@@ -85,44 +85,47 @@ const OFF: &str = "`reserve: off`";
 const THOUSANDTH: &str = "`reserve: 100` (1/1000)";
 const AUTO: &str = "`reserve: auto`";
 
-/// Callers, where there are many.
+/// Callers of the runs with more than one.
 const MANY: u64 = 100;
 
-const fn run(name: &'static str, reserve: Reserve, requests: u64, pace: Option<u32>) -> Run {
-    Run { name, way: Way::Limit(reserve), requests, callers: 1, pace }
+const fn run(name: &'static str, reserve: Reserve, requests: u64, rate: Option<u32>) -> Run {
+    Run { name, method: Method::Limit(reserve), requests, callers: 1, rate }
 }
 
-const fn set(requests: u64, pace: Option<u32>) -> Run {
-    Run { name: SET, way: Way::SortedSet, requests, callers: 1, pace }
+const fn set(requests: u64, rate: Option<u32>) -> Run {
+    Run { name: SET, method: Method::SortedSet, requests, callers: 1, rate }
 }
 
-/// Every run, in turns.
+/// Measures all runs alternately, and returns a Markdown table of the medians.
 pub(crate) fn table(rounds: usize) -> String {
     let redis = RedisServer::start();
-    let mut took: Vec<Vec<Took>> = RUNS.iter().map(|_| Vec::new()).collect();
+    let mut samples: Vec<Vec<Measurement>> = RUNS.iter().map(|_| Vec::new()).collect();
     for _ in 0..rounds {
-        for (run, took) in RUNS.iter().zip(&mut took) {
-            took.push(measure(&redis, run));
+        for (run, samples) in RUNS.iter().zip(&mut samples) {
+            samples.push(measure(&redis, run));
         }
     }
-    let middle = |took: &[Took], of: fn(&Took) -> f64| median(took.iter().map(of).collect());
-    // Each is compared at its own pace, with as many callers.
-    let beside = |name, than: &Run| {
-        let alike = |run: &Run| run.pace == than.pace && run.callers == than.callers;
-        let at = RUNS.iter().position(|run| run.name == name && alike(run));
-        at.map(|at| middle(&took[at], |took| took.cpu))
+    let median_of = |samples: &[Measurement], of: fn(&Measurement) -> f64| {
+        median(samples.iter().map(of).collect())
+    };
+    // The CPU time of the run `name` with the rate and the number of callers of `other`.
+    let baseline = |name, other: &Run| {
+        let is_alike = |run: &Run| run.rate == other.rate && run.callers == other.callers;
+        let index = RUNS.iter().position(|run| run.name == name && is_alike(run));
+        index.map(|index| median_of(&samples[index], |sample| sample.cpu))
     };
     let ratio = |cpu: f64, other: Option<f64>| {
         other.map_or_else(|| "-".to_owned(), |other| format!("1/{:.1}", other / cpu))
     };
     let mut text = format!(
         "{GATEWAYS} gateways, {CLIENTS} clients at each, a quota of {QUOTA} an hour\n\n\
-         | way | callers | requests | a second | admitted | calls a request | us of Redis' CPU a request | of \
-         one script a request | of the sorted set |\n|---|---|---|---|---|---|---|---|---|\n"
+         | method | callers | requests | a second | admitted | calls a request | us of Redis' CPU a request \
+         | of one script a request | of the sorted set |\n|---|---|---|---|---|---|---|---|---|\n"
     );
-    for (run, took) in RUNS.iter().zip(&took) {
-        let (calls, cpu) = (middle(took, |took| took.calls), middle(took, |took| took.cpu));
-        let admitted = took.first().map_or(0, |took| took.admitted);
+    for (run, samples) in RUNS.iter().zip(&samples) {
+        let calls = median_of(samples, |sample| sample.calls);
+        let cpu = median_of(samples, |sample| sample.cpu);
+        let admitted = samples.first().map_or(0, |sample| sample.admitted);
         // Writing to a string does not fail.
         let _ = writeln!(
             text,
@@ -130,29 +133,30 @@ pub(crate) fn table(rounds: usize) -> String {
             run.name,
             run.callers,
             run.requests,
-            run.pace.map_or_else(|| "all at once".into(), |pace| (pace * 2).to_string()),
+            run.rate.map_or_else(|| "maximum".into(), |rate| (rate * 2).to_string()),
             calls * 100.0,
-            ratio(cpu, beside(OFF, run)),
-            ratio(cpu, beside(SET, run)),
+            ratio(cpu, baseline(OFF, run)),
+            ratio(cpu, baseline(SET, run)),
         );
     }
     text
 }
 
-fn measure(redis: &RedisServer, run: &Run) -> Took {
+fn measure(redis: &RedisServer, run: &Run) -> Measurement {
     let _: String = redis.command(&["FLUSHALL"]);
     let _: String = redis.command(&["CONFIG", "RESETSTAT"]);
-    let (cpu, admitted) = match run.way {
-        Way::Limit(reserve) => by_limit(redis, run, limit(QUOTA, reserve)),
-        Way::SortedSet => by_sorted_set(redis, run),
+    let (cpu, admitted) = match run.method {
+        Method::Limit(reserve) => run_limit(redis, run, limit(QUOTA, reserve)),
+        Method::SortedSet => run_sorted_set(redis, run),
     };
-    let calls = field(redis, "commandstats", "cmdstat_evalsha:calls=")
-        + field(redis, "commandstats", "cmdstat_eval:calls=");
+    let calls = info_field(redis, "commandstats", "cmdstat_evalsha:calls=")
+        + info_field(redis, "commandstats", "cmdstat_eval:calls=");
     let requests = run.requests as f64;
-    Took { calls: calls / requests, cpu: cpu * 1e6 / requests, admitted }
+    Measurement { calls: calls / requests, cpu: cpu * 1e6 / requests, admitted }
 }
 
-fn by_limit(redis: &RedisServer, run: &Run, limit: Limit) -> (f64, u64) {
+/// Returns the CPU seconds of Redis, and the number of admitted requests.
+fn run_limit(redis: &RedisServer, run: &Run, limit: Limit) -> (f64, u64) {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     let limit = Rc::new(limit);
     let local = LocalSet::new();
@@ -163,18 +167,18 @@ fn by_limit(redis: &RedisServer, run: &Run, limit: Limit) -> (f64, u64) {
             .iter()
             .map(|stores| tokio::task::spawn_local(stores.clone().run(stop.clone())))
             .collect();
-        let doors: Vec<Rc<Store>> = fleet.iter().map(|stores| Rc::new(stores.worker())).collect();
-        // Both know of each other after a second.
+        let handles: Vec<Rc<StoreHandle>> =
+            fleet.iter().map(|stores| Rc::new(stores.worker())).collect();
+        // The gateways report to Redis once a second: then each counts both.
         tokio::time::sleep(Duration::from_millis(1_500)).await;
         let meter = Meter::start(redis).await;
-        let admitted = drive(run, move |gateway, caller| {
-            let (door, limit) = (doors[gateway].clone(), limit.clone());
+        let admitted = send_requests(run, move |gateway, caller| {
+            let (handle, limit) = (handles[gateway].clone(), limit.clone());
             async move {
-                // As far from one another as hashes.
-                let key = Key(u128::from(caller + 7).wrapping_mul(SPREAD));
+                let key = Key(u128::from(caller + 7).wrapping_mul(KEY_MULTIPLIER));
                 let charge = Charge { limit: &limit, key, cost: 1 };
                 let now = Clock::system().now();
-                door.charge(&[charge], now).await.expect("a decision of Redis").admitted
+                handle.charge(&[charge], now).await.expect("a decision of Redis").admitted
             }
         });
         let admitted = admitted.await;
@@ -187,30 +191,32 @@ fn by_limit(redis: &RedisServer, run: &Run, limit: Limit) -> (f64, u64) {
     })
 }
 
-fn by_sorted_set(redis: &RedisServer, run: &Run) -> (f64, u64) {
+/// Returns the CPU seconds of Redis, and the number of admitted requests.
+fn run_sorted_set(redis: &RedisServer, run: &Run) -> (f64, u64) {
     const SCRIPT: &str = include_str!("../redis_cost/callr.lua");
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     LocalSet::new().block_on(&runtime, async {
         let client = redis::Client::open(redis.url()).expect("a URL");
         let connect = || async { client.get_multiplexed_async_connection().await };
-        let mut doors: Vec<MultiplexedConnection> = Vec::new();
+        let mut connections: Vec<MultiplexedConnection> = Vec::new();
         for _ in 0..GATEWAYS {
-            doors.push(connect().await.expect("a connection"));
+            connections.push(connect().await.expect("a connection"));
         }
         let mut load = redis::cmd("SCRIPT");
         load.arg("LOAD").arg(SCRIPT);
-        let sha: String = load.query_async(&mut doors[0]).await.expect("a script");
+        let sha: String = load.query_async(&mut connections[0]).await.expect("a script");
         let meter = Meter::start(redis).await;
         let next = Rc::new(Cell::new(0_u64));
-        let admitted = drive(run, move |gateway, caller| {
-            let (mut door, sha, next) = (doors[gateway].clone(), sha.clone(), next.clone());
+        let admitted = send_requests(run, move |gateway, caller| {
+            let connection = connections[gateway].clone();
+            let (mut connection, sha, next) = (connection, sha.clone(), next.clone());
             async move {
                 let event = next.replace(next.get() + 1);
                 let now = Clock::system().now();
                 let seconds = format!("{}.{:03}", now / 1_000, now % 1_000);
                 let mut command = redis::cmd("EVALSHA");
                 command.arg(sha).arg(1).arg(caller).arg(seconds).arg(3_600).arg(QUOTA).arg(event);
-                command.query_async::<i64>(&mut door).await.expect("a reply") == 1
+                command.query_async::<i64>(&mut connection).await.expect("a reply") == 1
             }
         });
         let admitted = admitted.await;
@@ -218,24 +224,24 @@ fn by_sorted_set(redis: &RedisServer, run: &Run) -> (f64, u64) {
     })
 }
 
-/// Sends the run's requests, evenly to all gateways and for all callers; tells how many were admitted.
-async fn drive<F: Future<Output = bool> + 'static>(
+/// Sends the run's requests, spread evenly over all gateways and callers. Returns how many were admitted.
+async fn send_requests<F: Future<Output = bool> + 'static>(
     run: &Run,
     request: impl Fn(usize, u64) -> F + 'static,
 ) -> u64 {
     let (request, callers) = (Rc::new(request), run.callers);
     let each = run.requests / (GATEWAYS * CLIENTS) as u64;
-    let between = run.pace.map(|pace| Duration::from_secs(1) * CLIENTS as u32 / pace);
+    let interval = run.rate.map(|rate| Duration::from_secs(1) * CLIENTS as u32 / rate);
     let clients = (0..GATEWAYS * CLIENTS).map(|client| {
         let request = request.clone();
         tokio::task::spawn_local(async move {
             let mut admitted = 0;
-            // Not all at once.
-            let shift = between.unwrap_or_default().mul_f64(client as f64 / 64.0);
+            // Spreads the clients over the interval.
+            let shift = interval.unwrap_or_default().mul_f64(client as f64 / 64.0);
             let start = instant() + shift;
             for nth in 0..each {
-                if let Some(between) = between {
-                    tokio::time::sleep_until((start + between * nth as u32).into()).await;
+                if let Some(interval) = interval {
+                    tokio::time::sleep_until((start + interval * nth as u32).into()).await;
                 }
                 let caller = (nth + client as u64) % callers;
                 admitted += u64::from(request(client % GATEWAYS, caller).await);
@@ -254,38 +260,39 @@ async fn drive<F: Future<Output = bool> + 'static>(
     admitted
 }
 
-/// What Redis takes for requests.
+/// Measures the CPU time that Redis takes for requests.
 struct Meter<'a> {
     redis: &'a RedisServer,
-    /// CPU seconds that it takes in a second when nobody asks.
+    /// CPU seconds a second of the idle server.
     idle: f64,
+    /// CPU seconds before the requests.
     before: f64,
     start: Instant,
 }
 
 impl<'a> Meter<'a> {
-    /// Looks at the idle server for a while.
+    /// Measures the idle server for 2 s.
     async fn start(redis: &'a RedisServer) -> Self {
-        let (before, start) = (cpu(redis), instant());
+        let (before, start) = (cpu_seconds(redis), instant());
         tokio::time::sleep(Duration::from_secs(2)).await;
-        let idle = (cpu(redis) - before) / start.elapsed().as_secs_f64();
-        Self { redis, idle, before: cpu(redis), start: instant() }
+        let idle = (cpu_seconds(redis) - before) / start.elapsed().as_secs_f64();
+        Self { redis, idle, before: cpu_seconds(redis), start: instant() }
     }
 
-    /// CPU seconds since, beyond those of an idle server.
+    /// CPU seconds since the start, without those of an idle server.
     fn spent(&self) -> f64 {
-        cpu(self.redis) - self.before - self.idle * self.start.elapsed().as_secs_f64()
+        cpu_seconds(self.redis) - self.before - self.idle * self.start.elapsed().as_secs_f64()
     }
 }
 
-/// CPU seconds that Redis has taken, its whole process.
-fn cpu(redis: &RedisServer) -> f64 {
-    field(redis, "cpu", "used_cpu_user:") + field(redis, "cpu", "used_cpu_sys:")
+/// CPU seconds (user and system) of the Redis process since its start.
+fn cpu_seconds(redis: &RedisServer) -> f64 {
+    info_field(redis, "cpu", "used_cpu_user:") + info_field(redis, "cpu", "used_cpu_sys:")
 }
 
-/// A number of `INFO section`; 0 where it is not there.
-fn field(redis: &RedisServer, section: &str, name: &str) -> f64 {
-    let told: String = redis.command(&["INFO", section]);
-    let value = told.lines().find_map(|line| line.strip_prefix(name));
+/// A number of `INFO section`; 0 if it is missing.
+fn info_field(redis: &RedisServer, section: &str, name: &str) -> f64 {
+    let info: String = redis.command(&["INFO", section]);
+    let value = info.lines().find_map(|line| line.strip_prefix(name));
     value.and_then(|value| value.split(',').next()?.trim().parse().ok()).unwrap_or(0.0)
 }

@@ -1,71 +1,70 @@
-//! A decision from tokens that are here: no call.
+//! The time of a decision from leased tokens, without a call to Redis.
 
 use std::{fmt::Write as _, hint::black_box, sync::Arc, sync::Barrier, thread, time::Duration};
 
+use testkit::{
+    bench::{limit, median, stores},
+    redis_server::RedisServer,
+};
 use tidegate::{
     clock::{Clock, instant},
-    limit::{Charge, Key, Limit, MAX_AHEAD, Reserve},
-    store::Stores,
+    limit::{Charge, Key, Limit, MAX_RESERVE, Reserve},
+    store::CounterStore,
 };
 use tokio::runtime::Builder;
 
-use crate::{
-    redis_server::RedisServer,
-    support::{limit, median, stores},
-};
-
-/// Decisions in a round; fewer than are fetched at once.
+/// Decisions of a thread in a round: fewer than the tokens of one fetch.
 const DECISIONS: u32 = 500_000;
 
-/// Every way, in turns.
+/// Measures all cases alternately, and returns a Markdown table of the medians.
 pub(crate) fn table(rounds: usize) -> String {
     let redis = RedisServer::start();
-    let limit = limit(u32::MAX, Reserve::Tokens(MAX_AHEAD));
-    let ways: [(&str, &[u128]); 3] = [
+    let limit = limit(u32::MAX, Reserve::Tokens(MAX_RESERVE));
+    let cases: [(&str, &[u128]); 3] = [
         ("one thread", &[1]),
         ("two threads, a key each", &[1, 2]),
         ("two threads, the same key", &[1, 1]),
     ];
-    let mut taken: Vec<Vec<f64>> = ways.iter().map(|_| Vec::new()).collect();
+    let mut samples: Vec<Vec<f64>> = cases.iter().map(|_| Vec::new()).collect();
     let stores = stores(&redis);
     for _ in 0..rounds {
-        for ((_, keys), taken) in ways.iter().zip(&mut taken) {
-            taken.push(measure(&stores, &limit, keys));
+        for ((_, keys), samples) in cases.iter().zip(&mut samples) {
+            samples.push(measure(&stores, &limit, keys));
         }
     }
-    let mut text = "| a decision from tokens that are here | ns |\n|---|---|\n".to_owned();
-    for ((name, _), taken) in ways.iter().zip(taken) {
+    let mut text = "| a decision from leased tokens | ns |\n|---|---|\n".to_owned();
+    for ((name, _), samples) in cases.iter().zip(samples) {
         // Writing to a string does not fail.
-        let _ = writeln!(text, "| {name} | {:.0} |", median(taken));
+        let _ = writeln!(text, "| {name} | {:.0} |", median(samples));
     }
     text
 }
 
-/// The ns of a decision, one thread a key.
-fn measure(stores: &Arc<Stores>, limit: &Limit, keys: &[u128]) -> f64 {
-    let together = Barrier::new(keys.len());
-    let took = thread::scope(|scope| {
+/// The time of a decision in ns, with one thread for each key.
+fn measure(stores: &Arc<CounterStore>, limit: &Limit, keys: &[u128]) -> f64 {
+    let start_line = Barrier::new(keys.len());
+    let slowest = thread::scope(|scope| {
         let threads: Vec<_> = keys
             .iter()
             .map(|&key| {
-                let together = &together;
-                scope.spawn(move || decide(stores, limit, Key(key), together))
+                let start_line = &start_line;
+                scope.spawn(move || decide(stores, limit, Key(key), start_line))
             })
             .collect();
         threads.into_iter().map(|thread| thread.join().expect("a thread")).max()
     });
-    took.unwrap_or_default().as_nanos() as f64 / f64::from(DECISIONS)
+    slowest.unwrap_or_default().as_nanos() as f64 / f64::from(DECISIONS)
 }
 
-fn decide(stores: &Arc<Stores>, limit: &Limit, key: Key, together: &Barrier) -> Duration {
+fn decide(stores: &Arc<CounterStore>, limit: &Limit, key: Key, start_line: &Barrier) -> Duration {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let store = stores.worker();
         let now = Clock::system().now();
         let charges = [Charge { limit, key, cost: 1 }];
-        // The first connects and fetches.
+        // The first decision connects and fetches tokens.
         assert!(store.charge(&charges, now).await.expect("a decision").admitted);
-        together.wait();
+        start_line.wait();
         let start = instant();
         for _ in 0..DECISIONS {
             black_box(store.charge(black_box(&charges), now).await.expect("a decision"));

@@ -1,79 +1,68 @@
-//! What tokens taken ahead spare Redis, and what they cost here: `cargo bench --bench reservations`.
+//! Token leases: the load that they take off Redis, and their cost here:
+//! `cargo bench --bench reservations`.
 //!
 //! ```text
 //! cargo bench --bench reservations [-- --only calls|fast-path|throughput] [--rounds N]
 //! ```
 //!
-//! `calls`: how many requests reach Redis, and the CPU time that Redis takes for each, its whole process
-//! counted, beside one script a request and beside a sorted set. `fast-path`: a decision from tokens that
-//! are here, on one and on two threads. `throughput`: requests a second through one gateway, its limit in
-//! Redis with and without `reserve`, beside the same limit in memory.
+//! - `calls`: script calls and CPU time of the Redis process for each request, compared with one script
+//!   call a request and with a sorted set.
+//! - `fast-path`: the time of a decision from leased tokens, on one and on two threads.
+//! - `throughput`: requests a second through one gateway, its limit in Redis with and without `reserve`,
+//!   compared with the same limit in memory.
 //!
-//! The ratios are what to read: all rows of a table are measured in turns, in one run.
+//! Read the ratios rather than the absolute numbers: all rows of a table are measured alternately, in one
+//! run.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "the tables are the result")]
+#![expect(clippy::print_stdout, reason = "the tables are the result")]
 #![expect(
     clippy::disallowed_methods,
-    reason = "a benchmark reads the real clock and its main thread may sleep; it serves nobody"
+    reason = "a benchmark reads the real clock, and its main thread may sleep"
 )]
 
-#[path = "../side_by_side/answer.rs"]
-mod answer;
 mod calls;
-#[path = "../side_by_side/cpus.rs"]
-mod cpus;
 mod fast_path;
-#[path = "../side_by_side/load.rs"]
-#[allow(dead_code, reason = "a kit: fixed rates and idle connections are the other bench's")]
-mod load;
-#[path = "../side_by_side/origin.rs"]
-mod origin;
-#[path = "../side_by_side/poll.rs"]
-mod poll;
-#[path = "../../tests/support/redis.rs"]
-mod redis_server;
-mod support;
 mod throughput;
 
 use clap::{Parser, ValueEnum};
 
-/// Measures reservations and prints markdown tables.
+/// Measures token leases and prints Markdown tables.
 #[derive(Parser)]
 struct Options {
-    /// One part only.
+    /// Runs this part only.
     #[arg(long, value_enum)]
     only: Option<Part>,
-    /// Rounds of each part; the median is told.
+    /// Rounds of each part; the median is printed.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
 }
 
 #[derive(Clone, Copy, Eq, PartialEq, ValueEnum)]
 enum Part {
-    /// Calls and CPU time of Redis.
+    /// Calls and CPU time of Redis for each request.
     Calls,
-    /// A decision here.
+    /// The time of a decision from leased tokens.
     FastPath,
-    /// Requests a second.
+    /// Requests a second through a gateway.
     Throughput,
 }
 
 fn main() -> anyhow::Result<()> {
-    let given = |flag: &str| std::env::args().any(|argument| argument == flag);
-    if !given("--bench") || given("--test") {
+    let has_flag = |flag: &str| std::env::args().any(|argument| argument == flag);
+    if !has_flag("--bench") || has_flag("--test") {
         return Ok(());
     }
-    // Cargo's own flag is not ours to explain.
+    // Cargo adds `--bench`, which is not an option of ours.
     let arguments = std::env::args().filter(|argument| argument != "--bench");
     let options = Options::parse_from(arguments);
-    let wants = |part| options.only.is_none_or(|only| only == part);
-    if wants(Part::Calls) {
+    let is_selected = |part| options.only.is_none_or(|only| only == part);
+    if is_selected(Part::Calls) {
         println!("{}", calls::table(options.rounds));
     }
-    if wants(Part::FastPath) {
+    if is_selected(Part::FastPath) {
         println!("{}", fast_path::table(options.rounds));
     }
-    if wants(Part::Throughput) {
+    if is_selected(Part::Throughput) {
         println!("{}", throughput::table(options.rounds)?);
     }
     Ok(())

@@ -1,6 +1,6 @@
-//! Requests a second through one gateway of one worker: its limit in memory, and in Redis.
+//! Requests a second through a gateway with one worker: its limit in memory, and in Redis.
 //!
-//! The gateway runs on CPU 0; the load, the upstream and Redis on CPU 1.
+//! The gateway runs on CPU 0; the load generator, the upstream and Redis on CPU 1.
 
 use std::{
     fmt::Write as _,
@@ -14,48 +14,51 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+use testkit::{
+    bench::median,
+    load::{Load, Origin, cpu},
+    redis_server::RedisServer,
+};
 use tidegate::clock::instant;
-
-use crate::{cpus, load::Load, origin::Origin, redis_server::RedisServer, support::median};
 
 const CONNECTIONS: usize = 64;
 
 const REQUESTS: u64 = 60_000;
 
-/// Requests before what is measured: connections are there, and chunks have grown.
+/// Requests before the measurement, in which connections are made and chunks grow.
 const WARM_UP: u64 = 5_000;
 
-/// What is compared; `None`: counters in memory.
-const WAYS: [(&str, Option<&str>); 4] = [
+/// The cases and their `reserve`; `None` has its counters in memory.
+const CASES: [(&str, Option<&str>); 4] = [
     ("in memory", None),
     ("in Redis, `reserve: off`", Some("off")),
     ("in Redis, `reserve: auto`", Some("auto")),
     ("in Redis, `reserve: 1000`", Some("1000")),
 ];
 
-/// What a run took.
-struct Took {
+/// The result of a run.
+struct Measurement {
     /// Requests a second.
     rate: f64,
-    /// CPU time of the gateway a request, in us.
+    /// CPU time of the gateway for each request, in us.
     cpu: f64,
 }
 
-/// Every way, in turns.
+/// Measures all cases alternately, and returns a Markdown table of the medians.
 pub(crate) fn table(rounds: usize) -> Result<String> {
     let redis = thread::spawn(|| {
-        // The server inherits it.
-        cpus::pin(cpus::SURROUNDINGS);
+        // The server inherits the CPU.
+        cpu::pin(cpu::HARNESS);
         RedisServer::start()
     });
-    let redis = redis.join().ok().context("no Redis")?;
+    let redis = redis.join().ok().context("Redis cannot be started")?;
     let origin = Origin::start()?;
-    cpus::pin(cpus::CONTESTANT);
-    let mut taken: Vec<Vec<Took>> = WAYS.iter().map(|_| Vec::new()).collect();
+    cpu::pin(cpu::SUBJECT);
+    let mut samples: Vec<Vec<Measurement>> = CASES.iter().map(|_| Vec::new()).collect();
     for round in 0..rounds {
-        for turn in 0..WAYS.len() {
-            let at = (round + turn) % WAYS.len();
-            taken[at].push(measure(&redis, &origin, WAYS[at].1)?);
+        for turn in 0..CASES.len() {
+            let case = (round + turn) % CASES.len();
+            samples[case].push(measure(&redis, &origin, CASES[case].1)?);
         }
     }
     let mut text = format!(
@@ -63,25 +66,26 @@ pub(crate) fn table(rounds: usize) -> Result<String> {
          | the limit is | requests a second | / in memory | us of CPU a request | / in memory |\n\
          |---|---|---|---|---|\n"
     );
-    let by_round = |at: usize, of: fn(&Took) -> f64| {
-        let ratios = taken[at].iter().zip(&taken[0]).map(|(one, memory)| of(one) / of(memory));
+    let median_ratio = |case: usize, of: fn(&Measurement) -> f64| {
+        let ratios =
+            samples[case].iter().zip(&samples[0]).map(|(one, memory)| of(one) / of(memory));
         median(ratios.collect())
     };
-    for (at, (name, _)) in WAYS.iter().enumerate() {
-        let middle = |of: fn(&Took) -> f64| median(taken[at].iter().map(of).collect());
+    for (case, (name, _)) in CASES.iter().enumerate() {
+        let median = |of: fn(&Measurement) -> f64| median(samples[case].iter().map(of).collect());
         writeln!(
             text,
             "| {name} | {:.0} | {:.2} | {:.1} | {:.2} |",
-            middle(|took| took.rate),
-            by_round(at, |took| took.rate),
-            middle(|took| took.cpu),
-            by_round(at, |took| took.cpu),
+            median(|sample| sample.rate),
+            median_ratio(case, |sample| sample.rate),
+            median(|sample| sample.cpu),
+            median_ratio(case, |sample| sample.cpu),
         )?;
     }
     Ok(text)
 }
 
-fn measure(redis: &RedisServer, origin: &Origin, reserve: Option<&str>) -> Result<Took> {
+fn measure(redis: &RedisServer, origin: &Origin, reserve: Option<&str>) -> Result<Measurement> {
     let _: String = redis.command(&["FLUSHALL"]);
     let gateway = Gateway::start(&configuration(redis, origin.address(), reserve))?;
     let load = |requests| Load {
@@ -94,9 +98,18 @@ fn measure(redis: &RedisServer, origin: &Origin, reserve: Option<&str>) -> Resul
     let (before, answered) = (gateway.cpu()?, origin.answered());
     let tally = load(REQUESTS).run()?;
     let cpu = gateway.cpu()? - before;
-    ensure!(origin.answered() - answered == REQUESTS, "not all were forwarded once");
-    ensure!(tally.statuses.get(&200) == Some(&REQUESTS), "not all passed: {:?}", tally.statuses);
-    Ok(Took { rate: REQUESTS as f64 / tally.took.as_secs_f64(), cpu: cpu * 1e6 / REQUESTS as f64 })
+    ensure!(
+        origin.answered() - answered == REQUESTS,
+        "{} requests reached the upstream, expected {REQUESTS}",
+        origin.answered() - answered
+    );
+    ensure!(
+        tally.statuses.get(&200) == Some(&REQUESTS),
+        "expected only status 200, got {:?}",
+        tally.statuses
+    );
+    let rate = REQUESTS as f64 / tally.took.as_secs_f64();
+    Ok(Measurement { rate, cpu: cpu * 1e6 / REQUESTS as f64 })
 }
 
 fn configuration(redis: &RedisServer, origin: SocketAddr, reserve: Option<&str>) -> String {
@@ -141,17 +154,21 @@ impl Gateway {
         let mut gateway = Self { child, address, _directory: directory };
         let start = instant();
         while TcpStream::connect(address).is_err() {
-            ensure!(gateway.child.try_wait()?.is_none(), "the gateway ended at its start");
-            ensure!(start.elapsed() < Duration::from_secs(10), "the gateway does not listen");
+            ensure!(gateway.child.try_wait()?.is_none(), "the gateway exited at its start");
+            ensure!(
+                start.elapsed() < Duration::from_secs(10),
+                "the gateway does not listen after 10 s"
+            );
             thread::sleep(Duration::from_millis(5));
         }
         Ok(gateway)
     }
 
-    /// CPU seconds that it has taken.
+    /// The process's CPU time (user and system), in seconds.
     fn cpu(&self) -> Result<f64> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        let (_, fields) = stat.rsplit_once(')').context("no name")?;
+        // Fields 14 and 15 of proc_pid_stat(5), counted after the command's name.
+        let (_, fields) = stat.rsplit_once(')').context("/proc/PID/stat has no command name")?;
         let ticks: Vec<u64> = fields
             .split_whitespace()
             .skip(11)
@@ -166,7 +183,7 @@ impl Gateway {
 impl Drop for Gateway {
     fn drop(&mut self) {
         if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
-            // Gone is what it shall be.
+            // Fails only if the process has exited.
             let _ = kill_process(pid, Signal::TERM);
         }
         let _ = self.child.wait();

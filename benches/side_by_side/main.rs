@@ -33,15 +33,10 @@
     reason = "a benchmark reads the real clock and its main thread may sleep; it serves nobody"
 )]
 
-mod answer;
 mod contestant;
-mod cpus;
-mod load;
 mod machine;
 mod measure;
-mod origin;
 mod parts;
-mod poll;
 mod profile;
 mod report;
 mod work;
@@ -49,10 +44,11 @@ mod work;
 use anyhow::{Result, ensure};
 use clap::{Parser, ValueEnum};
 
+use testkit::load::{Origin, cpu};
+
 use crate::{
     contestant::{Gateway, Program},
     measure::Bench,
-    origin::Origin,
     parts::Run,
     work::Peers,
 };
@@ -122,7 +118,7 @@ fn main() -> Result<()> {
     }
     let programs = programs(&options)?;
     let heading = machine::describe(&programs, &options.work());
-    cpus::pin(cpus::CONTESTANT);
+    cpu::pin(cpu::SUBJECT);
     let bench = Bench { origin: Origin::start()?, connections: options.connections.into() };
 
     let mut run = Run::new(&bench, &programs, &options);

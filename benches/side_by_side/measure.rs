@@ -10,11 +10,10 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
+use testkit::load::{IdleConnections, Load, Origin, Tally};
 
 use crate::{
     contestant::{Contestant, Mode, Program, signal},
-    load::{Idle, Load, Tally},
-    origin::Origin,
     work::{Limit, Scenario},
 };
 
@@ -175,14 +174,14 @@ impl Bench {
             History::Burst(together) => together,
         };
         let forwarded = self.origin.answered();
-        let idle =
-            Idle::open(contestant.address(), count, together).with_context(|| contestant.logs())?;
+        let idle = IdleConnections::open(contestant.address(), count, together)
+            .with_context(|| contestant.logs())?;
         let forwarded = self.origin.answered() - forwarded;
         let asked = if together == 0 { 0 } else { count as u64 };
         ensure!(forwarded == asked, "{forwarded} of {asked} requests reached the upstream");
-        contestant.wait_for_files(idle.len())?;
+        contestant.wait_for_files(idle.count())?;
         thread::sleep(SETTLED);
-        Ok((contestant.memory()? as f64 - before as f64) / idle.len() as f64)
+        Ok((contestant.memory()? as f64 - before as f64) / idle.count() as f64)
     }
 
     /// The 99th percentile of a request's time at `rate` requests a second, milliseconds.

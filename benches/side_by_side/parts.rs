@@ -1,11 +1,11 @@
 //! The parts of a run: which scenarios of which contestants are measured, and in which order.
 
 use anyhow::Result;
+use testkit::load::cpu;
 
 use crate::{
     Options,
     contestant::{Gateway, Program},
-    cpus,
     measure::{Bench, History, Metric},
     report::Figures,
     work::Scenario,
@@ -55,7 +55,7 @@ impl<'a> Run<'a> {
 
     /// CPU a request of two workers and of one, in alternating order.
     pub(crate) fn workers(&mut self) -> Result<()> {
-        cpus::pin_to(&[cpus::CONTESTANT, cpus::SURROUNDINGS]);
+        cpu::pin_to(&[cpu::SUBJECT, cpu::HARNESS]);
         for round in 0..self.options.rounds {
             for place in 0..2 {
                 let scenario = Scenario::on_workers(if (round + place) % 2 == 0 { 1 } else { 2 });
@@ -64,7 +64,7 @@ impl<'a> Run<'a> {
                 }
             }
         }
-        cpus::pin(cpus::CONTESTANT);
+        cpu::pin(cpu::SUBJECT);
         Ok(())
     }
 

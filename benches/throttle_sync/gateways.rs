@@ -2,10 +2,11 @@
 
 use std::{sync::Arc, thread};
 
+use testkit::redis_server::RedisServer;
 use tidegate::{
     clock::Clock,
     secret::SharedSecret,
-    store::{Credentials, RedisOptions, Stores, Topology},
+    store::{CounterStore, Credentials, RedisOptions, Topology},
     throttle::{
         Geometry, Settings, Throttle,
         geometry::Sizing,
@@ -14,8 +15,6 @@ use tidegate::{
     },
 };
 use tokio_util::sync::CancellationToken;
-
-use crate::redis::RedisServer;
 
 /// Throttles that tick.
 pub(crate) struct Gateways {
@@ -50,7 +49,7 @@ impl Gateways {
                 connect_timeout: std::time::Duration::from_secs(1),
                 response_timeout: std::time::Duration::from_secs(1),
             };
-            let stores = Stores::redis(options, clock.clone(), 1).expect("a store");
+            let stores = CounterStore::redis(options, clock.clone(), 1).expect("a store");
             let secret = stores.shared_secret();
             let throttle = Throttle::new(settings.clone(), secret, true, clock.now());
             let connector = stores.connector().expect("a Redis");

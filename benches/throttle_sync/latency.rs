@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use testkit::redis_server::RedisServer;
 use tidegate::{
     clock,
     throttle::{Gate, Throttle},
 };
 
-use crate::{gateways::Gateways, gateways::pause, redis::RedisServer};
+use crate::gateways::{Gateways, pause};
 
 /// How many tokens a second come new, over all gateways.
 const NEWCOMERS: u64 = 40;

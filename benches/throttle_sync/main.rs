@@ -10,9 +10,6 @@ mod gateways;
 mod latency;
 mod traffic;
 
-#[path = "../../tests/support/redis.rs"]
-mod redis;
-
 use std::time::Duration;
 
 fn main() {

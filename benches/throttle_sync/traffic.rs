@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use testkit::redis_server::RedisServer;
 use tidegate::{
     clock,
     throttle::{Gate, Throttle},
 };
 
-use crate::{gateways::Gateways, gateways::pause, redis::RedisServer};
+use crate::gateways::{Gateways, pause};
 
 /// How many are active by the end of a minute.
 const USERS: u64 = 1_000;

@@ -1,12 +1,12 @@
-//! A body ends at the same byte with the same data however it is cut, and what is written of it is read
-//! back.
+//! A body decodes to the same data and end however its bytes are cut, and its encoding decodes to the same
+//! data again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tidegate::framing::{BodyDecoder, BodyEncoder, Fault, Length};
+use tidegate::framing::{BodyDecoder, BodyEncoder, FramingError, Length};
 
-/// What was read: the data, the trailers, how many bytes belonged to the body, and whether it is whole.
-type Reading = (Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>, usize, bool);
+/// The data, the trailers, the number of bytes that belong to the body, and whether the body is complete.
+type Decoded = (Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>, usize, bool);
 
 fuzz_target!(|input: (Option<u16>, Vec<u8>, &[u8])| {
     let (length, cuts, bytes) = input;
@@ -15,12 +15,13 @@ fuzz_target!(|input: (Option<u16>, Vec<u8>, &[u8])| {
     let pieces = read(length, &cuts, bytes);
     assert_eq!(whole, pieces);
     let Ok((data, trailers, used, done)) = whole else { return };
-    assert!(done || used == bytes.len(), "all bytes are the body's until it has ended");
-    // What goes further is in frames of our own, whatever the frames were that it came in.
+    assert!(done || used == bytes.len(), "an incomplete body uses all bytes");
+    // The body is forwarded in new chunks.
     let mut decoder = BodyDecoder::new(Some(length));
     let mut written = Vec::new();
     for piece in pieces_of(&cuts, bytes) {
-        let (_, added) = decoder.transfer(piece, BodyEncoder::Chunked, &mut written).expect("as before");
+        let (_, added) =
+            decoder.transfer(piece, BodyEncoder::Chunked, &mut written).expect("decoded before");
         assert!(added <= piece.len());
     }
     if !done {
@@ -35,7 +36,7 @@ fuzz_target!(|input: (Option<u16>, Vec<u8>, &[u8])| {
     assert_eq!(read(Length::Chunked, &cuts, &written), Ok((data, trailers, end, true)));
 });
 
-fn read(length: Length, cuts: &[u8], bytes: &[u8]) -> Result<Reading, Fault> {
+fn read(length: Length, cuts: &[u8], bytes: &[u8]) -> Result<Decoded, FramingError> {
     let (mut decoder, mut data, mut used) = (BodyDecoder::new(Some(length)), Vec::new(), 0);
     for piece in pieces_of(cuts, bytes) {
         let count = decoder.decode(piece, &mut data)?;

@@ -1,12 +1,12 @@
-//! Any text is a configuration or a list of faults; and where it is a configuration, its table finds
-//! the paths and hosts that the text itself is made of.
+//! Any text is a configuration or a list of faults. The route table of a configuration can be searched for
+//! the text's own hosts and paths.
 #![no_main]
 
 use http::Method;
 use libfuzzer_sys::fuzz_target;
 use tidegate::{
-    config::{self, Unread},
-    route::{HostPattern, Lookup, PathPattern, Rule, Table, normalize::normalize},
+    config::{self, ReadError},
+    route::{HostPattern, Lookup, PathPattern, RouteTable, Rule, normalize::normalize},
     snapshot::Snapshot,
 };
 
@@ -23,7 +23,7 @@ fuzz_target!(|text: &str| {
             }
             Err(faults) => assert!(!faults.to_string().is_empty()),
         },
-        Err(Unread { faults, partial }) => {
+        Err(ReadError { faults, partial }) => {
             assert!(!faults.to_string().is_empty());
             if let Some(Err(more)) = partial.map(|partial| Snapshot::compile(&partial)) {
                 assert!(!more.to_string().is_empty());
@@ -32,7 +32,7 @@ fuzz_target!(|text: &str| {
     }
 });
 
-/// Puts each line into a table, as a host and a path, and searches for all of them in it.
+/// Builds a table with a host and path from each line, and looks all of them up.
 fn patterns(text: &str) {
     let lines = || text.lines().take(16).map(|line| line.split_once(' ').unwrap_or(("*", line)));
     let rules = lines().filter_map(|(host, path)| {
@@ -41,7 +41,7 @@ fn patterns(text: &str) {
     });
     let mut rules: Vec<Rule> = rules.collect();
     let table = loop {
-        match Table::build(&rules) {
+        match RouteTable::build(&rules) {
             Ok(table) => break table,
             Err(errors) => drop(rules.remove(errors[0].second)),
         }
@@ -51,8 +51,8 @@ fn patterns(text: &str) {
     }
 }
 
-/// What a table finds has parameters that are parts of the path.
-fn search(table: &Table, host: &str, path: &str) {
+/// Looks up a path and its normal form. The parameters found must be parts of the path.
+fn search(table: &RouteTable, host: &str, path: &str) {
     let normal = normalize(path, true);
     for path in [path, normal.as_deref().unwrap_or("/")] {
         if let Lookup::Found(found) = table.find(host, path, &Method::GET) {

@@ -1,6 +1,6 @@
-//! A whole connection, whatever a client sends on it in whatever pieces: nothing panics, each request
-//! has one answer, in order, and the connection ends or stays in step; what reaches the upstream is
-//! well-formed. A gateway, an upstream and the client are threads of the one process, over loopback.
+//! A client connection with arbitrary bytes in arbitrary pieces: nothing panics, each request has one
+//! response, in order, and the upstream receives only well-formed requests. The gateway, the upstream and
+//! the client are threads of this process and use the loopback interface.
 #![no_main]
 
 use std::{
@@ -14,37 +14,37 @@ use std::{
 use libfuzzer_sys::fuzz_target;
 use tidegate::{
     clock::Clock,
-    framing::{AnswerHead, BodyDecoder, HeadBounds, RequestHead},
+    framing::{BodyDecoder, HeadBounds, RequestHead, ResponseHead},
     server::Server,
 };
 
-/// What the configuration says of heads, too.
+/// The bounds of heads, as in the gateway's configuration below.
 const BOUNDS: HeadBounds = HeadBounds { bytes: 8192, headers: 20 };
-const PATIENCE: Duration = Duration::from_secs(10);
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 static GATEWAY: OnceLock<Server> = OnceLock::new();
 
 fuzz_target!(|input: (Vec<u8>, &[u8])| {
     let (cuts, sent) = input;
     let address = GATEWAY.get_or_init(start).addresses[0];
-    let methods = requests(sent);
+    let are_head = complete_requests(sent);
     let mut client = Client::connect(address);
     client.send(&cuts, sent);
     let mut answers = 0;
-    while answers < methods.len() && client.answer(methods[answers]) {
+    while answers < are_head.len() && client.read_response(are_head[answers]) {
         answers += 1;
     }
-    // Either all were answered, or the gateway has closed the connection.
+    // Either all requests were answered, or the gateway has closed the connection.
     let _ = client.socket.shutdown(Shutdown::Write);
-    while client.more() {}
-    if !client.held.is_empty() {
-        // What has no end, or is none: refused, or answered before its end.
-        let refusal = AnswerHead::read(&client.held).expect("a well-formed answer");
-        assert!(refusal.is_some() || client.failed, "a cut answer");
+    while client.fill() {}
+    if !client.buffer.is_empty() {
+        // An incomplete or malformed request was rejected, or answered early.
+        let refusal = ResponseHead::read(&client.buffer).expect("a well-formed response");
+        assert!(refusal.is_some() || client.is_reset, "a truncated response");
     }
     let mut probe = Client::connect(address);
     probe.send(&[], b"GET /probe HTTP/1.1\r\nHost: a\r\n\r\n");
-    assert!(probe.answer(false), "no answer to the probe");
+    assert!(probe.read_response(false), "no response to the probe");
 });
 
 fn start() -> Server {
@@ -75,83 +75,83 @@ routes:
     Server::start(&file, Clock::system()).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Answers each request with its own body. Panics, which ends the run, if one is not well-formed.
+/// Answers each request with the request's body. Panics, which ends the run, on a malformed request.
 fn echo(mut socket: TcpStream) {
     socket.set_nodelay(true).expect("no delay");
     let bounds = HeadBounds { bytes: 16384, headers: 40 };
-    let mut held = Vec::new();
+    let mut buffer = Vec::new();
     loop {
         let (head, length) = loop {
-            match RequestHead::read(&held, bounds).expect("a well-formed head") {
+            match RequestHead::read(&buffer, bounds).expect("a well-formed head") {
                 Some(read) => break read,
-                None if more(&mut socket, &mut held) => {}
+                None if fill(&mut socket, &mut buffer) => {}
                 None => return,
             }
         };
-        held.drain(..length);
+        buffer.drain(..length);
         let (mut decoder, mut body) = (BodyDecoder::new(Some(head.body)), Vec::new());
         while !decoder.is_done() {
-            let used = decoder.decode(&held, &mut body).expect("a well-formed body");
-            held.drain(..used);
-            if !decoder.is_done() && !more(&mut socket, &mut held) {
+            let used = decoder.decode(&buffer, &mut body).expect("a well-formed body");
+            buffer.drain(..used);
+            if !decoder.is_done() && !fill(&mut socket, &mut buffer) {
                 return;
             }
         }
-        let mut answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes();
+        let mut response =
+            format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes();
         if head.method != http::Method::HEAD {
-            answer.extend_from_slice(&body);
+            response.extend_from_slice(&body);
         }
-        if socket.write_all(&answer).is_err() {
+        if socket.write_all(&response).is_err() {
             return;
         }
     }
 }
 
-fn more(socket: &mut TcpStream, held: &mut Vec<u8>) -> bool {
-    let mut buffer = [0; 4096];
-    let count = socket.read(&mut buffer).unwrap_or_default();
-    held.extend_from_slice(&buffer[..count]);
+fn fill(socket: &mut TcpStream, buffer: &mut Vec<u8>) -> bool {
+    let mut chunk = [0; 4096];
+    let count = socket.read(&mut chunk).unwrap_or_default();
+    buffer.extend_from_slice(&chunk[..count]);
     count > 0
 }
 
-/// The whole requests that `sent` holds one behind the other, each with whether its method is HEAD.
-fn requests(mut sent: &[u8]) -> Vec<bool> {
-    let mut requests = Vec::new();
+/// The complete requests at the start of `sent`: for each, whether its method is HEAD.
+fn complete_requests(mut sent: &[u8]) -> Vec<bool> {
+    let mut methods = Vec::new();
     loop {
         while let Some(rest) = sent.strip_prefix(b"\r\n") {
             sent = rest;
         }
-        let Ok(Some((head, length))) = RequestHead::read(sent, BOUNDS) else { return requests };
+        let Ok(Some((head, length))) = RequestHead::read(sent, BOUNDS) else { return methods };
         sent = &sent[length..];
         let mut decoder = BodyDecoder::new(Some(head.body));
         match decoder.decode(sent, &mut Vec::new()) {
             Ok(used) if decoder.is_done() => sent = &sent[used..],
-            _ => return requests,
+            _ => return methods,
         }
-        requests.push(head.method == http::Method::HEAD);
+        methods.push(head.method == http::Method::HEAD);
         if !head.is_persistent() {
-            return requests;
+            return methods;
         }
     }
 }
 
 struct Client {
     socket: TcpStream,
-    held: Vec<u8>,
+    buffer: Vec<u8>,
     /// Whether the connection was reset.
-    failed: bool,
+    is_reset: bool,
 }
 
 impl Client {
     fn connect(address: SocketAddr) -> Self {
         let socket = TcpStream::connect(address).expect("the gateway takes connections");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        socket.set_read_timeout(Some(READ_TIMEOUT)).expect("a timeout");
         socket.set_nodelay(true).expect("no delay");
-        // Reset when it is dropped: the system has no port left for thousands of connections a second
-        // that are closed in order.
+        // Reset on drop: in TIME_WAIT, thousands of connections a second would exhaust the ports.
         let reset = socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO));
         reset.expect("no lingering");
-        Self { socket, held: Vec::new(), failed: false }
+        Self { socket, buffer: Vec::new(), is_reset: false }
     }
 
     /// Sends `bytes`, cut in at most eight pieces.
@@ -167,16 +167,16 @@ impl Client {
         let _ = self.socket.write_all(bytes);
     }
 
-    /// Reads one answer; says whether there was one.
-    fn answer(&mut self, to_head: bool) -> bool {
+    /// Reads one response. Returns whether there was one.
+    fn read_response(&mut self, to_head: bool) -> bool {
         let head = loop {
-            match AnswerHead::read(&self.held).expect("a well-formed answer") {
-                Some((head, length)) if head.status < 200 => drop(self.held.drain(..length)),
+            match ResponseHead::read(&self.buffer).expect("a well-formed response") {
+                Some((head, length)) if head.status < 200 => drop(self.buffer.drain(..length)),
                 Some((head, length)) => {
-                    self.held.drain(..length);
+                    self.buffer.drain(..length);
                     break head;
                 }
-                None if self.more() => {}
+                None if self.fill() => {}
                 None => return false,
             }
         };
@@ -186,30 +186,30 @@ impl Client {
         };
         let mut body = Vec::new();
         while !decoder.is_done() {
-            let used = decoder.decode(&self.held, &mut body).expect("a well-formed body");
-            self.held.drain(..used);
-            if !decoder.is_done() && !self.more() {
-                assert!(self.failed || decoder.is_until_close(), "a cut answer");
+            let used = decoder.decode(&self.buffer, &mut body).expect("a well-formed body");
+            self.buffer.drain(..used);
+            if !decoder.is_done() && !self.fill() {
+                assert!(self.is_reset || decoder.is_until_close(), "a truncated response");
                 return true;
             }
         }
         true
     }
 
-    fn more(&mut self) -> bool {
-        let mut buffer = [0; 4096];
-        match self.socket.read(&mut buffer) {
+    fn fill(&mut self) -> bool {
+        let mut chunk = [0; 4096];
+        match self.socket.read(&mut chunk) {
             Ok(count) => {
-                self.held.extend_from_slice(&buffer[..count]);
+                self.buffer.extend_from_slice(&chunk[..count]);
                 count > 0
             }
             Err(error) => {
-                let waited = matches!(
+                let timed_out = matches!(
                     error.kind(),
                     std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
                 );
-                assert!(!waited, "neither an answer nor the connection's end");
-                self.failed = true;
+                assert!(!timed_out, "neither a response nor the end of the connection");
+                self.is_reset = true;
                 false
             }
         }

@@ -1,52 +1,53 @@
-//! A head has one reading: the same whole and in pieces, and no field that splits lines.
+//! A head parses alike in one piece and in many, and no field contains a line break.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use tidegate::framing::{
-    AnswerHead, Fault, Fields, HeadBounds, HeadParser, Length, RequestHead, head::Connection,
+    Fields, FramingError, HeadBounds, HeadParser, Length, RequestHead, ResponseHead,
+    head::ConnectionOptions,
 };
 
 const BOUNDS: HeadBounds = HeadBounds { bytes: 4096, headers: 30 };
 
-/// All that a head says, to be compared.
+/// The content of a head, for comparison.
 #[derive(Debug, Eq, PartialEq)]
-struct Reading {
+struct ParsedHead {
     start: String,
     fields: Vec<(Vec<u8>, Vec<u8>)>,
     length: Option<Length>,
-    connection: Connection,
+    connection: ConnectionOptions,
     end: usize,
 }
 
-type Outcome = Result<Option<Reading>, Fault>;
+type Outcome = Result<Option<ParsedHead>, FramingError>;
 
 fuzz_target!(|input: (Vec<u8>, &[u8])| {
     let (cuts, bytes) = input;
-    let whole = RequestHead::read(bytes, BOUNDS).map(|read| read.map(of_request));
+    let whole = RequestHead::read(bytes, BOUNDS).map(|read| read.map(parsed_request));
     let mut parser = HeadParser::request(BOUNDS);
     let pieces = in_pieces(&cuts, bytes, |bytes| parser.parse(bytes)).and_then(|length| {
         let Some(length) = length else { return Ok(None) };
-        Ok(Some(of_request((parser.finish(&bytes[..length])?, length))))
+        Ok(Some(parsed_request((parser.finish(&bytes[..length])?, length))))
     });
     check(bytes, &whole, &pieces);
     if let Ok(Some(read)) = &whole {
         assert!(read.end <= BOUNDS.bytes && read.fields.len() <= BOUNDS.headers + 1);
     }
-    let whole = AnswerHead::read(bytes).map(|read| read.map(of_answer));
-    let mut parser = HeadParser::answer();
+    let whole = ResponseHead::read(bytes).map(|read| read.map(parsed_response));
+    let mut parser = HeadParser::response();
     let pieces = in_pieces(&cuts, bytes, |bytes| parser.parse(bytes)).and_then(|length| {
         let Some(length) = length else { return Ok(None) };
-        Ok(Some(of_answer((parser.finish(&bytes[..length])?, length))))
+        Ok(Some(parsed_response((parser.finish(&bytes[..length])?, length))))
     });
     check(bytes, &whole, &pieces);
 });
 
-/// Gives `parse` more and more of `bytes`, each time as many as the next of `cuts` says.
+/// Calls `parse` with growing prefixes of `bytes`: each of `cuts` is the number of bytes added.
 fn in_pieces(
     cuts: &[u8],
     bytes: &[u8],
-    mut parse: impl FnMut(&[u8]) -> Result<Option<usize>, Fault>,
-) -> Result<Option<usize>, Fault> {
+    mut parse: impl FnMut(&[u8]) -> Result<Option<usize>, FramingError>,
+) -> Result<Option<usize>, FramingError> {
     let mut at = 0;
     for cut in cuts {
         at = (at + usize::from(*cut)).min(bytes.len());
@@ -62,7 +63,7 @@ fn check(bytes: &[u8], whole: &Outcome, pieces: &Outcome) {
     let Ok(Some(read)) = whole else { return };
     let head = &bytes[..read.end];
     assert!(head.ends_with(b"\r\n\r\n"));
-    assert_eq!(memchr(head), Some(head.len() - 4), "the first empty line ends it");
+    assert_eq!(find_head_end(head), Some(head.len() - 4), "the first empty line ends the head");
     for (name, value) in &read.fields {
         let splits = |byte: &u8| matches!(byte, b'\r' | b'\n' | 0);
         assert!(!name.is_empty() && !name.iter().any(|byte| *byte <= b' ' || *byte >= 0x7f));
@@ -73,35 +74,37 @@ fn check(bytes: &[u8], whole: &Outcome, pieces: &Outcome) {
         read.fields.iter().filter(|field| field.0.eq_ignore_ascii_case(name.as_bytes())).count()
     };
     let lengths = named("content-length") + named("transfer-encoding");
-    assert!(lengths <= 1, "a body has one end");
+    assert!(lengths <= 1, "the body's length is ambiguous");
 }
 
-fn memchr(head: &[u8]) -> Option<usize> {
+fn find_head_end(head: &[u8]) -> Option<usize> {
     head.windows(4).position(|four| four == b"\r\n\r\n")
 }
 
-fn own(fields: &Fields) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn owned_fields(fields: &Fields) -> Vec<(Vec<u8>, Vec<u8>)> {
     fields.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect()
 }
 
-fn of_request((head, end): (RequestHead, usize)) -> Reading {
+fn parsed_request((head, end): (RequestHead, usize)) -> ParsedHead {
     let hosts = head.fields.get_all("host").count();
     assert!(hosts <= 1);
-    assert!(head.path() == "*" || head.path().starts_with('/') || head.method == http::Method::CONNECT);
-    Reading {
+    assert!(
+        head.path() == "*" || head.path().starts_with('/') || head.method == http::Method::CONNECT
+    );
+    ParsedHead {
         start: format!("{} {:?} {:?} {:?}", head.method, head.path(), head.query(), head.version),
-        fields: own(&head.fields),
+        fields: owned_fields(&head.fields),
         length: Some(head.body),
         connection: head.connection,
         end,
     }
 }
 
-fn of_answer((head, end): (AnswerHead, usize)) -> Reading {
+fn parsed_response((head, end): (ResponseHead, usize)) -> ParsedHead {
     assert!((100..1000).contains(&head.status));
-    Reading {
+    ParsedHead {
         start: format!("{} {:?}", head.status, head.version),
-        fields: own(&head.fields),
+        fields: owned_fields(&head.fields),
         length: head.length,
         connection: head.connection,
         end,

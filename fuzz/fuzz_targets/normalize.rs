@@ -1,4 +1,4 @@
-//! The normal form of a path is its own normal form, and leads nowhere else.
+//! Normalizing a path is idempotent and leaves no dot segments.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! What Redis holds is read whole or refused, and what is read is written so that it is read again.
+//! A payload from Redis is decoded completely or rejected, and what was decoded survives a round trip.
 #![no_main]
 
 use std::io::Write;
@@ -16,7 +16,7 @@ fuzz_target!(|input: (u8, Vec<u8>)| {
     let sizing = Sizing { capacity: 20, false_positive: 0.1, memory: 60_000 };
     let geometry = Geometry::new(&sizing).expect("a sizing");
     let seed = Seed { secret: (1, 2), positions: [7; 32] };
-    // A header that fits, to come further than that.
+    // A valid header, so that the decoder reads the data after it.
     let mut header = vec![1];
     header.extend_from_slice(&(geometry.bits as u64 / 8).to_le_bytes());
     header.extend_from_slice(&geometry.hashes.to_le_bytes());

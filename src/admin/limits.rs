@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 use super::{Control, problem};
 use crate::{
     gateway::Shared,
-    identity::{Given, Secret, Unfit},
+    identity::{KeyInput, Secret, KeyInputError},
     limit::{Charge, Key, OnFailure},
     metrics::Metrics,
-    snapshot::{Cost, Policy, Snapshot, Tier, Whose},
+    snapshot::{Cost, Policy, Snapshot, Tier, TierMatch},
     store::Failure,
 };
 
@@ -45,7 +45,7 @@ pub(super) async fn show(
     };
     let limit = policy.limit(wanted.tier);
     let charge = Charge { limit, key: wanted.key, cost: limit.cost };
-    match control.shared.stores.look(&[charge]).await {
+    match control.shared.stores.peek(&[charge]).await {
         Ok(verdict) => {
             let Some(decided) = verdict.decided(0) else { return lost(Failure::Reply) };
             let decision = &decided.decision;
@@ -140,7 +140,7 @@ fn wanted(
         Some(hash) => hashed(hash).ok_or("`hash` is none; expected 32 hexadecimal digits")?,
         None => {
             let identity = &snapshot.identity;
-            let given = Given {
+            let given = KeyInput {
                 values: &values,
                 client_ip,
                 token_sources: &identity.token,
@@ -148,7 +148,7 @@ fn wanted(
             };
             policy
                 .key
-                .given(&given, secret)
+                .key_of_input(&given, secret)
                 .map_err(|unfit| expected(unfit, policy, values.len()))?
         }
     };
@@ -170,24 +170,24 @@ fn tier_of(text: &str, policy: &Policy) -> Result<u16, String> {
 }
 
 /// What should have been given instead of values that are no caller's.
-fn expected(unfit: Unfit, policy: &Policy, given: usize) -> String {
+fn expected(unfit: KeyInputError, policy: &Policy, given: usize) -> String {
     let parts: Vec<String> = policy.key.0.iter().map(ToString::to_string).collect();
     match unfit {
-        Unfit::Count if parts.is_empty() => {
+        KeyInputError::Count if parts.is_empty() => {
             format!("{given} of `key`; expected none: this limit counts everyone together")
         }
-        Unfit::Count => format!(
+        KeyInputError::Count => format!(
             "{given} of `key`; expected {}, in this order: {}",
             parts.len(),
             parts.join(", ")
         ),
-        Unfit::Address => {
+        KeyInputError::Address => {
             "what should be an address is none; expected one such as 192.0.2.1".into()
         }
-        Unfit::Credentials => {
+        KeyInputError::Credentials => {
             "a token that a request could not have; expected it as it stands in its header".into()
         }
-        Unfit::Empty => "each `key` is empty: such callers are counted by their address; expected \
+        KeyInputError::Empty => "each `key` is empty: such callers are counted by their address; expected \
                          `client_ip` beside it, or another `key`"
             .to_owned(),
     }
@@ -239,9 +239,9 @@ fn cost(cost: &Cost) -> Value {
 
 /// A tier, but not the values that make it: they may be secrets.
 fn tier(tier: &Tier) -> Value {
-    let (part, values) = match &tier.whose {
-        Whose::Part(part, values) => (part.to_string(), values.len()),
-        Whose::Networks(networks) => ("client_ip".to_owned(), networks.len()),
+    let (part, values) = match &tier.matches {
+        TierMatch::Part(part, values) => (part.to_string(), values.len()),
+        TierMatch::Networks(networks) => ("client_ip".to_owned(), networks.len()),
     };
     json!({ "part": part, "values": values, "quota": tier.limit.quota.limit })
 }

@@ -19,7 +19,7 @@ use crate::{
     gateway::Shared,
     limit::OnFailure,
     metrics::LATENCY_BOUNDS,
-    store::{Failure, Stats},
+    store::{Failure, StoreStats},
     telemetry::{AccessLog, process_log_dropped},
 };
 
@@ -139,7 +139,7 @@ impl Reading {
     fn store(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let (stats, status) = (self.0.stores.stats(), self.0.stores.status());
         let help = "Requests that brought their charges to the store";
-        add(&mut counter(encoder, "store_calls", help)?, &[], stats.calls)?;
+        add(&mut counter(encoder, "store_calls", help)?, &[], stats.requests)?;
         let help = "Of them, those that the shared store gave no decision to, by kind";
         let mut family = counter(encoder, "store_failures", help)?;
         for failure in Failure::ALL {
@@ -216,11 +216,11 @@ impl Reading {
 }
 
 /// What was decided without asking the shared store, and what it was asked for.
-fn ahead(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Result {
+fn ahead(encoder: &mut DescriptorEncoder<'_>, stats: &StoreStats) -> fmt::Result {
     let help = "Calls to the shared store for decisions and for tokens";
-    add(&mut counter(encoder, "store_asked", help)?, &[], stats.asked)?;
+    add(&mut counter(encoder, "store_asked", help)?, &[], stats.store_calls)?;
     let help = "Charges made from tokens taken ahead";
-    add(&mut counter(encoder, "store_ahead", help)?, &[], stats.ahead)?;
+    add(&mut counter(encoder, "store_ahead", help)?, &[], stats.leased_charges)?;
     let help = "Refusals by what the shared store had said before";
     add(&mut counter(encoder, "store_refusals_remembered", help)?, &[], stats.denials.hits)?;
     let help = "Refusals that are remembered now";

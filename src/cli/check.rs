@@ -1,31 +1,34 @@
+//! `tidegate check`: prints the faults of a configuration, or a summary of it.
+
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::{Exit, written};
-use crate::config::{Config, Faults, Loaded, Secret, SecretError, Variables};
+use super::{Exit, exit_after_write};
+use crate::config::{Config, EnvLookup, Faults, LoadedConfig, Secret, SecretError};
 use crate::secret::MIN_LEN;
 use crate::snapshot::Snapshot;
 use crate::throttle::Settings;
 
-/// Reads and compiles the configuration at `path`; tells every fault, or in short what it says.
+/// Loads the configuration at `path`, and prints every fault, or a summary.
 ///
-/// A secret that is not here is only noted: the gateway may run elsewhere, and have it there.
-pub(super) fn run(path: &Path, variables: Variables<'_>, out: &mut dyn Write) -> Exit {
+/// A missing secret is only a note, because the gateway may run on another machine that has it.
+pub(super) fn run(path: &Path, env: EnvLookup<'_>, out: &mut dyn Write) -> Exit {
     match Snapshot::load(path) {
         Ok((loaded, snapshot)) => {
-            if let Some(faults) = unfit_secret(&loaded, variables) {
-                return written(writeln!(out, "{faults}"), Exit::BadInput);
+            if let Some(faults) = secret_fault(&loaded, env) {
+                return exit_after_write(writeln!(out, "{faults}"), Exit::BadInput);
             }
             let config = &loaded.config;
-            let told = summary(path, config, &snapshot, out)
-                .and_then(|()| secrets(config, variables, out));
-            written(told, Exit::Ok)
+            let result = print_summary(path, config, &snapshot, out)
+                .and_then(|()| print_missing_files(config, env, out));
+            exit_after_write(result, Exit::Ok)
         }
-        Err(error) => written(writeln!(out, "{error}"), Exit::of(&error)),
+        Err(error) => exit_after_write(writeln!(out, "{error}"), Exit::from_load_error(&error)),
     }
 }
 
-fn summary(
+/// Prints the counts, routes, throttle and notes of a valid configuration.
+fn print_summary(
     path: &Path,
     config: &Config,
     snapshot: &Snapshot,
@@ -45,12 +48,12 @@ fn summary(
         let limits =
             if route.limits.is_empty() { "no limit".to_owned() } else { route.limits.join(", ") };
         let (name, path) = (&route.name, &route.matches.path);
-        let told = route.status.as_ref().map(|told| format!("status of {}", told.join(", ")));
-        let answers = route.upstream.as_ref().or(told.as_ref()).map_or("", String::as_str);
-        writeln!(out, "  {name}: {methods} {host}{path} -> {answers} ({limits})")?;
+        let status = route.status.as_ref().map(|limits| format!("status of {}", limits.join(", ")));
+        let action = route.upstream.as_ref().or(status.as_ref()).map_or("", String::as_str);
+        writeln!(out, "  {name}: {methods} {host}{path} -> {action} ({limits})")?;
     }
     if let Some(throttle) = &snapshot.throttle {
-        writeln!(out, "  throttle: {}", admission(throttle))?;
+        writeln!(out, "  throttle: {}", throttle_summary(throttle))?;
     }
     for note in &snapshot.notes {
         write!(out, "\nnote: {note}")?;
@@ -58,39 +61,39 @@ fn summary(
     Ok(())
 }
 
-/// A secret that is here, and that no gateway would take.
-fn unfit_secret(loaded: &Loaded, variables: Variables<'_>) -> Option<Faults> {
-    let place: &Secret = loaded.config.store.redis.as_ref()?.secret.as_ref()?;
-    let error = place.reveal_at_least(MIN_LEN, variables).err().filter(SecretError::is_fault)?;
-    let expected = format!("text of at least {MIN_LEN} bytes that cannot be guessed");
+/// The fault of a secret that can be read here but is invalid.
+fn secret_fault(loaded: &LoadedConfig, env: EnvLookup<'_>) -> Option<Faults> {
+    let secret: &Secret = loaded.config.store.redis.as_ref()?.secret.as_ref()?;
+    let error = secret.reveal_at_least(MIN_LEN, env).err().filter(SecretError::is_fault)?;
+    let expected = format!("at least {MIN_LEN} random bytes");
     let fault = loaded.source.fault("store.redis.secret", error.to_string(), &expected);
     Some(fault.into())
 }
 
-/// Notes which secrets, and certificates, a gateway that started here would not find.
-fn secrets(config: &Config, variables: Variables<'_>, out: &mut dyn Write) -> io::Result<()> {
+/// Prints notes on secrets and certificates that do not exist on this machine.
+fn print_missing_files(config: &Config, env: EnvLookup<'_>, out: &mut dyn Write) -> io::Result<()> {
     let Some(redis) = &config.store.redis else { return Ok(()) };
     let sentinel = redis.sentinel.as_ref().and_then(|sentinel| sentinel.password.as_ref());
     for secret in redis.password.iter().chain(sentinel).chain(&redis.secret) {
-        if let Err(error) = secret.reveal(variables) {
-            writeln!(out, "\nnote: {error} (here and now; the gateway needs it to start)")?;
+        if let Err(error) = secret.reveal(env) {
+            writeln!(out, "\nnote: {error} (on this machine; the gateway needs it to start)")?;
         }
     }
     if let Some(path) = redis.tls_ca.as_ref().filter(|path| !path.is_file()) {
         let path = path.display();
-        writeln!(out, "\nnote: no file {path} (here and now; the gateway needs it to start)")?;
+        writeln!(out, "\nnote: no file {path} (on this machine; the gateway needs it to start)")?;
     }
     Ok(())
 }
 
-/// What the throttle does, and what it takes.
-fn admission(throttle: &Settings) -> String {
+/// The throttle's thresholds, memory and filters.
+fn throttle_summary(throttle: &Settings) -> String {
     let (marks, geometry) = (&throttle.marks, &throttle.geometry);
     let generations = geometry.memory + 1;
     let minutes = |millis: u64| format!("{}m", millis / 60_000);
     format!(
-        "above {} active users, below {} open again; {} of memory in {generations} generations of \
-         {}; filters of {} MiB",
+        "on above {} active users, off below {}; {} of memory in {generations} generations of {}; filters \
+         of {} MiB",
         marks.max_active,
         marks.resume_below,
         minutes(throttle.sizing.memory),

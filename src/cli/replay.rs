@@ -1,3 +1,5 @@
+//! `tidegate replay`: runs access logs through the limits of a configuration.
+
 mod tables;
 
 use std::fmt::Write as _;
@@ -8,76 +10,76 @@ use std::path::{Path, PathBuf};
 use indicatif::{ProgressBar, ProgressStyle};
 use smallvec::SmallVec;
 
-use super::{Exit, complain, rules, written};
+use super::{Exit, exit_after_write, load, print_error};
 use crate::identity::Secret;
 use crate::replay::report::{Report, rfc3339};
-use crate::replay::{self, Candidate, Decided, Fate, Format};
+use crate::replay::{self, ConfigReplay, DecisionEvent, Format, RequestOutcome};
 
-/// What `replay` is asked for.
+/// Arguments of `replay`.
 #[derive(clap::Args, Debug)]
-pub(super) struct Replay {
+pub(super) struct ReplayArgs {
     #[command(flatten)]
-    file: super::File,
-    /// Access logs, the oldest first, plain or gzip; `-`: standard input.
+    file: super::ConfigFile,
+    /// Access logs, the oldest first, plain or gzip; `-` for standard input.
     #[arg(value_name = "ACCESS_LOG", required = true)]
     logs: Vec<PathBuf>,
-    /// Replay under this configuration too, and tell what would change.
+    /// Replay under this configuration as well, and print the difference.
     #[arg(long, value_name = "OTHER")]
     compare: Option<PathBuf>,
-    /// How the logs are written, where it is not to be found out.
+    /// Format of the logs; detected by default.
     #[arg(long, value_enum)]
     format: Option<LogFormat>,
-    /// The host that is asked for where the log has none, as in the format combined.
+    /// Host of the requests in a log without hosts, as in the format combined.
     #[arg(long, value_name = "HOST", default_value = "")]
     host: String,
-    /// Print all of it as one JSON object.
+    /// Print the report as one JSON object.
     #[arg(long)]
     json: bool,
-    /// How many callers are told.
+    /// Number of callers to print.
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
-    /// Print one decision a line instead, with tabs between: place, time, and for each configuration
-    /// route, decision, and the limits that refuse or the gateway's status.
+    /// Print one decision per line instead, with tab-separated fields: position, time, and for each
+    /// configuration the route, the decision, and the limits that refuse or the gateway's own status.
     #[arg(long, conflicts_with = "json")]
     decisions: bool,
 }
 
-/// How a log is written.
+/// Format of a log.
 #[derive(clap::ValueEnum, Clone, Copy, Debug)]
 enum LogFormat {
-    /// Tidegate's own.
+    /// Tidegate's own access log.
     Json,
-    /// nginx' and Apache's combined or common.
+    /// combined or common of nginx and Apache.
     Combined,
 }
 
-/// One log, opened.
+/// An open log.
 struct Log {
     name: String,
     reader: Box<dyn Read>,
-    /// None for what is no file.
+    /// Its size; `None` if it is not a regular file.
     bytes: Option<u64>,
 }
 
-/// Replays the logs, and tells what would have become of their requests.
-pub(super) fn run(arguments: &Replay, out: &mut dyn Write) -> Exit {
+/// Replays the logs and prints the report or the decisions.
+pub(super) fn run(arguments: &ReplayArgs, out: &mut dyn Write) -> Exit {
     match prepare(arguments) {
-        Ok((replay, logs)) => replayed(arguments, replay, logs, out),
+        Ok((replay, logs)) => replay_logs(arguments, replay, logs, out),
         Err(exit) => exit,
     }
 }
 
-fn prepare(arguments: &Replay) -> Result<(replay::Replay, Vec<Log>), Exit> {
-    let mut candidates = SmallVec::new();
+fn prepare(arguments: &ReplayArgs) -> Result<(replay::Replay, Vec<Log>), Exit> {
+    let mut configs = SmallVec::new();
     for path in std::iter::once(&arguments.file.config).chain(&arguments.compare) {
-        let (config, snapshot) = rules(path)?;
+        let (config, snapshot) = load(path)?;
         let secret = || getrandom::u64().map_err(|_| Exit::Internal);
         let (name, max_keys) = (path.display().to_string(), config.store.memory.max_keys);
         let secret = Secret(secret()?, secret()?);
-        candidates.push(Candidate::new(&name, snapshot, max_keys as usize, secret));
+        configs.push(ConfigReplay::new(&name, snapshot, max_keys as usize, secret));
     }
     let logs = arguments.logs.iter().map(|path| open(path)).collect::<Result<_, _>>()?;
-    Ok((replay::Replay::new(candidates, &arguments.host), logs))
+    Ok((replay::Replay::new(configs, &arguments.host), logs))
 }
 
 fn open(path: &Path) -> Result<Log, Exit> {
@@ -86,13 +88,14 @@ fn open(path: &Path) -> Result<Log, Exit> {
     }
     let name = path.display().to_string();
     let file = File::open(path);
-    let file = file.map_err(|error| complain(&format!("tidegate: cannot open {name}: {error}")))?;
+    let file =
+        file.map_err(|error| print_error(&format!("tidegate: cannot open {name}: {error}")))?;
     let bytes = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|file| file.len());
     Ok(Log { name, reader: Box::new(file), bytes })
 }
 
-fn replayed(
-    arguments: &Replay,
+fn replay_logs(
+    arguments: &ReplayArgs,
     mut replay: replay::Replay,
     logs: Vec<Log>,
     out: &mut dyn Write,
@@ -104,52 +107,55 @@ fn replayed(
     let names: Vec<_> = logs.iter().map(|log| log.name.clone()).collect();
     let progress = progress(&logs);
     let mut out = BufWriter::new(out);
-    let mut told = Ok(());
+    let mut result = Ok(());
     let mut text = String::new();
-    let mut tell = |decided: &Decided<'_>| {
-        if told.is_ok() {
+    let mut print_decision = |event: &DecisionEvent<'_>| {
+        if result.is_ok() {
             text.clear();
-            decision(&mut text, &names, decided);
-            told = out.write_all(text.as_bytes());
+            write_decision(&mut text, &names, event);
+            result = out.write_all(text.as_bytes());
         }
     };
     for log in logs {
         let reader = progress.wrap_read(log.reader);
-        replay.read(&log.name, reader, format, arguments.decisions.then_some(&mut tell));
+        replay.read(&log.name, reader, format, arguments.decisions.then_some(&mut print_decision));
     }
-    replay.finish(arguments.decisions.then_some(&mut tell));
+    replay.finish(arguments.decisions.then_some(&mut print_decision));
     progress.finish_and_clear();
     let report = Report::new(&replay, arguments.top);
-    let printed = told.and_then(|()| match (arguments.decisions, arguments.json) {
+    let printed = result.and_then(|()| match (arguments.decisions, arguments.json) {
         (true, _) => Ok(()),
         (_, true) => serde_json::to_writer_pretty(&mut out, &report)
             .map_err(io::Error::from)
             .and_then(|()| writeln!(out)),
         _ => tables::print(&report, &mut out),
     });
-    let exit = complaint(&report, arguments.decisions);
-    written(printed.and_then(|()| out.flush()), exit)
+    let exit = print_errors(&report, arguments.decisions);
+    exit_after_write(printed.and_then(|()| out.flush()), exit)
 }
 
-/// Whether the logs could be read at all; tells what could not, where the report is not printed too.
-fn complaint(report: &Report, untold: bool) -> Exit {
+/// Prints the errors of the files, and with `with_malformed` the first malformed lines, which the report
+/// contains otherwise.
+fn print_errors(report: &Report, with_malformed: bool) -> Exit {
     let mut exit = Exit::Ok;
     for file in &report.files {
         if let Some(broken) = &file.broken {
             let (name, lines) = (&file.name, file.lines);
-            exit = complain(&format!("tidegate: {name} breaks off after {lines} lines: {broken}"));
+            exit = print_error(&format!(
+                "tidegate: reading {name} failed after {lines} lines: {broken}"
+            ));
         }
     }
-    let nothing = report.requests == 0 && report.malformed > 0;
-    if untold {
+    let nothing_read = report.requests == 0 && report.malformed > 0;
+    if with_malformed {
         for malformed in &report.first_malformed {
-            complain(&format!("{}: {}", malformed.at, malformed.fault));
+            print_error(&format!("{}: {}", malformed.at, malformed.fault));
         }
     }
-    if nothing { complain(&"tidegate: no line of the log could be read") } else { exit }
+    if nothing_read { print_error(&"tidegate: every line of the log is malformed") } else { exit }
 }
 
-/// Shown on standard error by bytes read; nothing is, where that is no terminal.
+/// A progress bar by bytes read, on standard error; hidden if that is not a terminal.
 fn progress(logs: &[Log]) -> ProgressBar {
     let bytes = logs.iter().map(|log| log.bytes).sum::<Option<u64>>();
     let (bar, template) = match bytes {
@@ -162,20 +168,20 @@ fn progress(logs: &[Log]) -> ProgressBar {
     bar.with_style(ProgressStyle::with_template(template).unwrap_or(ProgressStyle::default_bar()))
 }
 
-/// One line of `--decisions`. Writing to a string does not fail.
-fn decision(text: &mut String, names: &[String], decided: &Decided<'_>) {
-    let place = decided.at.place;
-    let name = names.get(place.file as usize).map_or("", String::as_str);
-    let _ = write!(text, "{name}:{}\t{}", place.line, rfc3339(decided.at.time));
-    for (candidate, fate) in decided.candidates.iter().zip(decided.fates) {
-        let route = |route: &usize| &*candidate.snapshot.routes[*route].name;
-        let _ = match fate {
-            Fate::Unasked => write!(text, "\t-\tunasked\t-"),
-            Fate::Unserved(status) => write!(text, "\t-\tnone\t{status}"),
-            Fate::Unlimited { route: at } => write!(text, "\t{}\tnone\t-", route(at)),
-            Fate::Admitted { route: at } => write!(text, "\t{}\tadmitted\t-", route(at)),
-            Fate::Refused { route: at, limits } => {
-                let limits = limits.iter().map(|limit| &candidate.snapshot.limits[*limit as usize]);
+/// Appends one line of `--decisions`. Writing to a string cannot fail.
+fn write_decision(text: &mut String, names: &[String], event: &DecisionEvent<'_>) {
+    let position = event.at.position;
+    let name = names.get(position.file as usize).map_or("", String::as_str);
+    let _ = write!(text, "{name}:{}\t{}", position.line, rfc3339(event.at.time));
+    for (config, outcome) in event.configs.iter().zip(event.outcomes) {
+        let route = |route: &usize| &*config.snapshot.routes[*route].name;
+        let _ = match outcome {
+            RequestOutcome::Unasked => write!(text, "\t-\tunasked\t-"),
+            RequestOutcome::Unserved(status) => write!(text, "\t-\tnone\t{status}"),
+            RequestOutcome::Unlimited { route: at } => write!(text, "\t{}\tnone\t-", route(at)),
+            RequestOutcome::Admitted { route: at } => write!(text, "\t{}\tadmitted\t-", route(at)),
+            RequestOutcome::Refused { route: at, limits } => {
+                let limits = limits.iter().map(|limit| &config.snapshot.limits[*limit as usize]);
                 let limits: Vec<&str> = limits.map(|limit| &*limit.limit.name).collect();
                 write!(text, "\t{}\trefused\t{}", route(at), limits.join(","))
             }

@@ -1,9 +1,11 @@
+//! `tidegate schema`.
+
 use std::io::Write;
 
-use super::{Exit, written};
+use super::{Exit, exit_after_write};
 use crate::config;
 
 /// Prints the configuration's JSON Schema.
 pub(super) fn run(out: &mut dyn Write) -> Exit {
-    written(writeln!(out, "{:#}", config::schema().as_value()), Exit::Ok)
+    exit_after_write(writeln!(out, "{:#}", config::schema().as_value()), Exit::Ok)
 }

@@ -1,3 +1,5 @@
+//! `tidegate serve`: starts the gateway and handles its signals.
+
 use std::{io, path::Path};
 
 use tokio::{
@@ -8,29 +10,29 @@ use tokio::{
 use super::Exit;
 use crate::{
     clock::Clock,
-    config::Variables,
+    config::EnvLookup,
     server::{Server, StartError},
     telemetry,
 };
 
-/// Runs the gateway on the configuration at `config` until it is told to stop. `log` filters the
-/// process's own log, such as `info` or `tidegate=debug`; `variables` may have its secrets.
-pub(super) fn run(config: &Path, log: &str, variables: Variables<'_>) -> Exit {
-    // Kept to the end: its last lines are written when it is dropped.
+/// Runs the gateway with the configuration at `config` until SIGTERM or SIGINT. `log` filters the process's
+/// own log, such as `info` or `tidegate=debug`; `env` looks up secrets.
+pub(super) fn run(config: &Path, log: &str, env: EnvLookup<'_>) -> Exit {
+    // Dropped last: dropping the guard flushes the log.
     let _process_log = match telemetry::start(log) {
         Ok(guard) => guard,
         Err(error) => return refuse(&StartError::ProcessLog(error)),
     };
-    // Before anything serves: a signal that nobody waits for would end the process at once.
+    // Installed before the gateway starts: an unhandled signal would end the process at once.
     let (runtime, signals) = match signals() {
         Ok(both) => both,
         Err(error) => {
-            tracing::error!(%error, "signals cannot be received");
+            tracing::error!(%error, "cannot install signal handlers");
             return Exit::Internal;
         }
     };
     raise_file_limit();
-    let server = match Server::start_with(config, Clock::system(), variables) {
+    let server = match Server::start_with(config, Clock::system(), env) {
         Ok(server) => server,
         Err(error) => return refuse(&error),
     };
@@ -38,13 +40,16 @@ pub(super) fn run(config: &Path, log: &str, variables: Variables<'_>) -> Exit {
     let admin = server.admin.map(|address| address.to_string());
     tracing::info!(config = %config.display(), listen = listen.join(", "), admin, "serving");
     runtime.block_on(wait(&server, signals));
-    tracing::info!("stopping: requests in flight are finished");
+    tracing::info!("stopping: draining requests in flight");
     server.stop();
     tracing::info!("stopped");
     Exit::Ok
 }
 
-#[expect(clippy::print_stderr, reason = "faults are shown to a person, as they are")]
+#[expect(
+    clippy::print_stderr,
+    reason = "faults are printed for the operator without a log line's format"
+)]
 fn refuse(error: &StartError) -> Exit {
     match error {
         StartError::Faults(faults) => {
@@ -73,7 +78,7 @@ async fn wait(server: &Server, [mut terminate, mut interrupt, mut hangup, mut us
             _ = terminate.recv() => return,
             _ = interrupt.recv() => return,
             _ = hangup.recv() => {
-                // Its outcome is logged where it is known.
+                // The reloader logs the result.
                 let _ = server.reloader.reload();
             }
             _ = user1.recv() => server.reopen_logs(),
@@ -81,7 +86,7 @@ async fn wait(server: &Server, [mut terminate, mut interrupt, mut hangup, mut us
     }
 }
 
-/// SIGTERM, SIGINT, SIGHUP and SIGUSR1, held from now on, and the runtime that they arrive on.
+/// Installs handlers for SIGTERM, SIGINT, SIGHUP and SIGUSR1; returns them with their runtime.
 fn signals() -> io::Result<(Runtime, [Signal; 4])> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let entered = runtime.enter();
@@ -95,14 +100,15 @@ fn signals() -> io::Result<(Runtime, [Signal; 4])> {
     Ok((runtime, signals))
 }
 
-/// Every connection is a file descriptor, two with the upstream's; the usual limit of 1024 is soft.
+/// Raises the soft limit of open files, usually 1024, to the hard limit. A proxied request takes two file
+/// descriptors: the client's and the upstream's connection.
 fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::warn!(%error, "the limit of open files cannot be raised");
+        tracing::warn!(%error, "cannot raise the limit of open files");
     }
     let open_files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    tracing::info!(open_files, "the limit of open files");
+    tracing::info!(open_files, "limit of open files");
 }

@@ -1,3 +1,5 @@
+//! The commands' output and exit codes.
+
 use super::{Arguments, Exit, run};
 use crate::config::Fault;
 use crate::snapshot::LoadError;
@@ -17,12 +19,12 @@ fn file(text: &str) -> (tempfile::TempDir, String) {
 }
 
 #[test]
-fn the_arguments_are_sound() {
+fn clap_accepts_the_arguments() {
     <Arguments as clap::CommandFactory>::command().debug_assert();
 }
 
 #[test]
-fn check_tells_what_a_sound_file_says() {
+fn check_summarizes_a_valid_file() {
     let (_folder, path) = file(
         "upstreams: {hello: {respond: {}}}\nlimits: {l: {quota: 1, window: 1s}}\nroutes:\n\
          - {name: r, match: {host: h, path: /x, methods: [GET, HEAD]}, upstream: hello, limits: [l]}\n\
@@ -36,7 +38,7 @@ fn check_tells_what_a_sound_file_says() {
 }
 
 #[test]
-fn check_passes_every_example_and_notes_what_only_the_gateway_may_have() {
+fn check_accepts_every_example_and_notes_missing_secrets() {
     let mut count = 0;
     for entry in std::fs::read_dir("config/examples").unwrap() {
         let path = entry.unwrap().path();
@@ -46,13 +48,13 @@ fn check_passes_every_example_and_notes_what_only_the_gateway_may_have() {
     }
     assert!(count > 8);
     for (example, missing) in [
-        ("redis-sharded", "note: the variable REDIS_PASSWORD is not set"),
+        ("redis-sharded", "note: the environment variable REDIS_PASSWORD is not set"),
         ("redis-cluster", "note: cannot read the secret in /run/secrets/redis"),
         ("redis-cluster", "note: no file /etc/tidegate/redis-ca.pem"),
-        ("redis", "note: the variable TIDEGATE_SECRET is not set"),
+        ("redis", "note: the environment variable TIDEGATE_SECRET is not set"),
         (
             "compose",
-            "whoever can read this Redis can find the addresses and tokens behind its keys",
+            "anyone who can read this Redis can recover the addresses and tokens behind its keys",
         ),
     ] {
         let (_, said) = output(&["check", "--config", &format!("config/examples/{example}.yaml")]);
@@ -65,22 +67,25 @@ fn check_passes_every_example_and_notes_what_only_the_gateway_may_have() {
     let said = String::from_utf8(out).unwrap();
     assert!(!said.contains("note") && !said.contains("hush"), "{said}");
 
-    // A secret that is here, and that no gateway would take.
+    // Invalid secrets.
     let blank = " ".repeat(20);
     let cases = [("hush", "has 4 bytes, fewer than 16"), ("", "is empty"), (&blank, "white space")];
-    for (value, told) in cases {
+    for (value, expected) in cases {
         let mut out = Vec::new();
         let variables = |_: &str| Some(value.to_owned());
         assert_eq!(super::run_with(arguments, &variables, &mut out), Exit::BadInput);
         let said = String::from_utf8(out).unwrap();
         let place = "config/examples/redis-sentinel.yaml:17:13: the secret in env:TIDEGATE_SECRET";
-        assert!(said.contains(place) && said.contains(told) && !said.contains("hush"), "{said}");
+        assert!(
+            said.contains(place) && said.contains(expected) && !said.contains("hush"),
+            "{said}"
+        );
         assert!(said.ends_with("1 fault found\n"), "{said}");
     }
 }
 
 #[test]
-fn check_tells_faults_of_form_and_of_sense() {
+fn check_prints_syntactic_and_semantic_faults() {
     let (_folder, path) = file("upstreams: {}\nroutes: 5\n");
     let (exit, said) = output(&["check", "--config", &path]);
     assert_eq!(exit, Exit::BadInput);
@@ -98,14 +103,14 @@ fn check_tells_faults_of_form_and_of_sense() {
 }
 
 #[test]
-fn a_panic_is_no_fault_of_the_user() {
+fn a_panic_is_an_internal_error() {
     let fault = || Fault::of_file("t.yaml", "a bug", "none");
-    assert_eq!(Exit::of(&LoadError::Faults(fault().into())), Exit::BadInput);
-    assert_eq!(Exit::of(&LoadError::Panic(fault())).code(), 70);
+    assert_eq!(Exit::from_load_error(&LoadError::Faults(fault().into())), Exit::BadInput);
+    assert_eq!(Exit::from_load_error(&LoadError::Panic(fault())).code(), 70);
 }
 
 #[test]
-fn check_tells_how_many_parameters_a_path_may_have() {
+fn the_number_of_path_parameters_is_limited() {
     let params = |count: usize| (0..count).map(|n| format!("/{{p{n}}}")).collect::<Vec<_>>();
     for (count, exit) in [(26, Exit::Ok), (64, Exit::Ok), (65, Exit::BadInput)] {
         let path = params(count).concat();
@@ -117,13 +122,13 @@ fn check_tells_how_many_parameters_a_path_may_have() {
         assert_eq!(ended, exit, "{said}");
         if exit == Exit::BadInput {
             assert!(said.starts_with(&format!("{file}:4:17: ")), "{said}");
-            assert!(said.contains("(65 parameters, at most 64), expected a path"), "{said}");
+            assert!(said.contains("(65 parameters; at most 64), expected a path"), "{said}");
         }
     }
 }
 
 #[test]
-fn schema_is_json_that_knows_the_sections() {
+fn schema_is_json_with_all_sections() {
     let (exit, said) = output(&["schema"]);
     assert_eq!(exit, Exit::Ok);
     let schema: serde_json::Value = serde_json::from_str(&said).unwrap();
@@ -131,7 +136,7 @@ fn schema_is_json_that_knows_the_sections() {
 }
 
 #[test]
-fn what_clap_users_expect() {
+fn standard_options_and_usage_errors() {
     let (exit, said) = output(&["--version"]);
     assert_eq!(
         (exit, said.as_str()),

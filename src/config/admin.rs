@@ -1,40 +1,43 @@
+//! `admin` and `access_log`: the operator's listener and where requests are logged.
+
 use std::fmt;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::text::{Text, text_value};
+use super::scalar::{ScalarValue, impl_scalar};
 use super::units::Address;
 
-/// The operator's port: health, metrics and the control API.
+/// The admin listener: health checks, metrics and the control API.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Admin {
-    /// Where to listen. It asks for no password: keep it on loopback or a private network.
+    /// IP address and port of the admin listener. The admin API is unauthenticated: bind it to loopback
+    /// or to a private network.
     pub address: Address,
-    /// Names that it answers to, beside IP addresses and `localhost`: a web page must not reach it under
-    /// the page's own name.
+    /// Host names that the admin listener accepts in `Host`, besides IP addresses and `localhost`. Other
+    /// names are refused, so that a web page cannot reach it by DNS rebinding.
     #[serde(default)]
     pub hosts: Vec<HostName>,
 }
 
-/// A host's name without a port, in lower case.
+/// A host name without a port, in lower case.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct HostName(pub String);
 
-impl Text for HostName {
-    const EXPECTED: &'static str = "a host's name without a port, such as tidegate.internal";
+impl ScalarValue for HostName {
+    const EXPECTED: &'static str = "a host name without a port, such as tidegate.internal";
     const PATTERN: &'static str = "^[0-9A-Za-z_]([0-9A-Za-z_.-]*[0-9A-Za-z_])?$";
 
-    fn read(text: &str) -> Option<Self> {
-        let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
-        let outer = |char: char| char.is_ascii_alphanumeric() || char == '_';
-        let sound = text.len() <= 253
-            && text.bytes().all(inner)
-            && text.starts_with(outer)
-            && text.ends_with(outer);
-        sound.then(|| Self(text.to_ascii_lowercase()))
+    fn parse(text: &str) -> Option<Self> {
+        let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+        let is_outer = |char: char| char.is_ascii_alphanumeric() || char == '_';
+        let is_valid = text.len() <= 253
+            && text.bytes().all(is_inner)
+            && text.starts_with(is_outer)
+            && text.ends_with(is_outer);
+        is_valid.then(|| Self(text.to_ascii_lowercase()))
     }
 }
 
@@ -44,27 +47,27 @@ impl fmt::Display for HostName {
     }
 }
 
-text_value!(HostName);
+impl_scalar!(HostName);
 
-/// Where the access log goes, one JSON object a request.
+/// Destination of the access log.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum AccessLog {
-    /// To standard error.
+    /// Standard error.
     #[default]
     Stderr,
-    /// To standard output.
+    /// Standard output.
     Stdout,
-    /// Nowhere.
+    /// No access log.
     Off,
-    /// Appended to a file, or to a FIFO.
+    /// A file, opened for appending, or a FIFO.
     File(PathBuf),
 }
 
-impl Text for AccessLog {
-    const EXPECTED: &'static str = "stderr, stdout, off or a file's path with a `/` in it";
+impl ScalarValue for AccessLog {
+    const EXPECTED: &'static str = "stderr, stdout, off or a file path with a `/` in it";
     const PATTERN: &'static str = "^(stderr|stdout|off|.*/.+)$";
 
-    fn read(text: &str) -> Option<Self> {
+    fn parse(text: &str) -> Option<Self> {
         match text {
             "stderr" => Some(Self::Stderr),
             "stdout" => Some(Self::Stdout),
@@ -86,4 +89,4 @@ impl fmt::Display for AccessLog {
     }
 }
 
-text_value!(AccessLog);
+impl_scalar!(AccessLog);

@@ -1,22 +1,25 @@
+//! `client`: how the client's address and access token are determined.
+
 use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::text::{Text, is_token, text_value};
+use super::scalar::{ScalarValue, impl_scalar, is_token};
 use super::units::Cidr;
 
-/// Who is asking.
+/// How the client's address and access token are determined.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Client {
-    /// The proxies in front of the gateway: only these may say who the client is
-    /// (X-Forwarded-For, read right to left).
+    /// Networks of the proxies in front of the gateway. Only on their connections is `X-Forwarded-For`
+    /// trusted; it is read from right to left.
     pub trusted_proxies: Vec<Cidr>,
-    /// IPv6 clients are counted by their first so many bits.
+    /// Prefix length, in bits, to which IPv6 client addresses are cut before they are counted.
     #[schemars(range(min = 1, max = 128))]
     pub ipv6_prefix: u8,
-    /// Where an access token is. Of several that are present each is counted.
+    /// Headers and cookies that carry an access token. If a request carries several tokens, each is
+    /// counted.
     pub token: Vec<TokenSource>,
 }
 
@@ -30,20 +33,20 @@ impl Default for Client {
     }
 }
 
-/// A place in a request where an access token may be.
+/// A header or cookie that carries an access token.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum TokenSource {
-    /// The value of this header; the name in lower case.
+    /// A header, by its name in lower case.
     Header(String),
-    /// The value of this cookie.
+    /// A cookie, by its name.
     Cookie(String),
 }
 
-impl Text for TokenSource {
+impl ScalarValue for TokenSource {
     const EXPECTED: &'static str = "header:NAME or cookie:NAME";
     const PATTERN: &'static str = "^(header|cookie):[!#-'*+.0-9A-Z^-z|~-]+$";
 
-    fn read(text: &str) -> Option<Self> {
+    fn parse(text: &str) -> Option<Self> {
         match text.split_once(':')? {
             ("header", name) if is_token(name) => Some(Self::Header(name.to_ascii_lowercase())),
             ("cookie", name) if is_token(name) => Some(Self::Cookie(name.to_owned())),
@@ -61,4 +64,4 @@ impl fmt::Display for TokenSource {
     }
 }
 
-text_value!(TokenSource);
+impl_scalar!(TokenSource);

@@ -1,58 +1,60 @@
+//! Faults of a configuration file: what is wrong, where, and what was expected.
+
 use std::borrow::Cow;
 use std::fmt;
 
-/// The most characters of a line that a fault quotes.
+/// Maximum length of a quoted line, in characters.
 const MAX_QUOTE: usize = 160;
-/// The most characters that a fault says of what is there, and of what should be.
+/// Maximum length of each of a fault's two texts, in characters.
 const MAX_TEXT: usize = 1_500;
 
-/// A place in a file, as an editor counts: lines and columns from 1, columns in characters.
+/// A place in a file. Lines and columns count from 1, columns in characters, as in an editor.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Location {
     /// The line, from 1.
     pub line: usize,
     /// The column, from 1.
     pub column: usize,
-    /// How many characters of the line it is about; at least 1.
+    /// The number of characters that the caret marks; at least 1.
     pub width: usize,
 }
 
-/// One thing that is wrong with a configuration.
+/// One error in a configuration.
 ///
-/// Shown as `file:line:column: what, expected what`, the line quoted beneath with a caret under
-/// the place. Passwords in URLs are starred out.
+/// Displayed as `file:line:column: what, expected what`, followed by the quoted line with a caret
+/// under the place. Passwords in URLs are replaced by stars.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Fault {
     /// The file's name, as the user gave it.
     pub file: String,
-    /// Where the fault is.
+    /// Where it is.
     pub location: Location,
-    /// What is there.
+    /// What was found.
     pub what: String,
-    /// What should be there.
+    /// What was expected instead.
     pub expected: String,
     quote: String,
 }
 
 impl Fault {
-    pub(super) fn new(file: &str, text: &str, location: Location, found: Found) -> Self {
+    pub(super) fn new(file: &str, text: &str, location: Location, mismatch: Mismatch) -> Self {
         let line = text.lines().nth(location.line - 1).unwrap_or_default();
         Self {
             file: file.to_owned(),
             location,
-            what: shortened(without_passwords(&found.what)),
-            expected: shortened(found.expected.into()),
-            quote: presentable(line),
+            what: truncated(without_passwords(&mismatch.what)),
+            expected: truncated(mismatch.expected.into()),
+            quote: quotable(line),
         }
     }
 
     /// A fault of the file named `file` as a whole.
     pub fn of_file(file: &str, what: &str, expected: &str) -> Self {
         let location = Location { line: 1, column: 1, width: 1 };
-        Self::new(file, "", location, Found::new(what, expected))
+        Self::new(file, "", location, Mismatch::new(what, expected))
     }
 
-    /// The part of the line that is shown, with the caret's place in it.
+    /// The displayed part of the line, and the line with the carets beneath it.
     fn excerpt(&self) -> (String, String) {
         let length = self.quote.chars().count();
         let column = (self.location.column - 1).min(length);
@@ -82,21 +84,21 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Everything that is wrong with a configuration, in the order of the file. Never empty.
+/// All faults of a configuration, in the order of the file. Never empty.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub struct Faults(Vec<Fault>);
 
 impl Faults {
-    /// All of `faults` in the file's order, each once; `None` when there is none.
+    /// Sorts and deduplicates `faults`; `None` if there are none.
     pub fn new(mut faults: Vec<Fault>) -> Option<Self> {
         faults.sort_by(|a, b| (a.location, &a.what).cmp(&(b.location, &b.what)));
         faults.dedup();
         (!faults.is_empty()).then_some(Self(faults))
     }
 
-    /// These and `others`, in the file's order.
+    /// These faults and `others`, in the file's order.
     #[must_use]
-    pub fn with(mut self, others: Self) -> Self {
+    pub fn merge(mut self, others: Self) -> Self {
         self.0.extend(others.0);
         self.0.sort_by(|a, b| (a.location, &a.what).cmp(&(b.location, &b.what)));
         self
@@ -133,47 +135,48 @@ impl fmt::Display for Faults {
     }
 }
 
-/// A fault before its place in the file is known.
+/// What was found and what was expected: a fault without its location.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
+pub(super) struct Mismatch {
     pub(super) what: String,
     pub(super) expected: String,
 }
 
-impl Found {
+impl Mismatch {
     pub(super) fn new(what: impl Into<String>, expected: impl Into<String>) -> Self {
         Self { what: what.into(), expected: expected.into() }
     }
 }
 
-/// The line as it may be shown: no control characters, no password of a URL; columns stay.
-fn presentable(line: &str) -> String {
-    let shown: String =
+/// The line as it may be displayed: without control characters and secrets, every column in its place.
+fn quotable(line: &str) -> String {
+    let printable: String =
         line.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect();
-    without_secrets(&without_passwords(&shown))
+    without_secrets(&without_passwords(&printable))
 }
 
-/// As much of the text as a fault repeats.
-fn shortened(text: Cow<'_, str>) -> String {
+/// The first [`MAX_TEXT`] characters of the text.
+fn truncated(text: Cow<'_, str>) -> String {
     match text.char_indices().nth(MAX_TEXT) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text.into_owned(),
     }
 }
 
-/// The text with stars for what follows the first `password:` or `secret:` that does not say where it is.
+/// The text with stars for all that follows the first `password:` or `secret:` whose value is not a
+/// reference (`env:` or `file:`).
 fn without_secrets(text: &str) -> String {
     let quoted = [' ', '\t', '"', '\''];
     let value_after = |end: usize| {
         let rest = text[end..].trim_start_matches(quoted);
         let value = rest.strip_prefix(':')?;
-        let place = value.trim_start_matches(quoted);
-        let is_written = !place.starts_with("env:") && !place.starts_with("file:");
-        is_written.then(|| text.len() - value.len())
+        let reference = value.trim_start_matches(quoted);
+        let is_literal = !reference.starts_with("env:") && !reference.starts_with("file:");
+        is_literal.then(|| text.len() - value.len())
     };
     let keys = ["password", "secret"].into_iter();
-    let found = keys.flat_map(|key| text.match_indices(key).map(|(at, key)| at + key.len()));
-    match found.filter_map(value_after).min() {
+    let ends = keys.flat_map(|key| text.match_indices(key).map(|(at, key)| at + key.len()));
+    match ends.filter_map(value_after).min() {
         None => text.to_owned(),
         Some(start) => {
             let stars = text[start..].chars().map(|c| if c.is_whitespace() { c } else { '*' });
@@ -182,11 +185,11 @@ fn without_secrets(text: &str) -> String {
     }
 }
 
-/// The text with stars for what stands between the scheme of a URL and the last `@`: rather too many
-/// than a password that has a quote, a comma or a space in it, and would be shown in part.
+/// The text with stars for all between the scheme of the first URL and the last `@`. That may hide more
+/// than a password, but never shows a part of one that contains a quote, a comma or a space.
 pub(super) fn without_passwords(text: &str) -> Cow<'_, str> {
-    let secret = text.find("://").map(|scheme| scheme + 3).zip(text.rfind('@'));
-    match secret.filter(|(start, end)| start < end) {
+    let credentials = text.find("://").map(|scheme| scheme + 3).zip(text.rfind('@'));
+    match credentials.filter(|(start, end)| start < end) {
         None => Cow::Borrowed(text),
         Some((start, end)) => {
             let stars = "*".repeat(text[start..end].chars().count());

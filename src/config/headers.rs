@@ -1,26 +1,29 @@
+//! `headers`: the rate-limit headers of responses.
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Which rate-limit headers an answer carries.
+/// Rate-limit headers that are written on responses.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Headers {
-    /// The X-RateLimit family, of the limit with the least left.
+    /// Write the `X-RateLimit-*` headers, for the limit with the least quota left.
     pub x_ratelimit: bool,
-    /// The IETF form, of every limit.
-    pub standard: Standard,
+    /// Draft of the IETF `RateLimit` and `RateLimit-Policy` headers to write, with one item per limit.
+    pub standard: StandardHeaders,
 }
 
 impl Default for Headers {
     fn default() -> Self {
-        Self { x_ratelimit: true, standard: Standard::Off }
+        Self { x_ratelimit: true, standard: StandardHeaders::Off }
     }
 }
 
-/// Which edition of the IETF form (`RateLimit`, `RateLimit-Policy`) is written.
+/// Draft of the IETF headers `RateLimit` and `RateLimit-Policy` that is written.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-pub enum Standard {
-    /// None: a client library in use reads nothing at all once the standard form is present.
+pub enum StandardHeaders {
+    /// None. It is the default because at least one client library reads no rate-limit headers at all if
+    /// these are present.
     #[default]
     #[serde(rename = "off")]
     Off,

@@ -1,23 +1,25 @@
+//! The parts of a request that a limit's `key` is built from.
+
 use std::fmt;
 
-use super::text::{Text, is_token, text_value};
+use super::scalar::{ScalarValue, impl_scalar, is_token};
 
-/// One part of what a limit counts by. A request without it has the empty text in its place.
+/// One part of a limit's key. A part that the request does not have is the empty string.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum KeyPart {
-    /// `client_ip`: the client's address, behind trusted proxies the one that they report.
+    /// `client_ip`: the client's address; behind trusted proxies, the address they report.
     ClientIp,
-    /// `token`: the access token that `client.token` finds.
+    /// `token`: the access token, from the headers and cookies in `client.token`.
     Token,
-    /// `host`: the host that is asked for.
+    /// `host`: the request's host.
     Host,
-    /// `method`: the method.
+    /// `method`: the request's method.
     Method,
     /// `route`: the route's name.
     Route,
-    /// `path`: the whole path, in normal form.
+    /// `path`: the whole path, normalized.
     Path,
-    /// `path:NAME`: what stands for `{NAME}` in the route's path.
+    /// `path:NAME`: the value of `{NAME}` in the route's path.
     PathParam(String),
     /// `header:NAME`: the header's value; the name in lower case.
     Header(String),
@@ -27,11 +29,11 @@ pub enum KeyPart {
     Query(String),
 }
 
-impl Text for KeyPart {
+impl ScalarValue for KeyPart {
     const EXPECTED: &'static str = "client_ip, token, host, method, route, path, path:NAME, header:NAME, cookie:NAME or query:NAME";
     const PATTERN: &'static str = "^(client_ip|token|host|method|route|path|(path|query):.+|(header|cookie):[!#-'*+.0-9A-Z^-z|~-]+)$";
 
-    fn read(text: &str) -> Option<Self> {
+    fn parse(text: &str) -> Option<Self> {
         Some(match text.split_once(':') {
             None => match text {
                 "client_ip" => Self::ClientIp,
@@ -68,4 +70,4 @@ impl fmt::Display for KeyPart {
     }
 }
 
-text_value!(KeyPart);
+impl_scalar!(KeyPart);

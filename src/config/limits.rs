@@ -1,3 +1,5 @@
+//! `limits`: quota, window, key and algorithm of each rate limit.
+
 use std::fmt;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -5,128 +7,138 @@ use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::key_part::KeyPart;
-use super::text::is_token;
+use super::scalar::is_token;
 use super::tiers::{Candidate, Tier};
 use super::units::{Duration, Status};
 
-/// How much may pass in how long, and who is counted.
+/// A rate limit: a quota per window, counted per key.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limit {
-    /// How it counts.
+    /// Algorithm by which requests are counted.
     #[serde(default)]
     pub algorithm: Algorithm,
-    /// What may be charged in one window, in units of cost.
+    /// Units of cost that may be charged per window. With `concurrency`, units in flight at once.
     #[schemars(range(min = 1, max = 4_294_967_295_u64))]
     pub quota: u64,
-    /// The window's length.
+    /// Length of the window. With `concurrency`, the lease of a permit: at least 1s.
     pub window: Duration,
-    /// Sub-windows that a sliding window is divided into; each a whole number of ms. Left out: 6,
-    /// or the next smaller number that divides the window.
+    /// Number of sub-windows of a `sliding_window`; it must divide the window into whole milliseconds.
+    /// Default: 6, or the next smaller number that divides the window.
     #[schemars(range(min = 1, max = 60))]
     pub resolution: Option<u32>,
-    /// True: a sliding window counts its oldest sub-window in full until it has left the window, so
-    /// that no interval as long as the window holds more than the quota.
+    /// Count the oldest sub-window of a `sliding_window` in full until it has left the window, so that
+    /// no interval as long as the window admits more than the quota. If false, the oldest sub-window
+    /// counts by the share of it that still lies in the window.
     #[serde(default)]
     pub strict: bool,
-    /// Who is counted: requests that agree in all of these parts share a counter. `[]` counts
-    /// everyone together.
-    #[serde(default = "Limit::standard_key")]
+    /// Parts of the request that form the key. Requests with equal values in all parts share a counter;
+    /// `[]` counts all requests together.
+    #[serde(default = "Limit::default_key")]
     pub key: Vec<KeyPart>,
-    /// What one request costs.
+    /// Units of the quota that one request costs: a fixed number, or the value of a header of the
+    /// request (`header:NAME`) or of the upstream's response (`response:NAME`).
     #[serde(default)]
     pub cost: Cost,
-    /// The most that a cost from a header may be; left out: the quota.
+    /// Maximum cost that a header may give. A request header above it is answered with 400; a response
+    /// header above it is charged as this maximum. Default: the quota (`leaky_bucket`: the slots within
+    /// `max_wait`).
+    #[schemars(range(min = 1))]
     pub max_cost: Option<u32>,
-    /// Another quota for some callers; the first that matches.
+    /// Other quotas for some callers. The first tier that matches applies.
     #[serde(default)]
     pub tiers: Vec<Tier>,
-    /// A second quota beside this one: counted and reported, never felt.
+    /// A second quota to try out: counted and reported in metrics as `NAME~candidate`, never enforced.
     pub candidate: Option<Candidate>,
-    /// False: counted and reported, never refused.
-    #[serde(default = "yes")]
+    /// Refuse requests that exceed the quota. If false, they are counted and reported, but admitted.
+    #[serde(default = "Limit::default_enforce")]
     pub enforce: bool,
-    /// Answers with these statuses are not charged.
+    /// Response statuses that refund the request's charge, including those of the gateway's own
+    /// responses such as 502.
     #[serde(default)]
     pub refund: Vec<Status>,
-    /// Tokens fetched at a time from Redis, so that not every request asks it.
+    /// Number of tokens leased from Redis at a time, so that not every request needs a Redis call.
+    /// Only for `sliding_window` and `fixed_window`, and not with `cost: response:NAME`.
     #[serde(default)]
     pub reserve: Reserve,
-    /// What happens when Redis is lost.
+    /// What happens to requests while Redis is unavailable.
     #[serde(default)]
     pub on_failure: OnFailure,
-    /// The longest time that a leaky bucket delays a request; longer: 429. Left out: the window.
+    /// Maximum time that a `leaky_bucket` delays a request; a request that would have to wait longer is
+    /// refused with 429. Default: the window.
     pub max_wait: Option<Duration>,
-    /// The most requests that a leaky bucket delays at once, over all gateways that share it; more:
-    /// 429.
+    /// Maximum number of requests that a `leaky_bucket` delays at once, over all gateways that share
+    /// it; more are refused with 429. Default: bounded by `max_wait` only.
     pub max_queue: Option<u32>,
 }
 
-fn yes() -> bool {
-    true
-}
-
 impl Limit {
-    /// The sub-windows when the file does not say, where they divide the window.
-    const RESOLUTION: u32 = 6;
+    /// The default number of sub-windows, if it divides the window.
+    const DEFAULT_RESOLUTION: u32 = 6;
 
-    /// By client address: of the keys that every request has, the one by which a caller who asks
-    /// too much stands in nobody's way but its own.
-    fn standard_key() -> Vec<KeyPart> {
+    fn default_enforce() -> bool {
+        true
+    }
+
+    /// The client's address: every request has one, and a caller that exceeds its quota does not block
+    /// others.
+    fn default_key() -> Vec<KeyPart> {
         vec![KeyPart::ClientIp]
     }
 
-    /// The sub-windows that the window is divided into: one, but for a sliding window.
+    /// The number of sub-windows that the window is divided into; 1 except for a sliding window.
     pub fn resolution(&self) -> u32 {
         if self.algorithm != Algorithm::SlidingWindow {
             return 1;
         }
         let divides = |&k: &u32| self.window.millis().is_multiple_of(u64::from(k));
-        self.resolution.unwrap_or_else(|| (1..=Self::RESOLUTION).rev().find(divides).unwrap_or(1))
+        self.resolution
+            .unwrap_or_else(|| (1..=Self::DEFAULT_RESOLUTION).rev().find(divides).unwrap_or(1))
     }
 }
 
-/// How a limit counts.
+/// Algorithm by which a limit counts.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Algorithm {
-    /// A window that moves with the clock, kept as counters of its sub-windows.
+    /// A sliding window, stored as one counter per sub-window. Its cost does not depend on the quota.
     #[default]
     SlidingWindow,
-    /// A window that moves with the clock, kept as the time of every charge; exact, for small
+    /// A sliding window, stored as the time of every charge: exact to the millisecond, for small
     /// quotas.
     SlidingLog,
-    /// A window that starts with its first charge.
+    /// One counter; the window starts with its first charge and ends all at once.
     FixedWindow,
-    /// A bucket that fills at a constant rate; what is in it may go at once.
+    /// A bucket of `quota` tokens, refilled at the constant rate of quota per window; allows bursts.
     TokenBucket,
-    /// A constant rate: what comes faster is delayed.
+    /// Requests are released at a constant rate of quota per window; faster ones are delayed.
     LeakyBucket,
-    /// Requests in flight: each holds a slot until it ends, on a lease of the window that is renewed.
+    /// Requests in flight: each holds a permit until it ends. The window is the permit's lease, which
+    /// the gateway renews.
     Concurrency,
 }
 
-/// What happens to a request when Redis cannot be asked.
+/// What happens to a request while Redis is unavailable.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFailure {
-    /// This gateway enforces the limit from its own memory.
+    /// This gateway enforces its share of the limit from its own memory.
     #[default]
     Local,
-    /// It passes.
+    /// The request is admitted.
     Open,
-    /// It is refused with 503.
+    /// The request is refused with 503.
     Closed,
 }
 
-/// What one request costs.
+/// Units of the quota that one request costs.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Cost {
-    /// Always this much.
+    /// A fixed number of units.
     Fixed(u32),
-    /// What this header of the request says; the name in lower case.
+    /// The value of this request header; the name in lower case.
     Header(String),
-    /// What this header of the upstream's answer says; the name in lower case.
+    /// The value of this header of the upstream's response; the name in lower case.
     Response(String),
 }
 
@@ -136,6 +148,7 @@ impl Default for Cost {
     }
 }
 
+/// The accepted spellings of a cost, for faults and the schema.
 const COST: &str = "a whole number from 1, header:NAME or response:NAME";
 
 impl<'de> Deserialize<'de> for Cost {
@@ -198,18 +211,19 @@ impl JsonSchema for Cost {
     }
 }
 
-/// How many tokens are fetched at a time from Redis.
+/// Number of tokens leased from Redis at a time.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Reserve {
-    /// None: Redis decides every request.
+    /// No lease: Redis decides every request.
     #[default]
     Off,
-    /// As many as the traffic asks for.
+    /// A number that follows the request rate.
     Auto,
-    /// This many.
+    /// A fixed number of tokens.
     Fixed(u32),
 }
 
+/// The accepted spellings of a reserve, for faults and the schema.
 const RESERVE: &str = "off, auto or a whole number from 1";
 
 impl<'de> Deserialize<'de> for Reserve {

@@ -1,3 +1,5 @@
+//! `listen` and `http`: the client listeners and the bounds of a client connection.
+
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
@@ -5,63 +7,65 @@ use serde::{Deserialize, Serialize};
 
 use super::units::{Address, Maximum, Size, Timeout};
 
-/// One address that clients connect to.
+/// A listener for client connections.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Listener {
-    /// Where to listen.
+    /// IP address and port to listen on.
     pub address: Address,
-    /// Speak TLS on this address.
+    /// Certificate for TLS on this listener. Not in this version: `tidegate check` refuses it.
     pub tls: Option<Tls>,
-    /// Expect a PROXY protocol header on every connection.
+    /// Expect a PROXY protocol header on every connection. Not in this version: only `false` is
+    /// accepted.
     #[serde(default)]
     pub proxy_protocol: bool,
 }
 
-/// A certificate and its key.
+/// A certificate and its private key.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tls {
-    /// The certificate chain, a PEM file.
+    /// Path of the certificate chain, in PEM.
     pub cert: PathBuf,
-    /// The private key, a PEM file.
+    /// Path of the private key, in PEM.
     pub key: PathBuf,
 }
 
 impl Listener {
-    /// Where the gateway listens when the file does not say.
-    pub(super) fn standard() -> Vec<Self> {
+    /// The listeners of a configuration without `listen`.
+    pub(super) fn default_listeners() -> Vec<Self> {
         let address = Address(([127, 0, 0, 1], 8080).into());
         vec![Self { address, tls: None, proxy_protocol: false }]
     }
 }
 
-/// What one client connection may cost.
+/// Bounds of client connections and of the requests on them.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Http {
-    /// The longest time from the accept, or a further request's first byte, to the end of the head;
-    /// then 408, or nothing where nothing was sent.
+    /// Maximum time to receive a request's head, counted from the accept or, on a kept-alive connection,
+    /// from the request's first byte. Then 408; if nothing was received, the connection is closed.
     pub head_timeout: Timeout,
-    /// How long a connection may stay open between two requests.
+    /// Maximum time that a connection stays open between two requests.
     pub idle_timeout: Timeout,
-    /// The longest gap in a request's body, then 408; and in the client's reading of an answer, which is
-    /// cut off then.
+    /// Maximum time without progress in a request's body, then 408, or in a client's reading of a
+    /// response, which is then cut off.
     pub body_timeout: Timeout,
-    /// The longest request line and headers together; then 431.
+    /// Maximum size of a request line and its headers together, 8KiB to 1MiB; beyond it, 431.
     pub max_head: Size,
-    /// The most header fields in a request; then 431.
-    #[schemars(range(min = 1))]
+    /// Maximum number of header fields in a request, 1 to 1024; beyond it, 431.
+    #[schemars(range(min = 1, max = 1024))]
     pub max_headers: u32,
-    /// The most client connections open at once, over all workers; more wait to be accepted.
+    /// Maximum number of client connections open at once, over all workers; further ones wait to be
+    /// accepted.
     #[schemars(range(min = 1))]
     pub max_connections: u32,
-    /// The most connections open at once of one client address (IPv6: of one network, by
-    /// `client.ipv6_prefix`); further ones are closed at once. Trusted proxies have no such bound.
+    /// Maximum number of connections open at once from one client address (IPv6: from one network of
+    /// `client.ipv6_prefix` bits); further ones are closed at once. Trusted proxies are exempt.
     pub max_connections_per_client: Maximum,
-    /// The most requests on one connection; it is closed after the last.
+    /// Maximum number of requests on one connection; it is closed after the last.
     pub max_requests_per_connection: Maximum,
-    /// Treat `//` in a path as `/`, for routing and keys.
+    /// Treat `//` in a path as `/`, for routing and for keys.
     pub merge_slashes: bool,
 }
 

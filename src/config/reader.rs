@@ -1,7 +1,7 @@
-//! Fills the configuration's types from the tree and finds every fault on the way.
+//! Deserializes the configuration's types from the tree and collects every fault.
 //!
-//! Serde stops at the first error. So each faulty value is noted and left out, and the reading
-//! starts again without it, until a pass finds nothing new.
+//! Serde stops at the first error. Therefore each faulty value is recorded and skipped, and
+//! deserialization starts again without it, until a pass finds no further fault.
 
 mod error;
 
@@ -18,52 +18,56 @@ use serde::de::{
 
 use self::error::{Error, one_of};
 use super::MAX_FAULTS;
-use super::fault::{Found, Location};
-use super::nearest::nearest;
-use super::tree::{Entry, Kind, Node, clip};
+use super::fault::{Location, Mismatch};
+use super::located::{Entry, Kind, Node, clip};
+use super::suggest::suggest;
 
-/// The value of `root`, or every fault that stands against it.
-pub(super) fn read<T: DeserializeOwned>(root: &Node) -> Result<T, Unread<T>> {
+/// Deserializes `root`.
+///
+/// # Errors
+///
+/// All faults of the tree, up to [`MAX_FAULTS`].
+pub(super) fn read<T: DeserializeOwned>(root: &Node) -> Result<T, PartialRead<T>> {
     let reader = Reader::default();
     loop {
         let value = reader.seed(std::marker::PhantomData::<T>, root, root.location);
         let faults = reader.faults.borrow().len();
         match value {
             Ok(value) if faults == 0 => return Ok(value),
-            Err(_) if faults < MAX_FAULTS && !reader.is_left_out(root) => {}
+            Err(_) if faults < MAX_FAULTS && !reader.is_skipped(root) => {}
             value => {
-                let left_out = reader.left_out.into_inner();
-                let partial = value.ok().map(|value| (value, left_out));
-                return Err(Unread { faults: reader.faults.into_inner(), partial });
+                let skipped = reader.skipped.into_inner();
+                let partial = value.ok().map(|value| (value, skipped));
+                return Err(PartialRead { faults: reader.faults.into_inner(), partial });
             }
         }
     }
 }
 
-/// What comes of a reading with faults.
-pub(super) struct Unread<T> {
-    pub(super) faults: Vec<(Location, Found)>,
-    /// What could be read all the same, without the nodes of these ids.
+/// The result of reading a tree with faults.
+pub(super) struct PartialRead<T> {
+    pub(super) faults: Vec<(Location, Mismatch)>,
+    /// The value without the faulty nodes, if it can do without them, and the ids of those nodes.
     pub(super) partial: Option<(T, BTreeSet<usize>)>,
 }
 
 #[derive(Default)]
 struct Reader {
-    faults: RefCell<Vec<(Location, Found)>>,
-    left_out: RefCell<BTreeSet<usize>>,
-    /// Mappings whose keys have been looked at.
+    faults: RefCell<Vec<(Location, Mismatch)>>,
+    skipped: RefCell<BTreeSet<usize>>,
+    /// The ids of the mappings whose keys have been checked.
     checked: RefCell<BTreeSet<usize>>,
 }
 
 impl Reader {
-    fn is_left_out(&self, node: &Node) -> bool {
-        self.left_out.borrow().contains(&node.id)
+    fn is_skipped(&self, node: &Node) -> bool {
+        self.skipped.borrow().contains(&node.id)
     }
 
-    fn fault(&self, at: Location, found: Found) {
+    fn fault(&self, at: Location, mismatch: Mismatch) {
         let mut faults = self.faults.borrow_mut();
         if faults.len() < MAX_FAULTS {
-            faults.push((at, found));
+            faults.push((at, mismatch));
         }
     }
 
@@ -74,17 +78,17 @@ impl Reader {
         at: Location,
     ) -> Result<S::Value, Error> {
         seed.deserialize(Value { reader: self, node, at }).map_err(|error| {
-            if let Error::Found(found) = error {
-                self.fault(at, found);
-            } else if let Error::Noted = error {
+            if let Error::Mismatch(mismatch) = error {
+                self.fault(at, mismatch);
+            } else if let Error::Reported = error {
                 return error;
             }
-            self.left_out.borrow_mut().insert(node.id);
-            Error::Noted
+            self.skipped.borrow_mut().insert(node.id);
+            Error::Reported
         })
     }
 
-    /// Notes the keys that do not belong into a section and those that it cannot do without.
+    /// Reports the unknown and the missing keys of a section.
     fn check_keys(&self, section: &str, known: &'static [&'static str], node: &Node, at: Location) {
         if !self.checked.borrow_mut().insert(node.id) {
             return;
@@ -94,21 +98,22 @@ impl Reader {
         let unknown = entries.iter().filter(|entry| !known.contains(&entry.name()));
         for entry in unknown.take(MAX_FAULTS) {
             let all = known.join(", ");
-            let expected = match nearest(entry.name(), known.iter().copied()) {
+            let expected = match suggest(entry.name(), known.iter().copied()) {
                 Some(near) => {
                     misspelt.push(near);
-                    format!("`{near}` (the keys here: {all})")
+                    format!("`{near}` (valid keys: {all})")
                 }
                 None => format!("one of {all}"),
             };
             let what = format!("unknown key `{}`", clip(entry.name()));
-            self.fault(entry.key.location, Found::new(what, expected));
+            self.fault(entry.key.location, Mismatch::new(what, expected));
         }
         for key in required(section) {
-            let there = misspelt.contains(&key) || entries.iter().any(|entry| entry.name() == key);
-            if !there {
+            let is_present =
+                misspelt.contains(&key) || entries.iter().any(|entry| entry.name() == key);
+            if !is_present {
                 let what = format!("missing key `{key}`");
-                self.fault(at, Found::new(what, format!("a line `{key}: ...` in this section")));
+                self.fault(at, Mismatch::new(what, format!("a line `{key}: ...` in this section")));
             }
         }
     }
@@ -121,7 +126,7 @@ fn entries(node: &Node) -> &[Entry] {
     }
 }
 
-/// The keys that a section cannot do without, as the schema says.
+/// The required keys of a section, according to the schema.
 fn required(section: &str) -> Vec<&'static str> {
     static SCHEMA: LazyLock<serde_json::Value> = LazyLock::new(|| super::schema().to_value());
     let definition = match &SCHEMA["$defs"][section] {
@@ -150,10 +155,10 @@ impl<'t> Value<'t> {
     }
 
     fn refuse<T>(&self, expected: impl Into<String>) -> Result<T, Error> {
-        Err(Error::Found(Found::new(self.unexpected(), expected)))
+        Err(Error::Mismatch(Mismatch::new(self.unexpected(), expected)))
     }
 
-    /// A number of the type that is asked for; quoted digits are text.
+    /// A number of type `T`. Quoted digits are text, not a number.
     fn number<T: std::str::FromStr>(&self, expected: impl Display) -> Result<T, Error> {
         let parsed = match &self.node.kind {
             Kind::Scalar { text, plain: true } => text.parse().ok(),
@@ -313,7 +318,7 @@ impl<'de> SeqAccess<'de> for Items<'_> {
         seed: S,
     ) -> Result<Option<S::Value>, Error> {
         let reader = self.reader;
-        let Some(node) = self.items.find(|node| !reader.is_left_out(node)) else { return Ok(None) };
+        let Some(node) = self.items.find(|node| !reader.is_skipped(node)) else { return Ok(None) };
         reader.seed(seed, node, node.location).map(Some)
     }
 }
@@ -335,8 +340,8 @@ impl<'de> MapAccess<'de> for Fields<'_> {
         let (reader, known) = (self.reader, self.known);
         self.value = self.entries.find(|entry| {
             known.is_none_or(|known| known.contains(&entry.name()))
-                && !reader.is_left_out(&entry.key)
-                && !reader.is_left_out(&entry.value)
+                && !reader.is_skipped(&entry.key)
+                && !reader.is_skipped(&entry.value)
         });
         let Some(entry) = self.value else { return Ok(None) };
         let key: StrDeserializer<'_, Error> = entry.name().into_deserializer();
@@ -346,7 +351,7 @@ impl<'de> MapAccess<'de> for Fields<'_> {
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Error> {
         match self.value.take() {
             Some(entry) => self.reader.seed(seed, &entry.value, entry.location()),
-            None => Err(de::Error::custom("a value before its key")),
+            None => Err(de::Error::custom("a value was requested before its key")),
         }
     }
 }

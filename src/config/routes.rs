@@ -1,97 +1,102 @@
+//! `routes`: which requests are sent to which upstream, under which limits.
+
 use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::text::{Text, text_value};
+use super::scalar::{ScalarValue, impl_scalar};
 use super::units::{Size, Timeout};
 
-/// Which requests go where, and under which limits.
+/// A route: which requests it matches, what answers them, and the limits that apply.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Route {
-    /// Its name in logs, metrics and keys.
+    /// Name of the route in logs, metrics and keys: 1 to 64 letters, digits, `_`, `.` or `-`, unique among
+    /// the routes.
     #[schemars(regex(pattern = "^[A-Za-z0-9_.-]{1,64}$"))]
     pub name: String,
-    /// Which requests are meant. Of several routes the most specific wins.
+    /// Requests that the route matches. If several routes match, the most specific one is used.
     #[serde(rename = "match")]
-    pub matches: Match,
-    /// The name of the upstream that answers; this or `status`.
+    pub matches: RouteMatch,
+    /// Name of the upstream that requests are sent to. A route has either `upstream` or `status`.
     pub upstream: Option<String>,
-    /// The names of limits: instead of an upstream, the gateway tells the caller how things stand with
-    /// them, and charges none of them for it.
+    /// Names of the limits whose state is reported to the caller, as JSON from the gateway itself instead
+    /// of from an upstream. The reported limits are not charged.
     pub status: Option<Vec<String>>,
-    /// The names of the limits: all must agree, and a refusal charges none.
+    /// Names of the limits that a request is charged to. All must admit it; a refused request is charged
+    /// to none.
     #[serde(default)]
     pub limits: Vec<String>,
-    /// Whether the throttle stands before this route.
-    #[serde(default = "Route::throttle")]
+    /// Apply the `throttle` section to this route.
+    #[serde(default = "Route::default_throttle")]
     pub throttle: bool,
-    /// Taken off the path before the request is sent on.
+    /// Path prefix that is removed before the request is forwarded.
     pub strip_prefix: Option<String>,
-    /// The longest time from the end of the request's head to the answer's head: waiting for a limit,
-    /// connecting and retries included. Then 504, or 408 where the client's body was waited for.
-    #[serde(default = "Route::request_timeout")]
+    /// Maximum time from the end of the request's head to the response's head, including delays by
+    /// limits, connecting and retries. Then 504, or 408 if the client's body was being waited for.
+    #[serde(default = "Route::default_request_timeout")]
     pub request_timeout: Timeout,
-    /// The longest gap in an answer's body; then it is cut off.
-    #[serde(default = "Route::answer_idle_timeout")]
+    /// Maximum time without progress in a response's body; then it is cut off.
+    #[serde(default = "Route::default_answer_idle_timeout")]
     pub answer_idle_timeout: Timeout,
-    /// The longest time from an answer's head to its last byte; then it is cut off.
-    #[serde(default = "Route::answer_timeout")]
+    /// Maximum time from a response's head to its last byte; then it is cut off.
+    #[serde(default = "Route::default_answer_timeout")]
     pub answer_timeout: Timeout,
-    /// The longest request body; then 413.
-    #[serde(default = "Route::max_body")]
+    /// Maximum size of a request body; beyond it, 413.
+    #[serde(default = "Route::default_max_body")]
     pub max_body: Size,
 }
 
 impl Route {
-    fn throttle() -> bool {
+    fn default_throttle() -> bool {
         true
     }
 
-    fn request_timeout() -> Timeout {
+    fn default_request_timeout() -> Timeout {
         Timeout::from_secs(60)
     }
 
-    fn answer_idle_timeout() -> Timeout {
+    fn default_answer_idle_timeout() -> Timeout {
         Timeout::from_secs(300)
     }
 
-    fn answer_timeout() -> Timeout {
+    fn default_answer_timeout() -> Timeout {
         Timeout(None)
     }
 
-    fn max_body() -> Size {
+    fn default_max_body() -> Size {
         Size(10 << 20)
     }
 }
 
-/// Which requests a route means.
+/// Requests that a route matches.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Match {
-    /// A host, or `*.` and a domain; left out: any host.
+pub struct RouteMatch {
+    /// Host name, or `*.` and a domain for all hosts below it. Default: any host.
     pub host: Option<String>,
-    /// A path, in which `{name}` stands for one segment and a last `{*name}` for all that follow.
+    /// Path pattern. `{name}` matches one segment or, beside fixed text as in `{name}.json`, a part of it;
+    /// a final `{*name}` matches all remaining segments. `{{` and `}}` are literal braces.
     #[schemars(regex(pattern = "^/"))]
     pub path: String,
-    /// The methods; left out: any.
+    /// Methods, in capitals. Default: any.
     #[serde(default)]
     pub methods: Vec<Method>,
 }
 
-/// A request's method, as it is written in a request.
+/// A request method, in capitals.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Method(pub String);
 
-impl Text for Method {
+impl ScalarValue for Method {
     const EXPECTED: &'static str = "a method in capitals such as GET";
     const PATTERN: &'static str = "^[A-Z][A-Z0-9_-]*$";
 
-    fn read(text: &str) -> Option<Self> {
-        let begins = text.bytes().next()?.is_ascii_uppercase();
-        let fits = |b: u8| b.is_ascii_uppercase() || b.is_ascii_digit() || b"_-".contains(&b);
-        (begins && text.bytes().all(fits)).then(|| Self(text.to_owned()))
+    fn parse(text: &str) -> Option<Self> {
+        let starts_with_letter = text.bytes().next()?.is_ascii_uppercase();
+        let is_allowed = |b: u8| b.is_ascii_uppercase() || b.is_ascii_digit() || b"_-".contains(&b);
+        (starts_with_letter && text.bytes().all(is_allowed)).then(|| Self(text.to_owned()))
     }
 }
 
@@ -101,4 +106,4 @@ impl fmt::Display for Method {
     }
 }
 
-text_value!(Method);
+impl_scalar!(Method);

@@ -1,53 +1,56 @@
+//! Secrets by reference: the file names where a secret is, never the secret itself.
+
 use std::{fmt, fs, io, path::PathBuf};
 
-use super::text::{Text, text_value};
+use super::scalar::{ScalarValue, impl_scalar};
 
 /// The longest secret that is read from a file, in bytes.
 const MAX_SECRET: u64 = 4_096;
 
-/// How a variable of the environment is read: only the binary may do it, so it hands this down.
-pub type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
+/// Looks up an environment variable. Only the binary reads the environment; it passes this function down.
+pub type EnvLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Where a secret is: never the secret itself.
+/// Where a secret is read from.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Secret {
-    /// In a variable of the environment.
+    /// An environment variable, by name.
     Variable(String),
-    /// In a file, whole but for the end of its last line.
+    /// A file; its content without a final line break.
     File(PathBuf),
 }
 
-/// A secret that cannot be read.
+/// Why a secret cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
-    /// The variable is not there, or not text.
-    #[error("the variable {0} is not set, or is not text")]
+    /// The variable is not set, or not UTF-8.
+    #[error("the environment variable {0} is not set, or is not UTF-8")]
     Variable(String),
-    /// The file cannot be read, is not text or too long.
+    /// The file cannot be read, is not UTF-8 or is too long.
     #[error("cannot read the secret in {path}: {error}", path = .path.display())]
     File {
         /// The file as configured.
         path: PathBuf,
-        /// What the system says.
+        /// The cause.
         error: io::Error,
     },
-    /// It is there, and nothing but white space is in it.
-    #[error("the secret in {0} is empty, or nothing but white space")]
+    /// The secret is empty, or only white space.
+    #[error("the secret in {0} is empty or only white space")]
     Empty(String),
-    /// It is there, and can be guessed.
+    /// The secret is too short to resist guessing.
     #[error("the secret in {place} has {len} bytes, fewer than {min}")]
     Short {
-        /// Where it is.
+        /// Where it is, as configured.
         place: String,
         /// Its length in bytes.
         len: usize,
-        /// The least.
+        /// The required length in bytes.
         min: usize,
     },
 }
 
 impl SecretError {
-    /// Whether the secret is there and no gateway would take it, wherever it runs.
+    /// True if the secret itself is at fault, so that no gateway could use it on any machine; false if it
+    /// is only missing here.
     pub fn is_fault(&self) -> bool {
         match self {
             Self::Variable(_) => false,
@@ -60,14 +63,16 @@ impl SecretError {
 }
 
 impl Secret {
-    /// Reads it: a file now, a variable by `variables`.
-    pub fn reveal(&self, variables: Variables<'_>) -> Result<Box<str>, SecretError> {
+    /// Reads the secret from its file, or through `env`.
+    ///
+    /// # Errors
+    ///
+    /// The secret is missing, unreadable, not UTF-8, too long, or empty apart from white space.
+    pub fn reveal(&self, env: EnvLookup<'_>) -> Result<Box<str>, SecretError> {
         let text = match self {
-            Self::Variable(name) => {
-                variables(name).ok_or_else(|| SecretError::Variable(name.clone()))?
-            }
+            Self::Variable(name) => env(name).ok_or_else(|| SecretError::Variable(name.clone()))?,
             Self::File(path) => {
-                read(path).map_err(|error| SecretError::File { path: path.clone(), error })?
+                read_file(path).map_err(|error| SecretError::File { path: path.clone(), error })?
             }
         };
         let line = text.strip_suffix('\n').unwrap_or(&text);
@@ -78,22 +83,20 @@ impl Secret {
             Ok(line.into())
         }
     }
-}
 
-impl Secret {
-    /// The same of one that must have so many bytes, white space before and behind it not counted.
-    pub fn reveal_at_least(
-        &self,
-        min: usize,
-        variables: Variables<'_>,
-    ) -> Result<Box<str>, SecretError> {
-        let text = self.reveal(variables)?;
+    /// As [`Secret::reveal`], for a secret of at least `min` bytes, not counting surrounding white space.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Secret::reveal`], and [`SecretError::Short`].
+    pub fn reveal_at_least(&self, min: usize, env: EnvLookup<'_>) -> Result<Box<str>, SecretError> {
+        let text = self.reveal(env)?;
         let (place, len) = (self.to_string(), text.trim().len());
         if len < min { Err(SecretError::Short { place, len, min }) } else { Ok(text) }
     }
 }
 
-fn read(path: &PathBuf) -> io::Result<String> {
+fn read_file(path: &PathBuf) -> io::Result<String> {
     use io::Read as _;
     let (mut text, file) = (String::new(), fs::File::open(path)?);
     if file.take(MAX_SECRET + 1).read_to_string(&mut text)? as u64 > MAX_SECRET {
@@ -103,19 +106,20 @@ fn read(path: &PathBuf) -> io::Result<String> {
     Ok(text)
 }
 
-impl Text for Secret {
+impl ScalarValue for Secret {
     const EXPECTED: &'static str = "env:NAME or file:PATH, never the secret itself";
     const PATTERN: &'static str = "^(env:[A-Za-z_][A-Za-z0-9_]*|file:.+)$";
     const SECRET: bool = true;
 
-    fn read(text: &str) -> Option<Self> {
+    fn parse(text: &str) -> Option<Self> {
         if let Some(path) = text.strip_prefix("file:") {
             return (!path.is_empty()).then(|| Self::File(path.into()));
         }
         let name = text.strip_prefix("env:")?;
-        let fits = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+        let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
         let first = name.bytes().next()?;
-        (name.bytes().all(fits) && !first.is_ascii_digit()).then(|| Self::Variable(name.to_owned()))
+        (name.bytes().all(is_allowed) && !first.is_ascii_digit())
+            .then(|| Self::Variable(name.to_owned()))
     }
 }
 
@@ -128,24 +132,24 @@ impl fmt::Display for Secret {
     }
 }
 
-text_value!(Secret);
+impl_scalar!(Secret);
 
 #[cfg(test)]
 mod tests {
-    use super::{super::text, *};
+    use super::{super::scalar, *};
 
     #[test]
-    fn a_place_is_read_and_a_secret_is_not() {
+    fn references_are_parsed_and_literal_secrets_are_refused() {
         for good in ["env:REDIS_PASSWORD", "env:_1", "file:/run/secrets/redis", "file:here"] {
-            assert_eq!(text::read::<Secret>(good).unwrap().to_string(), good);
+            assert_eq!(scalar::parse::<Secret>(good).unwrap().to_string(), good);
         }
         for bad in ["hunter2", "env:", "env:1A", "env:A B", "file:", "ENV:A", ""] {
-            assert!(text::read::<Secret>(bad).is_none(), "{bad}");
+            assert!(scalar::parse::<Secret>(bad).is_none(), "{bad}");
         }
     }
 
     #[test]
-    fn a_secret_is_read_without_the_end_of_its_line() {
+    fn the_final_line_break_is_not_part_of_a_secret() {
         let variables = |name: &str| (name == "HERE").then(|| "hush\n".to_owned());
         let of = |name: &str| Secret::Variable(name.to_owned()).reveal(&variables);
         assert_eq!(&*of("HERE").unwrap(), "hush");

@@ -1,24 +1,26 @@
+//! The text of a configuration, in which a path such as `limits.a.quota` can be located.
+
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use super::fault::{Fault, Found, Location};
-use super::tree::{Kind, Node};
+use super::fault::{Fault, Location, Mismatch};
+use super::located::{Kind, Node};
 
-/// The text that a configuration was read from: turns a path in it into a place in the file.
+/// The text that a configuration was read from. It locates a path of the configuration in the file.
 #[derive(Clone)]
 pub struct Source {
     pub(super) name: Arc<str>,
     pub(super) text: Arc<str>,
     pub(super) root: Arc<Node>,
-    /// Nodes that could not be read, by id; none where the file has no fault of form.
-    pub(super) left_out: Arc<BTreeSet<usize>>,
+    /// The ids of the nodes that could not be read; empty if the file has no syntactic fault.
+    pub(super) skipped: Arc<BTreeSet<usize>>,
 }
 
-/// Sections whose entries stand each for itself: a fault in one says nothing of the others.
+/// Sections whose entries are independent: a fault in one entry does not make the others doubtful.
 const COLLECTIONS: [&str; 4] = ["listen", "upstreams", "limits", "routes"];
 
-/// The name alone: there may be a password in the text.
+/// Only the name: the text may contain a password.
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Source").field("name", &self.name).finish_non_exhaustive()
@@ -38,37 +40,39 @@ impl Source {
 
     /// A fault of the value at `path`, such as `routes[2].match.path` or `limits.per-caller.quota`.
     ///
-    /// Where the file leaves the value out, the fault points at the nearest section around it.
+    /// If the file does not contain the value, the fault points at the innermost section around it.
     pub fn fault(&self, path: &str, what: impl Into<String>, expected: impl Into<String>) -> Fault {
-        Fault::new(&self.name, &self.text, self.locate(path).0, Found::new(what, expected))
+        Fault::new(&self.name, &self.text, self.locate(path).0, Mismatch::new(what, expected))
     }
 
-    /// As [`Source::fault`], of the name at `path` rather than of what it holds: points at the key.
+    /// As [`Source::fault`], but pointing at the key of `path` instead of its value.
     pub fn fault_at_key(
         &self,
         path: &str,
         what: impl Into<String>,
         expected: impl Into<String>,
     ) -> Fault {
-        Fault::new(&self.name, &self.text, self.locate(path).1, Found::new(what, expected))
+        Fault::new(&self.name, &self.text, self.locate(path).1, Mismatch::new(what, expected))
     }
 
-    /// Whether what stands at `path` was not read, or not all of it, so that nothing can be said of
-    /// it: what is wrong there is told already.
-    pub fn is_unread(&self, path: &str) -> bool {
-        if self.left_out.is_empty() {
+    /// True if the value at `path`, or a part of it, could not be read. Its fault is reported already, and
+    /// semantic checks of it would only produce follow-up faults.
+    pub fn is_skipped(&self, path: &str) -> bool {
+        if self.skipped.is_empty() {
             return false;
         }
         let nodes = self.walk(path).0;
         let Some((last, before)) = nodes.split_last() else { return true };
-        let collection = |name: &str| COLLECTIONS.contains(&name);
-        let before =
-            before.iter().enumerate().filter(|(depth, (_, name))| *depth > 0 || !collection(name));
-        let mut looked_at = before.map(|(_, node)| node).chain([last]);
-        looked_at.any(|(node, _)| self.holds_unread(node))
+        let is_collection = |name: &str| COLLECTIONS.contains(&name);
+        let before = before
+            .iter()
+            .enumerate()
+            .filter(|(depth, (_, name))| *depth > 0 || !is_collection(name));
+        let mut relevant = before.map(|(_, node)| node).chain([last]);
+        relevant.any(|(node, _)| self.contains_skipped(node))
     }
 
-    /// The names in the collection `section`, also of entries that could not be read.
+    /// The names in the mapping `section`, including those of entries that could not be read.
     pub fn names(&self, section: &str) -> impl Iterator<Item = &str> {
         let sections = match &self.root.kind {
             Kind::Map(entries) => entries.as_slice(),
@@ -79,64 +83,66 @@ impl Source {
             Kind::Map(entries) => entries.as_slice(),
             _ => &[],
         });
-        entries.map(super::tree::Entry::name)
+        entries.map(super::located::Entry::name)
     }
 
-    fn holds_unread(&self, node: &Node) -> bool {
-        self.left_out.contains(&node.id)
+    fn contains_skipped(&self, node: &Node) -> bool {
+        self.skipped.contains(&node.id)
             || match &node.kind {
                 Kind::Scalar { .. } => false,
-                Kind::List(items) => items.iter().any(|item| self.holds_unread(item)),
-                Kind::Map(entries) => entries.iter().any(|entry| self.holds_unread(&entry.value)),
+                Kind::List(items) => items.iter().any(|item| self.contains_skipped(item)),
+                Kind::Map(entries) => {
+                    entries.iter().any(|entry| self.contains_skipped(&entry.value))
+                }
             }
     }
 
-    /// Where the value at `path` is shown, and where its key is.
+    /// The locations of the value at `path` and of its key.
     fn locate(&self, path: &str) -> (Location, Location) {
         self.walk(path).1
     }
 
-    /// The nodes on the way to `path`, each with the name that led to it, as far as they are there;
-    /// and where the last is shown and its key is.
+    /// The nodes along `path` as far as they exist, each with its name, and the locations of the last
+    /// one's value and key.
     fn walk(&self, path: &str) -> (Vec<(&Node, &str)>, (Location, Location)) {
         let (mut node, mut rest) = (&*self.root, path);
         let start = Location { line: 1, column: 1, width: 1 };
-        let (mut found, mut nodes) = ((start, start), Vec::new());
+        let (mut locations, mut nodes) = ((start, start), Vec::new());
         while !rest.is_empty() {
             let step = match &node.kind {
                 Kind::Scalar { .. } => None,
-                // The places are those of the items that were read.
-                Kind::List(items) => index(rest).and_then(|(index, rest)| {
-                    let mut read = items.iter().filter(|item| !self.left_out.contains(&item.id));
-                    let item = read.nth(index)?;
+                // Indices count only the items that could be read.
+                Kind::List(items) => split_index(rest).and_then(|(index, rest)| {
+                    let mut readable = items.iter().filter(|item| !self.skipped.contains(&item.id));
+                    let item = readable.nth(index)?;
                     Some((&**item, "", (item.location, item.location), rest))
                 }),
-                // The longest key that fits: names may have dots in them.
+                // The longest matching key wins, because names may contain dots.
                 Kind::Map(entries) => {
-                    let fits = entries.iter().filter_map(|entry| {
-                        let rest = after(rest, entry.name())?;
-                        let places = (entry.location(), entry.key.location);
-                        Some((&*entry.value, entry.name(), places, rest))
+                    let candidates = entries.iter().filter_map(|entry| {
+                        let rest = strip_name(rest, entry.name())?;
+                        let locations = (entry.location(), entry.key.location);
+                        Some((&*entry.value, entry.name(), locations, rest))
                     });
-                    fits.min_by_key(|(_, _, _, rest)| rest.len())
+                    candidates.min_by_key(|(_, _, _, rest)| rest.len())
                 }
             };
-            let Some((next, name, location, left)) = step else { break };
+            let Some((next, name, found, left)) = step else { break };
             nodes.push((next, name));
-            (node, found, rest) = (next, location, left);
+            (node, locations, rest) = (next, found, left);
         }
-        (nodes, found)
+        (nodes, locations)
     }
 }
 
-/// `[3].rest` or `[3]` -> 3 and what follows.
-fn index(path: &str) -> Option<(usize, &str)> {
+/// Splits `[3].rest` or `[3]` into the index 3 and the rest.
+fn split_index(path: &str) -> Option<(usize, &str)> {
     let (index, rest) = path.strip_prefix('[')?.split_once(']')?;
     Some((index.parse().ok()?, rest.strip_prefix('.').unwrap_or(rest)))
 }
 
-/// What follows `name` in `path`, where `path` begins with just this name.
-fn after<'p>(path: &'p str, name: &str) -> Option<&'p str> {
+/// The rest of `path` after its first step, if that is `name`.
+fn strip_name<'p>(path: &'p str, name: &str) -> Option<&'p str> {
     let rest = path.strip_prefix(name)?;
     match rest.as_bytes().first() {
         None | Some(b'[') => Some(rest),

@@ -1,28 +1,32 @@
+//! `store`: where limits keep their counters.
+
 use std::{fmt, path::PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::scalar::{ScalarValue, impl_scalar};
 use super::secret::Secret;
-use super::text::{Text, text_value};
 use super::units::Duration;
 
-/// Where limits keep their counters: in this process, unless `redis` is there.
+/// Where limits keep their counters: in this process, or in Redis.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Store {
-    /// The counters in this process, also what limits fall back on when Redis is lost.
+    /// Counters in this process. They are also used while Redis is unavailable, by limits with
+    /// `on_failure: local`.
     pub memory: Memory,
-    /// Shared counters; leave it out to count in this process.
+    /// Counters in Redis, shared by all gateways that use it. Default: each gateway counts in its own
+    /// memory.
     pub redis: Option<Redis>,
 }
 
-/// The counters in this process.
+/// Counters in this process.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Memory {
-    /// The most keys that are counted at once; beyond, one that is over makes room, or of a few
-    /// looked at the one with the fewest requests and the least of its quota used.
+    /// Maximum number of keys that are counted at once. When it is reached, a new key evicts an expired
+    /// one or, of a few candidates, the one with the fewest requests and the least of its quota used.
     #[schemars(range(min = 1))]
     pub max_keys: u64,
 }
@@ -33,33 +37,34 @@ impl Default for Memory {
     }
 }
 
-/// Counters in Redis: exactly one of `shards`, `cluster` and `sentinel`.
+/// Counters in Redis. Exactly one of `shards`, `cluster` and `sentinel` is required.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Redis {
-    /// Client-side sharding: each key lives on one of these.
+    /// Independent Redis servers for client-side sharding; each key is stored on one of them.
     pub shards: Vec<Shard>,
-    /// Some nodes of a Redis Cluster.
+    /// Some nodes of a Redis Cluster; the others are discovered.
     pub cluster: Vec<RedisUrl>,
-    /// A primary that Sentinel watches.
+    /// A primary that is discovered through Redis Sentinel.
     pub sentinel: Option<Sentinel>,
-    /// The user's name, for every server whose URL names nobody.
+    /// User name for every server whose URL has none.
     pub username: Option<String>,
-    /// Where the password is, for every server whose URL has none, those that are discovered included.
+    /// Where the password is read from, for every server whose URL has none, including discovered ones.
     pub password: Option<Secret>,
-    /// A file of certificates (PEM) that those of `rediss://` servers are checked against, instead of
-    /// those that the system trusts.
+    /// Path of the CA certificates (PEM) that `rediss://` servers are verified against. Default: the
+    /// certificates that the system trusts.
     pub tls_ca: Option<PathBuf>,
-    /// What every key begins with; gateways that share counters share it.
+    /// Prefix of all keys in Redis: 1 to 64 letters, digits, `_`, `.` or `-`. It must be the same on all
+    /// gateways that share counters.
     #[schemars(regex(pattern = "^[A-Za-z0-9_.-]{1,64}$"))]
     pub namespace: String,
-    /// Where the secret is that callers' keys and tokens are hashed under, of at least 16 bytes; the same
-    /// at all gateways that share counters. Left out, it follows from `namespace`: whoever can read Redis
-    /// can then find addresses and tokens by trying.
+    /// Where the secret is read from that keys and tokens are hashed with: at least 16 bytes, the same on
+    /// all gateways that share counters. By default it is derived from `namespace`, and anyone who can
+    /// read Redis can recover addresses and tokens by brute force.
     pub secret: Option<Secret>,
-    /// The longest time to connect.
+    /// Maximum time to connect to a Redis server.
     pub connect_timeout: Duration,
-    /// The longest time to wait for a reply; then the limit's `on_failure` applies.
+    /// Maximum time that a request waits for a reply; then the limit's `on_failure` applies.
     pub response_timeout: Duration,
 }
 
@@ -80,49 +85,50 @@ impl Default for Redis {
     }
 }
 
-/// One primary, with the replicas that answer reads.
+/// A primary and its replicas.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shard {
-    /// Where counters are charged.
+    /// URL of the server that counters are charged on.
     pub primary: RedisUrl,
-    /// Where the state of a key may be read.
+    /// URLs of replicas, from which the admin API reads the state of a key first. Decisions never use
+    /// them.
     #[serde(default)]
     pub replicas: Vec<RedisUrl>,
 }
 
-/// A primary by its Sentinel name.
+/// A primary that is discovered through Redis Sentinel.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sentinel {
-    /// The name that Sentinel knows it by.
+    /// Name of the primary in Sentinel's configuration.
     pub master: String,
-    /// The Sentinels; `rediss://` means TLS to the primary, too.
+    /// URLs of the Sentinels. With `rediss://`, the primary is connected to over TLS as well.
     pub nodes: Vec<RedisUrl>,
-    /// The user's name, for Sentinels whose URL names nobody.
+    /// User name for Sentinels whose URL has none.
     pub username: Option<String>,
-    /// Where the password is, for Sentinels whose URL has none.
+    /// Where the password is read from, for Sentinels whose URL has none.
     pub password: Option<Secret>,
 }
 
 /// `redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS.
 ///
-/// Shown and serialized without its password; [`RedisUrl::secret`] has it.
+/// Displayed and serialized without its credentials; [`RedisUrl::expose_secret`] returns them.
 #[derive(Clone, Eq, PartialEq)]
 pub struct RedisUrl(String);
 
 impl RedisUrl {
-    /// The whole URL, password included: for connecting only.
-    pub fn secret(&self) -> &str {
+    /// The whole URL with its password: for connecting only.
+    pub fn expose_secret(&self) -> &str {
         &self.0
     }
 
-    /// Whether the connection is to be encrypted.
+    /// True if the connection uses TLS.
     pub fn is_tls(&self) -> bool {
         self.0.starts_with("rediss://")
     }
 
-    /// `host:port`: what tells one server from another.
+    /// `host:port`, in lower case: the identity of the server.
     pub fn address(&self) -> String {
         let authority = self.server().split_once('/').map_or(self.server(), |(first, _)| first);
         let host = authority.to_ascii_lowercase();
@@ -130,7 +136,7 @@ impl RedisUrl {
         if has_port { host } else { format!("{host}:6379") }
     }
 
-    /// The number of the database; 0 where none is named.
+    /// The number of the database; 0 if the URL has none.
     pub fn database(&self) -> u16 {
         let number = self.server().split_once('/').and_then(|(_, number)| number.parse().ok());
         number.unwrap_or(0)
@@ -142,14 +148,14 @@ impl RedisUrl {
     }
 }
 
-impl Text for RedisUrl {
+impl ScalarValue for RedisUrl {
     const EXPECTED: &'static str = "a Redis URL such as redis://127.0.0.1:6379 or \
-        redis://user:password@host:6379/0 (with %40 for an @ in the password, and the like)";
+        redis://user:password@host:6379/0 (percent-encode special characters of the password: %40 for @)";
     const PATTERN: &'static str =
         "^rediss?://([^@/?#\\s]*@)?(\\[[0-9A-Fa-f:.]+\\]|[^@/:?#\\s]+)(:[0-9]+)?(/[0-9]*)?$";
     const SECRET: bool = true;
 
-    fn read(text: &str) -> Option<Self> {
+    fn parse(text: &str) -> Option<Self> {
         let rest = text.strip_prefix("rediss://").or_else(|| text.strip_prefix("redis://"))?;
         let (user, server) = rest.rsplit_once('@').unwrap_or(("", rest));
         if user.contains(|c: char| "@/?#[]\\".contains(c) || c.is_whitespace()) {
@@ -157,12 +163,12 @@ impl Text for RedisUrl {
         }
         let (authority, database) = server.split_once('/').unwrap_or((server, ""));
         let authority = authority.parse::<http::uri::Authority>().ok()?;
-        let port = authority.as_str().rsplit_once(':').is_none_or(|(host, port)| {
+        let has_valid_port = authority.as_str().rsplit_once(':').is_none_or(|(host, port)| {
             host.starts_with('[') && port.ends_with(']') || port.parse::<u16>().is_ok()
         });
-        let known = !authority.host().is_empty() && port;
-        let numbered = database.is_empty() || database.parse::<u16>().is_ok();
-        (known && numbered).then(|| Self(text.to_owned()))
+        let has_server = !authority.host().is_empty() && has_valid_port;
+        let has_valid_database = database.is_empty() || database.parse::<u16>().is_ok();
+        (has_server && has_valid_database).then(|| Self(text.to_owned()))
     }
 }
 
@@ -181,4 +187,4 @@ impl fmt::Debug for RedisUrl {
     }
 }
 
-text_value!(RedisUrl);
+impl_scalar!(RedisUrl);

@@ -1,4 +1,4 @@
-//! What can be read, and what it means.
+//! Valid configurations, their defaults, locations and schema.
 
 mod faults;
 mod hostile;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::*;
 
-/// A small configuration that is right, to be made wrong.
+/// A small valid configuration, which tests break.
 const GOOD: &str = "\
 upstreams:
   hello: {respond: {body: hi}}
@@ -31,7 +31,7 @@ fn faults(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_file_of_the_house_can_be_read() {
+fn every_shipped_configuration_is_valid() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
     let examples = std::fs::read_dir(root.join("examples")).unwrap();
     let mut files: Vec<_> = examples.map(|entry| entry.unwrap().path()).collect();
@@ -45,7 +45,7 @@ fn every_file_of_the_house_can_be_read() {
 }
 
 #[test]
-fn what_is_left_out_has_its_default() {
+fn missing_keys_have_their_defaults() {
     let config = parse("t.yaml", GOOD).unwrap().config;
     assert_eq!(config.listen[0].address.to_string(), "127.0.0.1:8080");
     assert_eq!(config.workers, 0);
@@ -65,7 +65,7 @@ fn what_is_left_out_has_its_default() {
 }
 
 #[test]
-fn resolution_is_the_largest_up_to_six_that_divides_the_window() {
+fn the_default_resolution_is_the_largest_up_to_six_that_divides_the_window() {
     for (window, resolution) in [("1m", 6), ("10s", 5), ("1s", 5), ("7ms", 1), ("9ms", 3)] {
         let text = GOOD.replace("window: 10s", &format!("window: {window}"));
         assert_eq!(parse("t", &text).unwrap().config.limits["a.b"].resolution(), resolution);
@@ -73,13 +73,13 @@ fn resolution_is_the_largest_up_to_six_that_divides_the_window() {
 }
 
 #[test]
-fn the_whole_shape_of_the_contract_can_be_read() {
-    let text = include_str!("tests/whole_shape.yaml");
-    let config = match parse("whole_shape.yaml", text) {
+fn every_key_is_parsed_and_survives_a_round_trip() {
+    let text = include_str!("tests/all_keys.yaml");
+    let config = match parse("all_keys.yaml", text) {
         Ok(loaded) => loaded.config,
         Err(faults) => panic!("{faults}"),
     };
-    assert_eq!(config.headers.standard, Standard::Off);
+    assert_eq!(config.headers.standard, StandardHeaders::Off);
     assert_eq!(config.throttle.as_ref().map(|t| t.mode), Some(Mode::On));
     assert_eq!(config.limits["per-caller"].cost, Cost::Header("x-cost".to_owned()));
     assert_eq!(config.limits["per-caller"].reserve, Reserve::Fixed(50));
@@ -89,9 +89,9 @@ fn the_whole_shape_of_the_contract_can_be_read() {
     assert_eq!(shown, ["http://h:80", "https://[::1]:8443", "unix:/run/app.sock"]);
     let redis = config.store.redis.as_ref().unwrap();
     assert_eq!(redis.shards[0].primary.to_string(), "redis://***@127.0.0.1:6379");
-    assert_eq!(redis.shards[0].primary.secret(), "redis://me:secret@127.0.0.1:6379");
+    assert_eq!(redis.shards[0].primary.expose_secret(), "redis://me:secret@127.0.0.1:6379");
 
-    // What is read and written again reads the same, but for the password.
+    // The serialized configuration parses to the same, except for the password.
     let written = serde_json::to_string(&config).unwrap();
     assert!(!written.contains("me:secret"), "{written}");
     let again = parse("again", &written.replace("***", "me:secret")).unwrap().config;
@@ -99,7 +99,7 @@ fn the_whole_shape_of_the_contract_can_be_read() {
 }
 
 #[test]
-fn sections_whose_lines_are_all_commented_out_are_absent_ones() {
+fn empty_sections_count_as_absent() {
     let empty = "admin:\nclient:\nheaders:\nstore:\n  redis:\nhttp:\nlisten:\nthrottle: ~\n";
     let config = parse("t.yaml", &format!("{empty}{GOOD}")).unwrap().config;
     assert_eq!((config.admin, config.store.redis), (None, None));
@@ -108,7 +108,7 @@ fn sections_whose_lines_are_all_commented_out_are_absent_ones() {
 }
 
 #[test]
-fn a_path_leads_to_its_place() {
+fn a_path_is_located_in_the_file() {
     let source = parse("t.yaml", GOOD).unwrap().source;
     let at = |fault: Fault| (fault.location.line, fault.location.column);
     let value = |path| at(source.fault(path, "", ""));
@@ -123,11 +123,11 @@ fn a_path_leads_to_its_place() {
 }
 
 #[test]
-fn redis_urls_are_those_that_can_be_connected_to() {
+fn only_usable_redis_urls_are_accepted() {
     for good in
         ["redis://h", "redis://h:1/", "redis://:p%40@[::1]:6379/15", "rediss://u:p:q@1.2.3.4"]
     {
-        assert!(text::read::<RedisUrl>(good).is_some(), "{good}");
+        assert!(scalar::parse::<RedisUrl>(good).is_some(), "{good}");
     }
     for bad in [
         "h:1",
@@ -141,12 +141,12 @@ fn redis_urls_are_those_that_can_be_connected_to() {
         "redis://u@v@h",
         "redis://h?db=1",
     ] {
-        assert!(text::read::<RedisUrl>(bad).is_none(), "{bad}");
+        assert!(scalar::parse::<RedisUrl>(bad).is_none(), "{bad}");
     }
 }
 
 #[test]
-fn a_mark_and_carriage_returns_of_other_systems_do_no_harm() {
+fn byte_order_mark_and_carriage_returns_are_accepted() {
     let text = format!("\u{feff}{}", GOOD.replace('\n', "\r\n"));
     assert_eq!(parse("t.yaml", &text).unwrap().config.routes.len(), 1);
     let faulty = text.replace("quota: 5", "quota: x");
@@ -154,15 +154,15 @@ fn a_mark_and_carriage_returns_of_other_systems_do_no_harm() {
 }
 
 #[test]
-fn units_are_shown_as_they_are_written() {
+fn units_are_displayed_as_written() {
     for text in ["250ms", "10s", "90s", "30m", "1h", "0ms"] {
-        assert_eq!(text::read::<Duration>(text).unwrap().to_string(), text);
+        assert_eq!(scalar::parse::<Duration>(text).unwrap().to_string(), text);
     }
     for text in ["1B", "512B", "64KiB", "10MiB", "3GiB"] {
-        assert_eq!(text::read::<Size>(text).unwrap().to_string(), text);
+        assert_eq!(scalar::parse::<Size>(text).unwrap().to_string(), text);
     }
-    assert_eq!(text::read::<Cidr>("10.1.2.3/8").unwrap().to_string(), "10.0.0.0/8");
-    assert_eq!(text::read::<Cidr>("::1").unwrap().to_string(), "::1/128");
+    assert_eq!(scalar::parse::<Cidr>("10.1.2.3/8").unwrap().to_string(), "10.0.0.0/8");
+    assert_eq!(scalar::parse::<Cidr>("::1").unwrap().to_string(), "::1/128");
 }
 
 #[test]
@@ -176,8 +176,9 @@ fn the_schema_forbids_unknown_keys_and_names_the_required_ones() {
         if section.get("properties").is_some() {
             assert_eq!(section["additionalProperties"], false, "{name}");
             for (key, property) in section["properties"].as_object().unwrap() {
-                let told = property.get("description").is_some() || property.get("$ref").is_some();
-                assert!(told, "{name}.{key} has no description");
+                let is_described =
+                    property.get("description").is_some() || property.get("$ref").is_some();
+                assert!(is_described, "{name}.{key} has no description");
             }
         }
     }

@@ -1,59 +1,64 @@
+//! `throttle`: active-user admission control.
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::units::{Duration, Status};
 
-/// Admission by who is active: when too many users are, those who come new wait.
+/// Active-user admission control: while too many users are active, new users are refused with 429 and
+/// active ones are still served. A user is an access token.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Throttle {
-    /// With more active users than this the throttling mode begins.
+    /// Number of active users above which throttling starts.
     #[schemars(range(min = 1))]
     pub max_active: u64,
-    /// With fewer than this it ends; left out: nine tenths of `max_active`.
+    /// Number of active users below which throttling ends. Default: nine tenths of `max_active`.
     pub resume_below: Option<u64>,
-    /// So long after its last good answer a token is known.
-    #[serde(default = "Throttle::memory")]
+    /// How long a token stays active after the last upstream response whose status is not in
+    /// `forget_status`. Whole minutes, 1m to 720h.
+    #[serde(default = "Throttle::default_memory")]
     pub memory: Duration,
-    /// Distinct tokens a minute that the filters are sized for.
-    #[serde(default = "Throttle::capacity")]
-    #[schemars(range(min = 1))]
+    /// Number of distinct tokens per minute that the filters are sized for.
+    #[serde(default = "Throttle::default_capacity")]
+    #[schemars(range(min = 1, max = 1_000_000_000))]
     pub capacity: u64,
-    /// The share of unknown tokens that may be taken for known, over all live filters together.
-    #[serde(default = "Throttle::false_positive")]
-    #[schemars(range(min = 0.0, max = 1.0))]
+    /// Share of inactive tokens that may be taken for active, over all live filters together: 0.000000001
+    /// to 0.5.
+    #[serde(default = "Throttle::default_false_positive")]
+    #[schemars(range(min = 0.000_000_001, max = 0.5))]
     pub false_positive: f64,
-    /// An answer with one of these does not make a token known.
-    #[serde(default = "Throttle::forget_status")]
+    /// Response statuses that do not make a token active.
+    #[serde(default = "Throttle::default_forget_status")]
     pub forget_status: Vec<Status>,
-    /// When to throttle.
+    /// When to throttle: by the number of active users, always, or never.
     #[serde(default)]
     pub mode: Mode,
 }
 
 impl Throttle {
-    fn memory() -> Duration {
+    fn default_memory() -> Duration {
         Duration::from_secs(30 * 60)
     }
 
-    fn capacity() -> u64 {
+    fn default_capacity() -> u64 {
         1_000_000
     }
 
-    fn false_positive() -> f64 {
+    fn default_false_positive() -> f64 {
         0.001
     }
 
-    fn forget_status() -> Vec<Status> {
+    fn default_forget_status() -> Vec<Status> {
         vec![Status(401), Status(403)]
     }
 }
 
-/// When to throttle.
+/// When the gateway throttles.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// When too many users are active.
+    /// While too many users are active, by `max_active` and `resume_below`.
     #[default]
     Auto,
     /// Always.

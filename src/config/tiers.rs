@@ -1,35 +1,37 @@
+//! `tiers` and `candidate` of a limit: other quotas for its counters.
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::key_part::KeyPart;
 
-/// Another quota for some callers; the first tier that matches counts.
+/// Another quota for some callers. The first tier that matches applies.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tier {
-    /// Whose.
+    /// Callers that the tier applies to.
     #[serde(rename = "match")]
     pub matches: TierMatch,
-    /// What they may be charged in one window, in units of cost.
+    /// Quota of these callers, in units of cost per window. It shares window and counter with the limit.
     #[schemars(range(min = 1, max = 4_294_967_295_u64))]
     pub quota: u64,
 }
 
-/// Callers by one of the parts that keys are made of.
+/// Callers, selected by the value of one part of the request.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TierMatch {
-    /// What is looked at, such as `header:x-plan`.
+    /// Part of the request that is compared, such as `header:x-plan`.
     pub part: KeyPart,
-    /// What it may be: one of these. For `client_ip`, networks.
+    /// Values that match. For `client_ip`, networks or single addresses.
     pub values: Vec<String>,
 }
 
-/// A second quota beside the one that counts: tried, never felt.
+/// A second quota to try out beside the enforced one.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Candidate {
-    /// What could be charged in one window, in units of cost.
+    /// Quota to try out, in units of cost per window.
     #[schemars(range(min = 1, max = 4_294_967_295_u64))]
     pub quota: u64,
 }

@@ -1,3 +1,5 @@
+//! Values with a unit or a fixed spelling: durations, sizes, addresses, networks, statuses.
+
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
@@ -7,45 +9,47 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::text::{Text, text_value};
+use super::scalar::{ScalarValue, impl_scalar};
 
-/// A length of time: `250ms`, `10s`, `30m` or `1h`; at most a leap year (`8784h`).
+/// A duration such as `250ms`, `10s`, `30m` or `1h`; at most a leap year (`8784h`).
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Duration(pub std::time::Duration);
 
+/// Units of a duration, in ms.
 const DURATION_UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
+/// In ms: 366 days.
 const MAX_DURATION: u64 = 8784 * 3_600_000;
 
 impl Duration {
-    /// So many milliseconds.
+    /// A duration of `millis` milliseconds.
     pub const fn from_millis(millis: u64) -> Self {
         Self(std::time::Duration::from_millis(millis))
     }
 
-    /// So many seconds.
+    /// A duration of `seconds` seconds.
     pub const fn from_secs(seconds: u64) -> Self {
         Self(std::time::Duration::from_secs(seconds))
     }
 
-    /// The length in ms.
+    /// The duration in ms.
     pub fn millis(self) -> u64 {
         u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX)
     }
 }
 
-impl Text for Duration {
+impl ScalarValue for Duration {
     const EXPECTED: &'static str = "a duration such as 250ms, 10s, 30m or 1h";
     const PATTERN: &'static str = "^[0-9]+(ms|s|m|h)$";
 
-    fn read(text: &str) -> Option<Self> {
-        let millis = measure(text, &DURATION_UNITS)?;
+    fn parse(text: &str) -> Option<Self> {
+        let millis = parse_amount(text, &DURATION_UNITS)?;
         (millis <= MAX_DURATION).then_some(Self::from_millis(millis))
     }
 }
 
 impl fmt::Display for Duration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        show(f, self.millis(), &DURATION_UNITS)
+        write_amount(f, self.millis(), &DURATION_UNITS)
     }
 }
 
@@ -57,38 +61,38 @@ impl Deref for Duration {
     }
 }
 
-text_value!(Duration);
+impl_scalar!(Duration);
 
-/// A length of time, or `off`: without bound.
+/// A duration, or `off` for no bound.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Timeout(pub Option<Duration>);
 
 impl Timeout {
-    /// So many seconds.
+    /// A timeout of `seconds` seconds.
     pub const fn from_secs(seconds: u64) -> Self {
         Self(Some(Duration::from_secs(seconds)))
     }
 
-    /// The length in ms; none where it is off.
+    /// The timeout in ms; `None` if it is off.
     pub fn millis(self) -> Option<u64> {
         self.0.map(Duration::millis)
     }
 
-    /// The length; none where it is off.
+    /// The timeout; `None` if it is off.
     pub fn bound(self) -> Option<std::time::Duration> {
         self.0.map(|duration| duration.0)
     }
 }
 
-impl Text for Timeout {
+impl ScalarValue for Timeout {
     const EXPECTED: &'static str = "a duration such as 250ms, 10s, 30m or 1h, or off";
     const PATTERN: &'static str = "^([0-9]+(ms|s|m|h)|off)$";
 
-    fn read(text: &str) -> Option<Self> {
+    fn parse(text: &str) -> Option<Self> {
         if text == "off" {
             return Some(Self(None));
         }
-        Duration::read(text).map(|duration| Self(Some(duration)))
+        Duration::parse(text).map(|duration| Self(Some(duration)))
     }
 }
 
@@ -101,12 +105,13 @@ impl fmt::Display for Timeout {
     }
 }
 
-text_value!(Timeout);
+impl_scalar!(Timeout);
 
-/// A number from 1, or `off`: without bound.
+/// A number from 1, or `off` for no bound.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Maximum(pub Option<u32>);
 
+/// The accepted spellings of a maximum, for faults and the schema.
 const MAXIMUM: &str = "a whole number from 1, or off";
 
 impl<'de> Deserialize<'de> for Maximum {
@@ -163,40 +168,41 @@ impl JsonSchema for Maximum {
     }
 }
 
-/// A number of bytes: `512B`, `64KiB`, `10MiB` or `1GiB`.
+/// A number of bytes, such as `512B`, `64KiB`, `10MiB` or `1GiB`.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Size(pub u64);
 
+/// Units of a size, in bytes.
 const SIZE_UNITS: [(&str, u64); 4] =
     [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
-impl Text for Size {
+impl ScalarValue for Size {
     const EXPECTED: &'static str = "a size such as 512B, 64KiB, 10MiB or 1GiB";
     const PATTERN: &'static str = "^[0-9]+(B|KiB|MiB|GiB)$";
 
-    fn read(text: &str) -> Option<Self> {
-        measure(text, &SIZE_UNITS).map(Self)
+    fn parse(text: &str) -> Option<Self> {
+        parse_amount(text, &SIZE_UNITS).map(Self)
     }
 }
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        show(f, self.0, &SIZE_UNITS)
+        write_amount(f, self.0, &SIZE_UNITS)
     }
 }
 
-text_value!(Size);
+impl_scalar!(Size);
 
-/// A whole number and one of `units`, in the smallest unit.
-fn measure(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+/// Parses a whole number followed by one of `units`; the result is in the smallest unit.
+fn parse_amount(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit())?;
     let (number, unit) = text.split_at(digits);
     let &(_, factor) = units.iter().find(|(name, _)| *name == unit)?;
     number.parse::<u64>().ok()?.checked_mul(factor)
 }
 
-/// In the largest of `units` that leaves a whole number.
-fn show(f: &mut fmt::Formatter<'_>, amount: u64, units: &[(&str, u64)]) -> fmt::Result {
+/// Writes `amount` in the largest of `units` that divides it.
+fn write_amount(f: &mut fmt::Formatter<'_>, amount: u64, units: &[(&str, u64)]) -> fmt::Result {
     let whole = units.iter().find(|(_, factor)| amount.is_multiple_of(*factor) && amount > 0);
     let (unit, factor) = whole.copied().unwrap_or(units[units.len() - 1]);
     write!(f, "{}{unit}", amount / factor)
@@ -206,11 +212,11 @@ fn show(f: &mut fmt::Formatter<'_>, amount: u64, units: &[(&str, u64)]) -> fmt::
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Address(pub SocketAddr);
 
-impl Text for Address {
+impl ScalarValue for Address {
     const EXPECTED: &'static str = "an address such as 127.0.0.1:8080 or [::1]:8080";
     const PATTERN: &'static str = "^(\\[[0-9A-Fa-f:.]+\\]|[0-9.]+):[0-9]+$";
 
-    fn read(text: &str) -> Option<Self> {
+    fn parse(text: &str) -> Option<Self> {
         text.parse().ok().map(Self)
     }
 }
@@ -221,22 +227,22 @@ impl fmt::Display for Address {
     }
 }
 
-text_value!(Address);
+impl_scalar!(Address);
 
-/// The network that `text` names, as in a list of networks.
-pub fn network(text: &str) -> Option<IpNet> {
-    Cidr::read(text).map(|network| network.0)
+/// Parses a network in CIDR notation, or a single address.
+pub fn parse_network(text: &str) -> Option<IpNet> {
+    Cidr::parse(text).map(|network| network.0)
 }
 
-/// A network, or a single address; bits after the prefix are ignored.
+/// A network in CIDR notation, or a single address; bits after the prefix are ignored.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Cidr(pub IpNet);
 
-impl Text for Cidr {
+impl ScalarValue for Cidr {
     const EXPECTED: &'static str = "a network such as 10.0.0.0/8, ::1/128 or a single address";
     const PATTERN: &'static str = "^[0-9A-Fa-f:.]+(/[0-9]+)?$";
 
-    fn read(text: &str) -> Option<Self> {
+    fn parse(text: &str) -> Option<Self> {
         let network = text.parse::<IpNet>().ok().map(|network| network.trunc());
         network.or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from)).map(Self)
     }
@@ -248,9 +254,9 @@ impl fmt::Display for Cidr {
     }
 }
 
-text_value!(Cidr);
+impl_scalar!(Cidr);
 
-/// The status of a final answer, 200 to 599.
+/// The status code of a final response, 200 to 599.
 #[derive(Clone, Copy, Debug, Eq, JsonSchema, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Status(#[schemars(range(min = 200, max = 599))] pub u16);
 

@@ -1,34 +1,37 @@
+//! `upstreams`: servers that requests are forwarded to, and fixed responses.
+
 use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::text::{Text, text_value};
+use super::scalar::{ScalarValue, impl_scalar};
 use super::units::{Duration, Status};
 
-/// Servers that answer alike, or an answer that the gateway gives by itself.
+/// A group of equivalent servers, or a fixed response.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Upstream {
-    /// The servers; all of one scheme.
+    /// Servers that requests are forwarded to, all with the same scheme. An upstream has either `targets`
+    /// or `respond`. This version accepts only `http://host:port`.
     pub targets: Vec<Target>,
-    /// Answer so, instead of asking a server.
-    pub respond: Option<Respond>,
-    /// How a target is chosen.
+    /// Fixed response that the gateway sends itself, instead of forwarding the request.
+    pub respond: Option<FixedResponse>,
+    /// Load-balancing policy. This version accepts only `round_robin`.
     pub balance: Balance,
-    /// What is spoken with the targets.
+    /// HTTP version used with the targets. This version accepts only `http1`.
     pub protocol: Protocol,
-    /// The longest time to connect; then 502.
+    /// Maximum time to connect to a target; then 502.
     pub connect_timeout: Duration,
-    /// The longest time to the head of the answer; then 504.
+    /// Maximum time to wait for the head of the response; then 504.
     pub response_timeout: Duration,
-    /// How long a connection is kept for the next request.
+    /// How long an idle connection to a target is kept open for reuse.
     pub idle_timeout: Duration,
-    /// How often a request is sent anew after a failure: one that is idempotent, has no body, and
-    /// of whose answer nothing has been sent yet.
+    /// Number of times that a failed request is retried, 0 to 10. Only idempotent requests without a body
+    /// are retried, and only while nothing of the response has been sent to the client.
     #[schemars(range(max = 10))]
     pub retries: u32,
-    /// Ask the targets whether they are well; leave it out to take it from the traffic.
+    /// Active health checks of the targets. Not in this version: `tidegate check` refuses it.
     pub health: Option<Health>,
 }
 
@@ -48,38 +51,38 @@ impl Default for Upstream {
     }
 }
 
-/// An answer that the gateway gives by itself.
+/// A fixed response that the gateway sends itself.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Respond {
-    /// The status.
+pub struct FixedResponse {
+    /// Status code of the response.
     pub status: Status,
-    /// The body.
+    /// Body of the response.
     pub body: String,
-    /// What the body is.
+    /// Value of the response's `Content-Type` header.
     pub content_type: String,
 }
 
-impl Default for Respond {
+impl Default for FixedResponse {
     fn default() -> Self {
         let content_type = "text/plain; charset=utf-8".to_owned();
         Self { status: Status(200), body: String::new(), content_type }
     }
 }
 
-/// How a target is chosen.
+/// Load-balancing policy: how a target is chosen for a request.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Balance {
-    /// One after the other.
+    /// Each target in turn.
     RoundRobin,
-    /// The one with the fewest requests in flight.
+    /// The target with the fewest requests in flight.
     LeastRequests,
-    /// By a hash of the client: the same client, the same target.
+    /// By a hash of the client, so that a client always reaches the same target.
     Hash,
 }
 
-/// What is spoken with the targets.
+/// HTTP version used with the targets.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Protocol {
@@ -89,40 +92,40 @@ pub enum Protocol {
     Http2,
 }
 
-/// Questions to the targets, whether they are well.
+/// Active health checks of the targets. Not in this version.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Health {
-    /// What is asked for: a path that answers 2xx when all is well.
+    /// Path that is requested; a 2xx response counts as healthy.
     pub path: String,
-    /// How often.
-    #[serde(default = "Health::interval")]
+    /// Interval between two checks of a target.
+    #[serde(default = "Health::default_interval")]
     pub interval: Duration,
-    /// After so many failures in a row a target is left alone.
-    #[serde(default = "Health::unhealthy_after")]
+    /// Number of consecutive failed checks after which a target receives no more requests.
+    #[serde(default = "Health::default_unhealthy_after")]
     #[schemars(range(min = 1))]
     pub unhealthy_after: u32,
-    /// After so many good answers in a row it is used again.
-    #[serde(default = "Health::healthy_after")]
+    /// Number of consecutive successful checks after which a target receives requests again.
+    #[serde(default = "Health::default_healthy_after")]
     #[schemars(range(min = 1))]
     pub healthy_after: u32,
 }
 
 impl Health {
-    fn interval() -> Duration {
+    fn default_interval() -> Duration {
         Duration::from_secs(5)
     }
 
-    fn unhealthy_after() -> u32 {
+    fn default_unhealthy_after() -> u32 {
         3
     }
 
-    fn healthy_after() -> u32 {
+    fn default_healthy_after() -> u32 {
         2
     }
 }
 
-/// One server of an upstream.
+/// The address of one server of an upstream.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub enum Target {
     /// `http://host:port`.
@@ -133,52 +136,52 @@ pub enum Target {
     Unix(String),
 }
 
-/// A server's name or address, and its port.
+/// A host and a port.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct HostPort {
-    /// A name or an IP address, an IPv6 one without its brackets.
+    /// A name or an IP address; IPv6 without brackets.
     pub host: String,
-    /// The port, the scheme's own where the URL has none.
+    /// The port; the scheme's default if the URL has none.
     pub port: u16,
 }
 
-impl Text for Target {
+impl ScalarValue for Target {
     const EXPECTED: &'static str =
         "http://host:port, https://host:port or unix:/path, and nothing after it";
     const PATTERN: &'static str =
         "^(https?://(\\[[0-9A-Fa-f:.]+\\]|[^/?#@:]+)(:[0-9]+)?/?|unix:/.+)$";
 
-    fn read(text: &str) -> Option<Self> {
+    fn parse(text: &str) -> Option<Self> {
         if let Some(path) = text.strip_prefix("unix:") {
             return path.starts_with('/').then(|| Self::Unix(path.to_owned()));
         }
         let (scheme, rest) = text.split_once("://")?;
         let authority = rest.strip_suffix('/').unwrap_or(rest);
         match scheme {
-            "http" => HostPort::read(authority, 80).map(Self::Http),
-            "https" => HostPort::read(authority, 443).map(Self::Https),
+            "http" => HostPort::parse(authority, 80).map(Self::Http),
+            "https" => HostPort::parse(authority, 443).map(Self::Https),
             _ => None,
         }
     }
 }
 
 impl HostPort {
-    fn read(text: &str, standard: u16) -> Option<Self> {
+    fn parse(text: &str, default_port: u16) -> Option<Self> {
         if let Some((address, port)) = text.strip_prefix('[').and_then(|t| t.split_once(']')) {
             address.parse::<std::net::Ipv6Addr>().ok()?;
-            return Some(Self { host: address.to_owned(), port: port_after(port, standard)? });
+            return Some(Self { host: address.to_owned(), port: port_after(port, default_port)? });
         }
         let (host, port) = text.split_at(text.find(':').unwrap_or(text.len()));
-        let named = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
-        let known = !host.is_empty() && host.bytes().all(named);
-        known.then_some(Self { host: host.to_owned(), port: port_after(port, standard)? })
+        let is_name_byte = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+        let is_valid = !host.is_empty() && host.bytes().all(is_name_byte);
+        is_valid.then_some(Self { host: host.to_owned(), port: port_after(port, default_port)? })
     }
 }
 
-/// The port of `:port`, or the standard one of an empty text.
-fn port_after(text: &str, standard: u16) -> Option<u16> {
+/// The port in `:port`; `default_port` for an empty text.
+fn port_after(text: &str, default_port: u16) -> Option<u16> {
     if text.is_empty() {
-        return Some(standard);
+        return Some(default_port);
     }
     let digits = text.strip_prefix(':').filter(|port| port.bytes().all(|b| b.is_ascii_digit()))?;
     digits.parse().ok().filter(|&port| port > 0)
@@ -201,4 +204,4 @@ impl fmt::Display for Target {
     }
 }
 
-text_value!(Target);
+impl_scalar!(Target);

@@ -1,45 +1,46 @@
-//! What a client sends: heads, and bodies as they are asked for.
+//! Reads from a client: request heads, and bodies on demand.
 
 use std::task::{Context, Poll, ready};
 
 use super::Connection;
 use crate::framing::{
-    BodyDecoder, BodyEncoder, BodyFault, Buffer, ClientStream, ConnectionState, Fault, Fields,
-    HeadBounds, HeadParser, Length, ReadBuffer, RequestHead, Socket, StateCell, Timeout, Version,
-    buffer::poll_read, head::read_on, start_line::RequestLine, state::Ending,
+    BodyDecoder, BodyEncoder, BodyError, Buffer, ClientStream, ConnectionState, Fields,
+    FramingError, HeadBounds, HeadParser, Length, ReadBuffer, RequestHead, SharedSocket, StateCell,
+    Timeout, Version, buffer::poll_read, head::resume_parse, start_line::RequestLine,
+    state::CloseMode,
 };
 
-/// Interim answers that a client does not take are dropped beyond so many bytes.
+/// Most bytes of unsent interim (1xx) responses; further ones are dropped.
 const MAX_INTERIM: usize = 64 * 1024;
 
-/// What came of waiting for a request.
-pub(super) enum Received {
-    /// A request.
+/// The result of waiting for a request.
+pub(super) enum ReceiveOutcome {
+    /// A request's head.
     Request(Box<RequestHead>),
-    /// What is none.
-    Refused(Fault),
-    /// No more.
-    End,
+    /// Bytes that are no valid request, or a head that did not arrive in time.
+    Malformed(FramingError),
+    /// The client closed the connection, or it was idle too long, or the gateway is draining.
+    Closed,
 }
 
-/// What was read of a connection, and what it means.
+/// The read side of a connection: its buffer, and where the parser is.
 #[derive(Debug)]
 pub(super) struct Input {
-    /// Read, and not yet used.
+    /// Bytes that were read and not yet parsed.
     buffer: ReadBuffer,
-    /// A head that is not whole yet.
+    /// The parser of an incomplete head.
     head: Option<Box<HeadParser<RequestLine>>>,
-    /// The body of the request that is served.
+    /// The body of the current request.
     body: BodyDecoder,
     length: Length,
-    /// Whether the client waits for a word before it sends the body.
-    expects: bool,
-    /// Whether it knows interim answers.
-    informed: bool,
-    /// Interim answers that are still to be written.
+    /// Whether the client waits for `100 Continue` before it sends the body.
+    expects_continue: bool,
+    /// Whether the client's protocol version has interim responses: HTTP/1.1.
+    takes_interim: bool,
+    /// Interim responses to be written.
     interim: Buffer,
-    /// Whether what follows has no reading.
-    broken: bool,
+    /// Whether the end of the current message is unknown, so that no request can be read after it.
+    desynced: bool,
 }
 
 impl Default for Input {
@@ -49,41 +50,43 @@ impl Default for Input {
             head: None,
             body: BodyDecoder::none(),
             length: Length::Known(0),
-            expects: false,
-            informed: false,
+            expects_continue: false,
+            takes_interim: false,
             interim: Buffer::default(),
-            broken: false,
+            desynced: false,
         }
     }
 }
 
 impl Connection {
     /// Waits for the next request.
-    pub(super) async fn receive(&self) -> Received {
+    pub(super) async fn receive(&self) -> ReceiveOutcome {
         let received = std::future::poll_fn(|cx| self.poll_receive(cx)).await;
-        if let Received::Refused(_) = received {
-            self.input.borrow_mut().broken = true;
+        if let ReceiveOutcome::Malformed(_) = received {
+            self.input.borrow_mut().desynced = true;
         }
         received
     }
 
-    fn poll_receive(&self, cx: &mut Context<'_>) -> Poll<Received> {
+    fn poll_receive(&self, cx: &mut Context<'_>) -> Poll<ReceiveOutcome> {
         let input = &mut *self.input.borrow_mut();
         loop {
             match input.parse(self.bounds) {
                 Ok(Some(head)) => {
-                    input.begin(&head);
-                    return Poll::Ready(Received::Request(head));
+                    input.begin_request(&head);
+                    return Poll::Ready(ReceiveOutcome::Request(head));
                 }
                 Ok(None) => {}
-                Err(fault) => return Poll::Ready(Received::Refused(fault)),
+                Err(error) => return Poll::Ready(ReceiveOutcome::Malformed(error)),
             }
-            match (self.state.timeout(), self.state.ending()) {
-                (_, Ending::Now) | (Some(Timeout::Idle), _) => return Poll::Ready(Received::End),
-                (Some(_), _) if input.has_begun() => {
-                    return Poll::Ready(Received::Refused(Fault::HeadTimeout));
+            match (self.state.timeout(), self.state.close_mode()) {
+                (_, CloseMode::Immediate) | (Some(Timeout::Idle), _) => {
+                    return Poll::Ready(ReceiveOutcome::Closed);
                 }
-                (Some(_), _) => return Poll::Ready(Received::End),
+                (Some(_), _) if input.has_begun() => {
+                    return Poll::Ready(ReceiveOutcome::Malformed(FramingError::HeadTimeout));
+                }
+                (Some(_), _) => return Poll::Ready(ReceiveOutcome::Closed),
                 (None, _) => {}
             }
             if input.has_begun()
@@ -92,24 +95,28 @@ impl Connection {
                 self.state.enter(ConnectionState::Head { since: self.state.now() });
             }
             let read = match input.poll_head(&self.socket, cx, self.bounds) {
-                Poll::Pending if self.state.ending() == Ending::WhenIdle && !input.has_begun() => {
-                    return Poll::Ready(Received::End);
+                Poll::Pending
+                    if self.state.close_mode() == CloseMode::WhenIdle && !input.has_begun() =>
+                {
+                    return Poll::Ready(ReceiveOutcome::Closed);
                 }
                 read => ready!(read),
             };
             match read {
                 Ok(Some(head)) => {
-                    input.begin(&head);
-                    return Poll::Ready(Received::Request(head));
+                    input.begin_request(&head);
+                    return Poll::Ready(ReceiveOutcome::Request(head));
                 }
                 Ok(None) => {}
-                Err(ReadEnd::Refused(fault)) => return Poll::Ready(Received::Refused(fault)),
-                Err(ReadEnd::Closed) => return Poll::Ready(Received::End),
+                Err(HeadError::Malformed(error)) => {
+                    return Poll::Ready(ReceiveOutcome::Malformed(error));
+                }
+                Err(HeadError::Closed) => return Poll::Ready(ReceiveOutcome::Closed),
             }
         }
     }
 
-    /// Writes what waits of interim answers. An error: the client is gone.
+    /// Writes pending interim responses. `Err` if the client is gone.
     pub(super) fn poll_interim(&self, cx: &mut Context<'_>) -> Result<(), ()> {
         let input = &mut *self.input.borrow_mut();
         while !input.interim.is_empty() {
@@ -123,20 +130,20 @@ impl Connection {
     }
 }
 
-/// Why no head came.
-enum ReadEnd {
-    Refused(Fault),
+/// Why no head was read.
+enum HeadError {
+    Malformed(FramingError),
     Closed,
 }
 
 impl Input {
-    /// Whether a part of a head has come.
+    /// Whether a part of a head has arrived.
     fn has_begun(&self) -> bool {
         self.head.is_some() || !matches!(self.buffer.bytes(), b"" | b"\r")
     }
 
-    /// Looks for a whole head among what was read before.
-    fn parse(&mut self, bounds: HeadBounds) -> Result<Option<Box<RequestHead>>, Fault> {
+    /// Parses a head from the buffer; `None` if it is incomplete.
+    fn parse(&mut self, bounds: HeadBounds) -> Result<Option<Box<RequestHead>>, FramingError> {
         if self.buffer.is_empty() {
             return Ok(None);
         }
@@ -149,59 +156,63 @@ impl Input {
         Ok(head)
     }
 
-    /// Reads once, and looks for a whole head.
+    /// Reads once, and parses a head; ready with `None` if it is incomplete.
     fn poll_head(
         &mut self,
-        socket: &Socket,
+        socket: &SharedSocket,
         cx: &mut Context<'_>,
         bounds: HeadBounds,
-    ) -> Poll<Result<Option<Box<RequestHead>>, ReadEnd>> {
+    ) -> Poll<Result<Option<Box<RequestHead>>, HeadError>> {
         let Self { buffer, head, .. } = self;
         let read = ready!(poll_read(socket, cx, |bytes| {
             if bytes.is_empty() {
-                return Err(ReadEnd::Closed);
+                return Err(HeadError::Closed);
             }
             if !buffer.is_empty() || head.is_some() {
                 buffer.push(bytes);
                 return Ok(None);
             }
-            // The usual case: a head in one piece, read where it lies.
+            // The usual case: a head in one piece, parsed without a copy.
             let bytes = &bytes[blank_lines(bytes)..];
-            let (found, used) = read_head(head, bytes, bounds).map_err(ReadEnd::Refused)?;
+            let (found, used) = read_head(head, bytes, bounds).map_err(HeadError::Malformed)?;
             buffer.push(&bytes[used..]);
             Ok(found)
         }));
-        Poll::Ready(read.unwrap_or(Err(ReadEnd::Closed)))
+        Poll::Ready(read.unwrap_or(Err(HeadError::Closed)))
     }
 
-    /// The request of `head` is served from now on.
-    fn begin(&mut self, head: &RequestHead) {
+    /// Makes the request of `head` the current one.
+    fn begin_request(&mut self, head: &RequestHead) {
         self.body = BodyDecoder::new(Some(head.body));
         self.length = head.body;
-        self.informed = head.version == Version::Http11;
-        self.expects = head.expects && self.informed && !self.body.is_done();
+        self.takes_interim = head.version == Version::Http11;
+        self.expects_continue = head.has_expect && self.takes_interim && !self.body.is_done();
         self.interim.clear();
     }
 
-    /// How many bytes of the body are unread, where that is known and they can be had. `None`: too many
-    /// to say.
-    pub(super) fn unread_body(&self) -> Option<u64> {
-        match self.body.left() {
-            _ if self.broken => None,
+    /// The unread bytes of the body. `None` if their number is unknown, or if they may never
+    /// arrive.
+    pub(super) fn unread_body_len(&self) -> Option<u64> {
+        match self.body.remaining() {
+            _ if self.desynced => None,
             Some(0) => Some(0),
-            // A client that was not told to go on may send the body, or not.
-            _ if self.expects => None,
-            left => left,
+            // Without a `100 Continue` the client may or may not send the body.
+            _ if self.expects_continue => None,
+            remaining => remaining,
         }
     }
 
-    /// Takes what is still to be written of interim answers.
+    /// Takes the pending interim responses.
     pub(super) fn take_interim(&mut self) -> Buffer {
         std::mem::take(&mut self.interim)
     }
 
-    /// Reads on to the end of the body and throws it away. Ready with whether the end was reached.
-    pub(super) fn poll_discard(&mut self, socket: &Socket, cx: &mut Context<'_>) -> Poll<bool> {
+    /// Reads and discards the rest of the body. Ready with whether its end was reached.
+    pub(super) fn poll_drain_body(
+        &mut self,
+        socket: &SharedSocket,
+        cx: &mut Context<'_>,
+    ) -> Poll<bool> {
         let mut discarded = Buffer::with_capacity(0);
         loop {
             let read = self.poll_body(socket, cx, BodyEncoder::Plain, &mut discarded);
@@ -215,34 +226,34 @@ impl Input {
 
     fn poll_body(
         &mut self,
-        socket: &Socket,
+        socket: &SharedSocket,
         cx: &mut Context<'_>,
         encoder: BodyEncoder,
         out: &mut Vec<u8>,
-    ) -> Poll<Result<usize, BodyFault>> {
-        let Self { buffer, body, broken, .. } = self;
+    ) -> Poll<Result<usize, BodyError>> {
+        let Self { buffer, body, desynced, .. } = self;
         loop {
             if body.is_done() {
                 return Poll::Ready(Ok(0));
             }
-            if let Some(fault) = body.fault() {
-                *broken = true;
-                return Poll::Ready(Err(BodyFault::Malformed(fault)));
+            if let Some(error) = body.error() {
+                *desynced = true;
+                return Poll::Ready(Err(BodyError::Malformed(error)));
             }
             let added = if buffer.is_empty() {
                 let read = ready!(poll_read(socket, cx, |bytes| {
                     if bytes.is_empty() {
-                        return Err(BodyFault::Gone);
+                        return Err(BodyError::Gone);
                     }
                     let moved = body.transfer(bytes, encoder, out);
-                    let (used, added) = moved.map_err(BodyFault::Malformed)?;
+                    let (used, added) = moved.map_err(BodyError::Malformed)?;
                     buffer.push(&bytes[used..]);
                     Ok(added)
                 }));
-                read.unwrap_or(Err(BodyFault::Gone))
+                read.unwrap_or(Err(BodyError::Gone))
             } else {
                 let moved = body.transfer(buffer.bytes(), encoder, out);
-                moved.map_err(BodyFault::Malformed).map(|(used, added)| {
+                moved.map_err(BodyError::Malformed).map(|(used, added)| {
                     buffer.consume(used);
                     added
                 })
@@ -250,33 +261,38 @@ impl Input {
             match added {
                 Ok(0) => {}
                 Ok(added) => return Poll::Ready(Ok(added)),
-                Err(fault) => {
-                    *broken = true;
-                    return Poll::Ready(Err(fault));
+                Err(error) => {
+                    *desynced = true;
+                    return Poll::Ready(Err(error));
                 }
             }
         }
     }
 }
 
-/// How many bytes at the start of `bytes` are empty lines: RFC 9112, 2.2.
+/// The length of the empty lines before a request line, in bytes: they are ignored (RFC 9112, 2.2).
 fn blank_lines(bytes: &[u8]) -> usize {
     let lines = bytes.chunks_exact(2).take_while(|line| *line == b"\r\n");
     2 * lines.count()
 }
 
-/// Reads a head at the start of `bytes`, going on where `parser` stopped.
+/// Parses a head at the start of `bytes`, continuing where `parser` stopped. Returns the head, if
+/// it is complete, and the number of bytes consumed.
 fn read_head(
     parser: &mut Option<Box<HeadParser<RequestLine>>>,
     bytes: &[u8],
     bounds: HeadBounds,
-) -> Result<(Option<Box<RequestHead>>, usize), Fault> {
-    // A lone CR may be the first half of an empty line, which belongs to no head.
+) -> Result<(Option<Box<RequestHead>>, usize), FramingError> {
+    // A lone CR may be the first half of an empty line before the head.
     if parser.is_none() && matches!(bytes, b"" | b"\r") {
         return Ok((None, 0));
     }
-    let (head, used) =
-        read_on(parser, bytes, || HeadParser::request(bounds), HeadParser::<RequestLine>::finish)?;
+    let (head, used) = resume_parse(
+        parser,
+        bytes,
+        || HeadParser::request(bounds),
+        HeadParser::<RequestLine>::finish,
+    )?;
     Ok((head.map(Box::new), used))
 }
 
@@ -294,30 +310,30 @@ impl ClientStream for Connection {
         cx: &mut Context<'_>,
         encoder: BodyEncoder,
         out: &mut Vec<u8>,
-    ) -> Poll<Result<usize, BodyFault>> {
+    ) -> Poll<Result<usize, BodyError>> {
         {
             let input = &mut *self.input.borrow_mut();
-            if std::mem::take(&mut input.expects) {
+            if std::mem::take(&mut input.expects_continue) {
                 input.interim.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
             }
         }
         if self.poll_interim(cx).is_err() {
-            return Poll::Ready(Err(BodyFault::Gone));
+            return Poll::Ready(Err(BodyError::Gone));
         }
         self.input.borrow_mut().poll_body(&self.socket, cx, encoder, out)
     }
 
-    fn give_up_body(&self) {
-        self.input.borrow_mut().broken = true;
+    fn abandon_body(&self) {
+        self.input.borrow_mut().desynced = true;
     }
 
     fn take_trailers(&self) -> Option<Box<Fields>> {
         self.input.borrow_mut().body.take_trailers()
     }
 
-    fn inform(&self, status: u16, fields: &mut dyn FnMut(&mut Vec<u8>)) {
+    fn send_interim(&self, status: u16, fields: &mut dyn FnMut(&mut Vec<u8>)) {
         let input = &mut *self.input.borrow_mut();
-        if !input.informed || input.interim.len() > MAX_INTERIM {
+        if !input.takes_interim || input.interim.len() > MAX_INTERIM {
             return;
         }
         let status = http::StatusCode::from_u16(status).unwrap_or(http::StatusCode::PROCESSING);

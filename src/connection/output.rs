@@ -1,149 +1,155 @@
-//! What a client is sent: an answer's head and its body, as it comes.
+//! Writes a response to a client: the head, and the body as it arrives, with back-pressure.
 
 use std::task::{Context, Poll};
 
 use http::{Method, StatusCode};
 
-use super::{After, Connection, MAX_DRAINED};
+use super::{Connection, Disposition, MAX_DRAINED};
 use crate::{
     framing::{
         BodyEncoder, Buffer, Timeout, Version,
         buffer::READ_SIZE,
         socket::yield_turn,
-        state::{Ending, Wait},
+        state::{CloseMode, Wait},
     },
-    gateway::{Answer, Content, RequestContext},
+    gateway::{Content, RequestContext, Response},
     telemetry::Cut,
-    upstream::AnswerStream,
+    upstream::ResponseBody,
 };
 
-/// A task reads or writes so often before another one has its turn.
-const MAX_TURNS: usize = 16;
+/// Reads and writes of one poll before the task yields to others.
+const MAX_POLL_ROUNDS: usize = 16;
 
-/// An answer that is being written.
-struct Outgoing<'a> {
+/// A response in the course of being written. It is logged when `context` is dropped.
+struct ResponseWriter<'a> {
     connection: &'a Connection,
-    unsent: Unsent,
-    /// What is still to come of the body.
-    stream: Option<AnswerStream>,
+    unsent: WriteBuffer,
+    /// The rest of the body; `None` at its end.
+    stream: Option<ResponseBody>,
     encoder: BodyEncoder,
     context: Box<RequestContext>,
-    /// Why no more will come.
-    broken: bool,
+    /// Whether the upstream broke the body off.
+    upstream_broken: bool,
 }
 
-/// How an answer's body is written.
-struct Plan {
+/// How a response's body is delimited (RFC 9112, 6.3).
+struct ResponseFraming {
     encoder: BodyEncoder,
     /// Whether a body follows the head.
     has_body: bool,
-    /// What the head announces.
+    /// The value of `Content-Length`, in bytes.
     length: Option<u64>,
     chunked: bool,
-    /// Whether the end of the connection is the end of the body.
+    /// Whether the body ends with the connection.
     until_close: bool,
 }
 
 impl Connection {
-    /// Writes `answer`.
-    pub(super) async fn write(&self, answer: Answer) -> After {
-        let (method, version) = answer.asked();
-        let plan = Plan::of(&answer, &method, version);
-        let closes = plan.until_close || !self.goes_on(&answer);
+    /// Writes `response`; returns what then happens to the connection.
+    pub(super) async fn write(&self, response: Response) -> Disposition {
+        let (method, version) = response.method_and_version();
+        let framing = ResponseFraming::of(&response, &method, version);
+        let closes = framing.until_close || !self.keep_alive(&response);
         let mut out = self.input.borrow_mut().take_interim();
         if out.is_empty() {
             out = Buffer::with_capacity(1024);
         }
-        write_head(&mut out, &answer, &plan, closes, version);
-        let Answer { content, mut context, bounds, .. } = answer;
+        write_head(&mut out, &response, &framing, closes, version);
+        let Response { content, mut context, timeouts, .. } = response;
         let mut stream = None;
         match content {
-            Content::Whole(bytes) if plan.has_body => {
-                context.sent(bytes.len());
+            Content::Whole(bytes) if framing.has_body => {
+                context.add_bytes_sent(bytes.len());
                 out.extend_from_slice(&bytes);
             }
-            Content::Stream(body) if plan.has_body && !body.is_done() => stream = Some(body),
-            // Its connection is free for the next request before the client has read the head.
+            Content::Stream(body) if framing.has_body && !body.is_done() => stream = Some(body),
+            // Nothing to stream: it is dropped now, so that its upstream connection is free at
+            // once.
             _ => {}
         }
-        self.state.begin_answer(bounds.gap, bounds.whole);
-        let encoder = plan.encoder;
-        let mut outgoing = Outgoing {
+        self.state.begin_response(timeouts.idle, timeouts.total);
+        let encoder = framing.encoder;
+        let mut writer = ResponseWriter {
             connection: self,
-            unsent: Unsent::new(out),
+            unsent: WriteBuffer::new(out),
             stream,
             encoder,
             context,
-            broken: false,
+            upstream_broken: false,
         };
-        let ended = std::future::poll_fn(|cx| outgoing.poll(cx)).await;
+        let ended = std::future::poll_fn(|cx| writer.poll(cx)).await;
         match ended {
             Ok(()) => {
-                outgoing.context.complete();
-                if closes { After::Close } else { After::Reuse }
+                writer.context.mark_complete();
+                if closes { Disposition::Linger } else { Disposition::Reuse }
             }
             Err(cut) => {
-                outgoing.context.cut(cut);
-                if plan.until_close {
-                    // Its close would look like the answer's end.
+                writer.context.mark_cut(cut);
+                if framing.until_close {
+                    // An orderly close would look like the end of the body.
                     self.socket.reset_on_close();
                 }
-                After::Drop
+                Disposition::Abort
             }
         }
     }
 
-    /// Whether another request may follow, as far as it is known before the head is written.
-    fn goes_on(&self, answer: &Answer) -> bool {
-        let left = self.left.get().map(|left| left.saturating_sub(1));
-        self.left.set(left);
+    /// Counts the request; returns whether another may follow on this connection.
+    fn keep_alive(&self, response: &Response) -> bool {
+        let requests_left = self.requests_left.get().map(|left| left.saturating_sub(1));
+        self.requests_left.set(requests_left);
         let input = self.input.borrow();
-        let in_step = match input.unread_body() {
-            Some(left) if left <= MAX_DRAINED => true,
-            // It is still on its way to the upstream.
-            _ => matches!(&answer.content, Content::Stream(stream) if stream.takes_body()),
+        let is_drainable = match input.unread_body_len() {
+            Some(unread) if unread <= MAX_DRAINED => true,
+            // The upstream is still reading the body.
+            _ => {
+                matches!(&response.content, Content::Stream(stream) if stream.is_sending_request())
+            }
         };
-        let asked = answer.context.is_persistent();
-        asked && in_step && left != Some(0) && self.state.ending() == Ending::No
+        response.context.is_persistent()
+            && is_drainable
+            && requests_left != Some(0)
+            && self.state.close_mode() == CloseMode::KeepOpen
     }
 }
 
-/// What is to be written next. Holds no more than what is unsent, however little the client takes at once.
-struct Unsent {
+/// Bytes to be written. Written bytes are dropped before more are added, so that it stays small
+/// even if the client takes little at a time.
+struct WriteBuffer {
     bytes: Buffer,
     written: usize,
 }
 
-impl Unsent {
+impl WriteBuffer {
     fn new(bytes: Buffer) -> Self {
         Self { bytes, written: 0 }
     }
 
-    /// The bytes, oldest first.
+    /// The unsent bytes, oldest first.
     fn bytes(&self) -> &[u8] {
         &self.bytes[self.written..]
     }
 
-    /// Notes that the first `count` bytes were written.
+    /// Removes the first `count` bytes: they were written.
     fn advance(&mut self, count: usize) {
         self.written += count;
     }
 
-    /// Where more is added behind them.
+    /// The buffer to append to.
     fn tail(&mut self) -> &mut Vec<u8> {
         self.bytes.drain(..std::mem::take(&mut self.written));
         &mut self.bytes
     }
 }
 
-impl Outgoing<'_> {
+impl ResponseWriter<'_> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Cut>> {
         let state = &self.connection.state;
-        for _ in 0..MAX_TURNS {
+        for _ in 0..MAX_POLL_ROUNDS {
             match state.timeout() {
                 Some(Timeout::ClientRead) => return Poll::Ready(Err(Cut::ClientTimeout)),
-                Some(Timeout::AnswerIdle) => return Poll::Ready(Err(Cut::UpstreamIdle)),
-                Some(Timeout::Answer) => return Poll::Ready(Err(Cut::AnswerTimeout)),
+                Some(Timeout::ResponseIdle) => return Poll::Ready(Err(Cut::UpstreamIdle)),
+                Some(Timeout::Response) => return Poll::Ready(Err(Cut::AnswerTimeout)),
                 _ => {}
             }
             if self.stream.is_some() && self.unsent.bytes().len() < READ_SIZE && self.fill(cx) {
@@ -163,7 +169,7 @@ impl Outgoing<'_> {
                     }
                 }
             }
-            if self.broken {
+            if self.upstream_broken {
                 return Poll::Ready(Err(Cut::UpstreamBroken));
             }
             if self.stream.is_none() {
@@ -176,21 +182,21 @@ impl Outgoing<'_> {
         Poll::Pending
     }
 
-    /// Takes what is there of the body; says whether more may be there.
+    /// Reads from the body into the buffer; returns whether more may be ready.
     fn fill(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(stream) = &mut self.stream else { return false };
         match stream.poll_body(cx, self.encoder, self.unsent.tail()) {
             Poll::Pending => false,
             Poll::Ready(Ok(count)) => {
-                self.context.sent(count);
+                self.context.add_bytes_sent(count);
                 if stream.is_done() {
                     self.stream = None;
                 }
                 self.stream.is_some()
             }
             Poll::Ready(Err(error)) => {
-                self.context.break_off(&error);
-                self.broken = true;
+                self.context.mark_upstream_broken(&error);
+                self.upstream_broken = true;
                 self.stream = None;
                 false
             }
@@ -198,47 +204,54 @@ impl Outgoing<'_> {
     }
 }
 
-impl Plan {
-    fn of(answer: &Answer, method: &Method, version: Version) -> Self {
-        let bodiless = *method == Method::HEAD || matches!(answer.status.as_u16(), 204 | 304);
-        let mut plan = Self {
+impl ResponseFraming {
+    /// `method` and `version` are those of the request.
+    fn of(response: &Response, method: &Method, version: Version) -> Self {
+        let is_bodiless = *method == Method::HEAD || matches!(response.status.as_u16(), 204 | 304);
+        let mut framing = Self {
             encoder: BodyEncoder::Plain,
-            has_body: !bodiless,
+            has_body: !is_bodiless,
             length: None,
             chunked: false,
             until_close: false,
         };
-        match &answer.content {
+        match &response.content {
             Content::Whole(bytes) => {
-                // RFC 9110, 8.6: none with 204, and with 304 that of the answer that was spared.
-                plan.length = match answer.status.as_u16() {
+                // RFC 9110, 8.6: no Content-Length in a 204; in a 304 it would be that of the 200.
+                framing.length = match response.status.as_u16() {
                     204 | 304 => None,
                     _ => Some(bytes.len() as u64),
                 };
             }
             Content::Stream(stream) => {
-                plan.length = stream.announced();
-                if plan.has_body && plan.length.is_none() {
-                    plan.chunked = version == Version::Http11;
-                    plan.until_close = !plan.chunked;
+                framing.length = stream.declared_length();
+                if framing.has_body && framing.length.is_none() {
+                    framing.chunked = version == Version::Http11;
+                    framing.until_close = !framing.chunked;
                 }
             }
         }
-        if plan.chunked {
-            plan.encoder = BodyEncoder::Chunked;
+        if framing.chunked {
+            framing.encoder = BodyEncoder::Chunked;
         }
-        plan
+        framing
     }
 }
 
-fn write_head(out: &mut Vec<u8>, answer: &Answer, plan: &Plan, closes: bool, version: Version) {
-    write_status(out, answer.status);
-    answer.write_fields(out);
-    if let Some(length) = plan.length {
+fn write_head(
+    out: &mut Vec<u8>,
+    response: &Response,
+    framing: &ResponseFraming,
+    closes: bool,
+    version: Version,
+) {
+    write_status(out, response.status);
+    response.write_fields(out);
+    if let Some(length) = framing.length {
         out.extend_from_slice(b"content-length: ");
         out.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());
         out.extend_from_slice(b"\r\n");
-    } else if plan.chunked {
+    } else if framing.chunked {
         out.extend_from_slice(b"transfer-encoding: chunked\r\n");
     }
     if closes {
@@ -263,13 +276,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_not_kept_while_the_client_takes_little_at_once() {
-        let mut unsent = Unsent::new(Buffer::copy_of(b"head"));
+    fn written_bytes_are_dropped_when_the_client_reads_slowly() {
+        let mut unsent = WriteBuffer::new(Buffer::copy_of(b"head"));
         for _ in 0..1000 {
             while unsent.bytes().len() < READ_SIZE {
                 unsent.tail().extend_from_slice(&[b'x'; 8 * 1024]);
             }
-            // A slow link: the kernel never takes all of it.
+            // A slow link: the kernel never accepts all of it.
             unsent.advance(16 * 1024);
         }
         assert!(unsent.bytes.capacity() <= 4 * READ_SIZE, "{}", unsent.bytes.capacity());

@@ -1,105 +1,108 @@
-//! Bodies: how one is read to its end, and how one is written. The same for both directions. Pure.
+//! Reads and writes message bodies: RFC 9112, 6. Requests and responses share the code. Pure.
 
 use super::{
-    chunked::{Chunked, Piece},
-    fault::Fault,
+    chunked::{ChunkedDecoder, Piece},
+    error::FramingError,
     fields::Fields,
     head::Length,
 };
 
-/// Follows a body to its end, and no further.
+/// Decodes one body and stops after its last byte.
 #[derive(Debug)]
 pub struct BodyDecoder {
-    end: End,
+    state: State,
     trailers: Option<Box<Fields>>,
 }
 
-/// How a body ends.
 #[derive(Debug)]
-enum End {
-    /// It has ended.
-    Over,
-    /// After so many bytes more.
-    After(u64),
-    /// With its last chunk.
-    Chunked(Box<Chunked>),
-    /// With the connection.
-    Close,
-    /// Nowhere: what follows has no reading.
-    Broken(Fault),
+enum State {
+    /// The last byte was read.
+    Done,
+    /// `Content-Length`: the bytes that are left.
+    Remaining(u64),
+    /// `Transfer-Encoding: chunked`.
+    Chunked(Box<ChunkedDecoder>),
+    /// The body ends with the connection.
+    UntilClose,
+    /// Malformed; the bytes that follow cannot be delimited.
+    Failed(FramingError),
 }
 
 impl BodyDecoder {
-    /// A body of this length; without one it ends with the connection.
+    /// A decoder for a body of this length. `None`: the body ends with the connection.
     pub fn new(length: Option<Length>) -> Self {
-        let end = match length {
-            Some(Length::Known(0)) => End::Over,
-            Some(Length::Known(length)) => End::After(length),
-            Some(Length::Chunked) => End::Chunked(Box::default()),
-            None => End::Close,
+        let state = match length {
+            Some(Length::Known(0)) => State::Done,
+            Some(Length::Known(length)) => State::Remaining(length),
+            Some(Length::Chunked) => State::Chunked(Box::default()),
+            None => State::UntilClose,
         };
-        Self { end, trailers: None }
+        Self { state, trailers: None }
     }
 
-    /// No body.
+    /// A decoder for a message without a body.
     pub fn none() -> Self {
-        Self { end: End::Over, trailers: None }
+        Self { state: State::Done, trailers: None }
     }
 
-    /// Whether its last byte has been read.
+    /// Whether the last byte was read.
     pub fn is_done(&self) -> bool {
-        matches!(self.end, End::Over)
+        matches!(self.state, State::Done)
     }
 
-    /// Whether it ends with the connection.
+    /// Whether the body ends with the connection.
     pub fn is_until_close(&self) -> bool {
-        matches!(self.end, End::Close)
+        matches!(self.state, State::UntilClose)
     }
 
-    /// How many bytes are left, where that is known.
-    pub fn left(&self) -> Option<u64> {
-        match self.end {
-            End::Over => Some(0),
-            End::After(left) => Some(left),
-            End::Chunked(_) | End::Close | End::Broken(_) => None,
+    /// The number of bytes left, if it is known.
+    pub fn remaining(&self) -> Option<u64> {
+        match self.state {
+            State::Done => Some(0),
+            State::Remaining(left) => Some(left),
+            State::Chunked(_) | State::UntilClose | State::Failed(_) => None,
         }
     }
 
-    /// What is wrong with it. Told when all that came before the fault has been read.
-    pub fn fault(&self) -> Option<Fault> {
-        match self.end {
-            End::Broken(fault) => Some(fault),
+    /// The error that ended the body. It is set once all data before the error was decoded.
+    pub fn error(&self) -> Option<FramingError> {
+        match self.state {
+            State::Failed(error) => Some(error),
             _ => None,
         }
     }
 
-    /// The trailers, once it is done; given once.
+    /// Takes the trailer fields. Complete once [`Self::is_done`].
     pub fn take_trailers(&mut self) -> Option<Box<Fields>> {
         self.trailers.take()
     }
 
-    /// Reads on through `bytes`: what they carry is added to `out`. Returns how many of them belong to
-    /// this body, which is all of them until it is done.
-    pub fn decode(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<usize, Fault> {
-        match &mut self.end {
-            End::Over => Ok(0),
-            End::Broken(fault) => Err(*fault),
-            End::Close => {
+    /// Decodes `bytes` and appends the data to `out`. Returns how many of the bytes belong to this body:
+    /// all of them until the body is done.
+    ///
+    /// # Errors
+    /// The chunked coding is malformed. If `out` grew before the error was found, this call succeeds and
+    /// the next one returns the error, so the result does not depend on how the bytes are cut.
+    pub fn decode(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<usize, FramingError> {
+        match &mut self.state {
+            State::Done => Ok(0),
+            State::Failed(error) => Err(*error),
+            State::UntilClose => {
                 out.extend_from_slice(bytes);
                 Ok(bytes.len())
             }
-            End::After(left) => {
+            State::Remaining(left) => {
                 let count = (*left).min(bytes.len() as u64) as usize;
                 out.extend_from_slice(&bytes[..count]);
                 *left -= count as u64;
                 if *left == 0 {
-                    self.end = End::Over;
+                    self.state = State::Done;
                 }
                 Ok(count)
             }
-            End::Chunked(frame) => {
+            State::Chunked(decoder) => {
                 let (before, trailers) = (out.len(), &mut self.trailers);
-                let fed = frame.feed_with(bytes, |piece| match piece {
+                let fed = decoder.feed_with(bytes, |piece| match piece {
                     Piece::Data(data) => out.extend_from_slice(data),
                     Piece::Trailer(name, value) => {
                         let name = std::str::from_utf8(name).unwrap_or_default();
@@ -107,12 +110,11 @@ impl BodyDecoder {
                     }
                 });
                 match fed {
-                    Ok(_) if frame.is_done() => self.end = End::Over,
+                    Ok(_) if decoder.is_done() => self.state = State::Done,
                     Ok(_) => {}
-                    Err(fault) => {
-                        self.end = End::Broken(fault);
-                        // What came before it counts, however the bytes were cut.
-                        return if out.len() > before { Ok(bytes.len()) } else { Err(fault) };
+                    Err(error) => {
+                        self.state = State::Failed(error);
+                        return if out.len() > before { Ok(bytes.len()) } else { Err(error) };
                     }
                 }
                 fed
@@ -120,13 +122,17 @@ impl BodyDecoder {
         }
     }
 
-    /// The same, written to `out` by `encoder`. Returns also how many bytes of the body they carry.
+    /// Decodes `bytes` and encodes the data into `out` with `encoder`. Returns how many of the bytes
+    /// belong to this body, and how many bytes of data they carried.
+    ///
+    /// # Errors
+    /// As [`Self::decode`].
     pub fn transfer(
         &mut self,
         bytes: &[u8],
         encoder: BodyEncoder,
         out: &mut Vec<u8>,
-    ) -> Result<(usize, usize), Fault> {
+    ) -> Result<(usize, usize), FramingError> {
         encoder.write(out, |out| {
             let before = out.len();
             let used = self.decode(bytes, out)?;
@@ -134,16 +140,19 @@ impl BodyDecoder {
         })
     }
 
-    /// The connection has ended. An error if the body had not.
-    pub fn end_of_stream(&mut self) -> Result<(), Fault> {
-        match self.end {
-            End::Over => Ok(()),
-            End::Close => {
-                self.end = End::Over;
+    /// Ends the body at the end of the stream.
+    ///
+    /// # Errors
+    /// The stream ended before the body did, or the body is malformed.
+    pub fn end_of_stream(&mut self) -> Result<(), FramingError> {
+        match self.state {
+            State::Done => Ok(()),
+            State::UntilClose => {
+                self.state = State::Done;
                 Ok(())
             }
-            End::After(_) | End::Chunked(_) => Err(Fault::Incomplete),
-            End::Broken(fault) => Err(fault),
+            State::Remaining(_) | State::Chunked(_) => Err(FramingError::Incomplete),
+            State::Failed(error) => Err(error),
         }
     }
 }
@@ -151,14 +160,15 @@ impl BodyDecoder {
 /// How a body is written.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum BodyEncoder {
-    /// As it is: its length is in the head, or its end is the connection's.
+    /// Unframed: `Content-Length` or the connection's close delimits the body.
     Plain,
-    /// In chunks.
+    /// In the chunked transfer coding.
     Chunked,
 }
 
 impl BodyEncoder {
-    /// Writes to `out` what `fill` adds to it; no more than [`MAX_CHUNK`] bytes.
+    /// Writes the bytes that `fill` appends to `out` as one chunk, or as they are. `fill` may append at
+    /// most [`MAX_CHUNK`] bytes.
     pub fn write<T>(self, out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         if self == Self::Plain {
             return fill(out);
@@ -168,7 +178,7 @@ impl BodyEncoder {
         let data = out.len();
         let result = fill(out);
         let length = out.len() - data;
-        debug_assert!(length <= MAX_CHUNK, "the size has eight digits");
+        debug_assert!(length <= MAX_CHUNK, "a chunk size has at most eight digits");
         if length == 0 {
             out.truncate(start);
             return result;
@@ -183,7 +193,7 @@ impl BodyEncoder {
         result
     }
 
-    /// Writes the body's end to `out`, with `trailers` where it has any.
+    /// Writes the end of the body to `out`. `trailers` writes the trailer fields of a chunked body.
     pub fn finish(self, out: &mut Vec<u8>, trailers: impl FnOnce(&mut Vec<u8>)) {
         if self == Self::Chunked {
             out.extend_from_slice(b"0\r\n");
@@ -193,7 +203,7 @@ impl BodyEncoder {
     }
 }
 
-/// The most bytes that one chunk is written with.
+/// The largest chunk that [`BodyEncoder::write`] writes, in bytes.
 pub const MAX_CHUNK: usize = u32::MAX as usize;
 
 #[cfg(test)]
@@ -202,10 +212,14 @@ mod tests {
 
     use super::*;
 
-    /// What is read of `sent` when it comes in pieces of `step`: the data, and how much was used.
-    fn read(length: Option<Length>, sent: &[u8], step: usize) -> Result<(Vec<u8>, usize), Fault> {
+    /// Decodes `input` in pieces of `step` bytes. Returns the data and the number of bytes used.
+    fn decode(
+        length: Option<Length>,
+        input: &[u8],
+        step: usize,
+    ) -> Result<(Vec<u8>, usize), FramingError> {
         let (mut decoder, mut out, mut used) = (BodyDecoder::new(length), Vec::new(), 0);
-        for piece in sent.chunks(step) {
+        for piece in input.chunks(step) {
             let count = decoder.decode(piece, &mut out)?;
             used += count;
             if count < piece.len() {
@@ -217,36 +231,38 @@ mod tests {
     }
 
     #[test]
-    fn a_body_ends_where_its_head_says() {
+    fn body_ends_at_its_declared_length() {
         for step in [1, 2, 100] {
-            assert_eq!(read(Some(Length::Known(3)), b"abcGET", step), Ok((b"abc".to_vec(), 3)));
-            assert_eq!(read(Some(Length::Known(0)), b"GET", step), Ok((vec![], 0)));
-            assert_eq!(read(None, b"abc", step), Ok((b"abc".to_vec(), 3)));
+            assert_eq!(decode(Some(Length::Known(3)), b"abcGET", step), Ok((b"abc".to_vec(), 3)));
+            assert_eq!(decode(Some(Length::Known(0)), b"GET", step), Ok((vec![], 0)));
+            assert_eq!(decode(None, b"abc", step), Ok((b"abc".to_vec(), 3)));
             let chunks = b"1\r\na\r\n2\r\nbc\r\n0\r\n\r\nGET";
-            assert_eq!(read(Some(Length::Chunked), chunks, step), Ok((b"abc".to_vec(), 18)));
-            assert_eq!(read(Some(Length::Known(4)), b"abc", step), Err(Fault::Incomplete));
-            assert_eq!(read(Some(Length::Chunked), b"1\r\na\r\n", step), Err(Fault::Incomplete));
+            assert_eq!(decode(Some(Length::Chunked), chunks, step), Ok((b"abc".to_vec(), 18)));
+            let incomplete = Err(FramingError::Incomplete);
+            assert_eq!(decode(Some(Length::Known(4)), b"abc", step), incomplete);
+            assert_eq!(decode(Some(Length::Chunked), b"1\r\na\r\n", step), incomplete);
         }
     }
 
     #[test]
-    fn what_comes_before_a_fault_is_read_first_however_it_is_cut() {
-        let sent = b"3\r\nabc\r\n2\r\ndeX";
-        for step in 1..=sent.len() {
-            let (mut decoder, mut out, mut fault) =
+    fn data_before_an_error_is_decoded_however_the_bytes_are_cut() {
+        let input = b"3\r\nabc\r\n2\r\ndeX";
+        let expected = FramingError::ChunkEnd;
+        for step in 1..=input.len() {
+            let (mut decoder, mut out, mut error) =
                 (BodyDecoder::new(Some(Length::Chunked)), Vec::new(), None);
-            for piece in sent.chunks(step) {
-                fault = fault.or(decoder.decode(piece, &mut out).err());
+            for piece in input.chunks(step) {
+                error = error.or(decoder.decode(piece, &mut out).err());
             }
-            assert_eq!((out.as_slice(), decoder.fault()), (&b"abcde"[..], Some(Fault::ChunkEnd)));
-            assert!(fault.is_none_or(|fault| fault == Fault::ChunkEnd), "step {step}");
-            assert_eq!(decoder.decode(b"", &mut out), Err(Fault::ChunkEnd));
+            assert_eq!((out.as_slice(), decoder.error()), (&b"abcde"[..], Some(expected)));
+            assert!(error.is_none_or(|error| error == expected), "step {step}");
+            assert_eq!(decoder.decode(b"", &mut out), Err(expected));
         }
     }
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(
+        fn encoded_bodies_decode_to_the_same_data(
             pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..8),
             trailer in proptest::option::of("[!-~]{1,20}"),
             step in 1usize..50,

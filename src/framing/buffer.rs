@@ -1,5 +1,5 @@
-//! Byte buffers of a worker: reused while they are small, and read into through one scratch area, so
-//! that a connection that waits holds no buffer at all.
+//! Byte buffers, pooled per worker thread. Sockets are read into one scratch area per worker, so an idle
+//! connection owns no buffer.
 
 use std::{
     cell::RefCell,
@@ -10,11 +10,11 @@ use std::{
 
 use tokio::io::ReadBuf;
 
-use super::socket::Socket;
+use super::socket::SharedSocket;
 
-/// One read takes so many bytes at the most.
+/// The size of the scratch area and the most bytes of one read.
 pub const READ_SIZE: usize = 32 * 1024;
-/// A pool keeps so many vectors a worker.
+/// The most free vectors in one pool of a worker.
 const MAX_FREE: usize = 512;
 
 thread_local! {
@@ -22,12 +22,12 @@ thread_local! {
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_SIZE].into_boxed_slice());
 }
 
-/// What vectors of the worker's pools are made of.
+/// An element type that has a pool of vectors in each worker.
 pub trait Pooled: Copy + 'static {
-    /// A vector with space for more goes back to the allocator instead of the pool.
+    /// The largest capacity that is pooled, in elements. A larger vector is freed.
     const MAX_POOLED: usize;
 
-    /// Gives `work` the free vectors. `None`: the thread ends, and its pools are gone.
+    /// Calls `work` with the free vectors. `None`: the thread is ending and its pools are gone.
     fn with_free<R>(work: impl FnOnce(&mut Vec<Vec<Self>>) -> R) -> Option<R>;
 }
 
@@ -39,7 +39,7 @@ impl Pooled for u8 {
     }
 }
 
-/// A vector from one of the worker's pools; goes back there when it is dropped.
+/// A vector from one of the worker's pools. Dropping it returns it to the pool.
 #[derive(Debug)]
 pub struct PooledVec<T: Pooled>(Vec<T>);
 
@@ -47,7 +47,7 @@ pub struct PooledVec<T: Pooled>(Vec<T>);
 pub type Buffer = PooledVec<u8>;
 
 impl<T: Pooled> PooledVec<T> {
-    /// An empty vector with space for `capacity` elements at least.
+    /// An empty vector with space for at least `capacity` elements.
     pub fn with_capacity(capacity: usize) -> Self {
         let mut elements = T::with_free(Vec::pop).flatten().unwrap_or_default();
         elements.reserve(capacity);
@@ -102,7 +102,7 @@ impl<T: Pooled> Drop for PooledVec<T> {
     }
 }
 
-/// What was read from a peer and not yet used. Holds no memory while it is empty.
+/// Bytes that were read from a peer and are not yet parsed. Owns no memory while it is empty.
 #[derive(Debug, Default)]
 pub struct ReadBuffer {
     bytes: Buffer,
@@ -110,17 +110,17 @@ pub struct ReadBuffer {
 }
 
 impl ReadBuffer {
-    /// The bytes, oldest first.
+    /// The unparsed bytes, oldest first.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[self.start..]
     }
 
-    /// Whether nothing is held.
+    /// Whether no bytes are buffered.
     pub fn is_empty(&self) -> bool {
         self.start == self.bytes.len()
     }
 
-    /// Adds `bytes` behind what is held; the space of what was used before is used again.
+    /// Appends `bytes` and reuses the space of consumed bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -135,7 +135,7 @@ impl ReadBuffer {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Drops the first `count` bytes.
+    /// Removes the first `count` bytes.
     pub fn consume(&mut self, count: usize) {
         self.start += count;
         if self.start >= self.bytes.len() {
@@ -143,8 +143,16 @@ impl ReadBuffer {
         }
     }
 
-    /// Reads once from `socket`, up to [`READ_SIZE`] bytes. Ready with how many came; 0 at the end.
-    pub fn poll_fill(&mut self, socket: &Socket, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    /// Reads once from `socket`, up to [`READ_SIZE`] bytes. Ready with the number of bytes; 0 at the end
+    /// of the stream.
+    ///
+    /// # Errors
+    /// The read failed.
+    pub fn poll_fill(
+        &mut self,
+        socket: &SharedSocket,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
         poll_read(socket, cx, |bytes| {
             self.push(bytes);
             bytes.len()
@@ -152,10 +160,16 @@ impl ReadBuffer {
     }
 }
 
-/// Reads once from `socket` into the worker's scratch area and gives `take` what came: nothing at the
-/// end of the stream.
+/// Reads once from `socket` into the worker's scratch area and calls `take` with the bytes; with none at
+/// the end of the stream.
+///
+/// # Errors
+/// The read failed.
+///
+/// # Panics
+/// If `take` reads through this function again: the scratch area is borrowed.
 pub fn poll_read<T>(
-    socket: &Socket,
+    socket: &SharedSocket,
     cx: &mut Context<'_>,
     take: impl FnOnce(&[u8]) -> T,
 ) -> Poll<io::Result<T>> {
@@ -171,30 +185,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_read_buffer_is_compacted_and_gives_its_memory_back() {
-        let mut held = ReadBuffer::default();
+    fn read_buffer_is_compacted_and_freed_when_empty() {
+        let mut buffer = ReadBuffer::default();
         let half = [b'x'; 100];
-        held.push(&half);
-        // Always half of a head left over: what was used before does not stay.
+        buffer.push(&half);
+        // Half of the bytes are always left over, so `consume` never empties the buffer.
         for _ in 0..10_000 {
-            held.push(&half);
-            held.consume(100);
-            assert_eq!(held.bytes().len(), 100);
+            buffer.push(&half);
+            buffer.consume(100);
+            assert_eq!(buffer.bytes().len(), 100);
         }
-        assert!(held.bytes.capacity() < 1024, "{}", held.bytes.capacity());
-        held.consume(100);
-        assert!(held.is_empty());
-        assert_eq!(held.bytes.capacity(), 0);
+        assert!(buffer.bytes.capacity() < 1024, "{}", buffer.bytes.capacity());
+        buffer.consume(100);
+        assert!(buffer.is_empty());
+        assert_eq!(buffer.bytes.capacity(), 0);
     }
 
     #[test]
-    fn buffers_are_used_again_while_they_are_small() {
-        let place = {
+    fn small_buffers_are_pooled_and_large_ones_freed() {
+        let address = {
             let buffer = Buffer::copy_of(b"abc");
             buffer.as_ptr()
         };
         let again = Buffer::with_capacity(2);
-        assert_eq!((again.as_ptr(), again.len()), (place, 0));
+        assert_eq!((again.as_ptr(), again.len()), (address, 0));
         drop(Buffer::with_capacity(u8::MAX_POOLED + 1));
         FREE.with_borrow(|free| assert!(free.iter().all(|free| free.capacity() <= u8::MAX_POOLED)));
     }

@@ -1,7 +1,7 @@
-//! Which bytes may stand where in a head. Pure.
+//! The byte classes of a head's grammar. Pure.
 
-/// Whether a control character other than a tab stands in `line`. Eight bytes at a time; the last
-/// eight are looked at as one word, whatever has been seen of them.
+/// Whether `line` contains a control character other than a tab. Tests eight bytes at a time; the last
+/// word may overlap the one before it.
 pub(super) fn has_control(line: &[u8]) -> bool {
     let (words, rest) = line.as_chunks::<8>();
     let last = line.last_chunk::<8>().filter(|_| !rest.is_empty());
@@ -12,8 +12,8 @@ pub(super) fn has_control(line: &[u8]) -> bool {
     suspect && line.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t')
 }
 
-/// Whether one of eight bytes may be below 0x20, or 0x7f. A borrow can raise a false suspicion, never
-/// hide a true one.
+/// Whether one of eight bytes may be below 0x20, or 0x7f. A borrow between bytes can cause a false
+/// positive, never a false negative.
 fn word_has_control(word: u64) -> bool {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
     const TOPS: u64 = ONES * 0x80;
@@ -23,23 +23,23 @@ fn word_has_control(word: u64) -> bool {
     (below | is_delete) & TOPS != 0
 }
 
-/// Whether `bytes` are a token: RFC 9110, 5.6.2.
+/// Whether `bytes` is a token: RFC 9110, 5.6.2.
 pub(super) fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && token_length(bytes) == bytes.len()
 }
 
-/// How many bytes at the start of `bytes` a token may have.
+/// The length of the run of token bytes at the start of `bytes`.
 pub(super) fn token_length(bytes: &[u8]) -> usize {
     bytes.iter().position(|&byte| !is_token_byte(byte)).unwrap_or(bytes.len())
 }
 
-/// Whether `byte` may stand in a token.
+/// Whether `byte` is allowed in a token.
 pub(super) fn is_token_byte(byte: u8) -> bool {
     TOKEN[usize::from(byte)]
 }
 
-/// Whether `byte` may stand in a request's target. Browsers send some more characters than RFC 3986
-/// has, and those without another meaning pass.
+/// Whether `byte` is allowed in a request target. Browsers send some characters that RFC 3986 excludes;
+/// those without a special meaning are allowed.
 pub(super) fn is_target_byte(byte: u8) -> bool {
     !matches!(byte, 0..=b' ' | 0x7f.. | b'#' | b'<' | b'>' | b'\\')
 }
@@ -80,7 +80,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn control_characters_are_found_wherever_they_stand(
+        fn control_characters_are_found_at_any_position(
             mut line in prop::collection::vec(b' '..=b'~', 1..40), at: prop::sample::Index, byte: u8,
         ) {
             let at = at.index(line.len());

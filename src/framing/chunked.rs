@@ -1,57 +1,63 @@
-//! The frame of a chunked body, read strictly. Pure.
+//! The chunked transfer coding, read strictly. Pure.
 //!
-//! It accepts less than RFC 9112, 7.1 allows: no white space outside of quoted values, CR LF only,
-//! bounded extensions and trailers. All that it accepts, every recipient reads alike.
+//! It accepts less than RFC 9112, 7.1 allows: no white space outside quoted values, CR LF only, and
+//! bounded extensions and trailers. So all recipients read the accepted bodies alike.
 
-use super::{characters::is_token_byte, fault::Fault, head::split_field};
+use super::{characters::is_token_byte, error::FramingError, head::split_field};
 
-/// Extensions of one chunk, and all trailers together, may have so many bytes.
+/// The most bytes of one chunk's extensions.
 const MAX_EXTENSION: u32 = 1024;
+/// The most bytes of all trailers together.
 const MAX_TRAILERS: usize = 8 * 1024;
 
-/// Where in the frame the next byte stands.
+/// The position of the next byte.
 #[derive(Debug)]
 enum State {
-    /// In a chunk's size: its value and digits so far.
-    Size { value: u64, digits: u32 },
-    /// In a chunk's extensions: their length so far.
-    Extension { value: u64, length: u32, part: Extension },
-    /// After a size line's CR.
-    SizeLf { value: u64 },
-    /// In a chunk's data: bytes left.
+    /// In a chunk's size.
+    Size {
+        value: u64,
+        digits: u32,
+    },
+    /// In a chunk's extensions; `value` is the chunk's size.
+    Extension {
+        value: u64,
+        length: u32,
+        part: Extension,
+    },
+    /// At the LF of a size line.
+    SizeLf {
+        value: u64,
+    },
+    /// In a chunk's data: the bytes left.
     Data(u64),
-    /// After a chunk's data.
+    /// At the CR after a chunk's data.
     DataCr,
-    /// After that CR.
+    /// At the LF after a chunk's data.
     DataLf,
-    /// In the trailers.
     Trailer,
-    /// After the last byte.
     Done,
 }
 
-/// Where in a chunk's extensions the next byte stands: RFC 9112, 7.1.1.
+/// The position of the next byte in a chunk's extensions: RFC 9112, 7.1.1.
 #[derive(Clone, Copy, Debug)]
 enum Extension {
     /// After a semicolon.
     NameStart,
-    /// In a name.
     Name,
     /// After an equals sign.
     ValueStart,
-    /// In a value without quotes.
+    /// In an unquoted value.
     Token,
-    /// In a quoted value.
     Quoted,
-    /// After a backslash in one.
+    /// After a backslash in a quoted value.
     Escaped,
-    /// After its closing quote.
+    /// After the closing quote.
     QuotedEnd,
 }
 
 impl Extension {
-    /// The place after `byte`; `None` where none may stand there.
-    fn after(self, byte: u8) -> Option<Self> {
+    /// The position after `byte`; `None` if `byte` is not allowed here.
+    fn next(self, byte: u8) -> Option<Self> {
         Some(match (self, byte) {
             (Self::NameStart | Self::Name, byte) if is_token_byte(byte) => Self::Name,
             (Self::Name, b'=') => Self::ValueStart,
@@ -66,53 +72,60 @@ impl Extension {
     }
 
     /// Whether the line may end here.
-    fn may_end(self) -> bool {
+    fn can_end(self) -> bool {
         matches!(self, Self::Name | Self::Token | Self::QuotedEnd)
     }
 }
 
-/// What a frame carries.
+/// A part of a chunked body's content.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Piece<'a> {
-    /// Bytes of the body.
+    /// Bytes of a chunk's data.
     Data(&'a [u8]),
     /// A trailer's name and value.
     Trailer(&'a [u8], &'a [u8]),
 }
 
-/// Follows one chunked body from chunk to chunk.
+/// Decodes one chunked body and stops after its last byte.
 #[derive(Debug)]
-pub struct Chunked {
+pub struct ChunkedDecoder {
     state: State,
-    /// The trailer line that has begun, and the length of all before.
+    /// The bytes of the unfinished trailer line.
     line: Vec<u8>,
+    /// The bytes of all trailer lines.
     trailers: usize,
 }
 
-impl Default for Chunked {
+impl Default for ChunkedDecoder {
     fn default() -> Self {
         Self { state: State::Size { value: 0, digits: 0 }, line: Vec::new(), trailers: 0 }
     }
 }
 
-impl Chunked {
-    /// Whether the body's last byte has been fed.
+impl ChunkedDecoder {
+    /// Whether the body's last byte was fed.
     pub fn is_done(&self) -> bool {
         matches!(self.state, State::Done)
     }
 
-    /// Reads on through `bytes`; returns how many of them belong to this body, which is all of them
-    /// until it is done.
-    pub fn feed(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
+    /// Decodes `bytes` and drops their content. Returns how many of the bytes belong to this body: all of
+    /// them until it is done.
+    ///
+    /// # Errors
+    /// The coding is malformed, or a bound is exceeded.
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<usize, FramingError> {
         self.feed_with(bytes, |_| {})
     }
 
-    /// The same, and hands what the frame carries to `sink`.
+    /// As [`Self::feed`], and passes the content to `sink`.
+    ///
+    /// # Errors
+    /// The coding is malformed, or a bound is exceeded. `sink` has received the content before the error.
     pub fn feed_with(
         &mut self,
         bytes: &[u8],
         mut sink: impl FnMut(Piece<'_>),
-    ) -> Result<usize, Fault> {
+    ) -> Result<usize, FramingError> {
         let mut at = 0;
         while at < bytes.len() && !self.is_done() {
             if let State::Data(left) = &mut self.state {
@@ -131,7 +144,7 @@ impl Chunked {
         Ok(at)
     }
 
-    fn step(&mut self, byte: u8, sink: &mut impl FnMut(Piece<'_>)) -> Result<(), Fault> {
+    fn step(&mut self, byte: u8, sink: &mut impl FnMut(Piece<'_>)) -> Result<(), FramingError> {
         self.state = match self.state {
             State::Size { value, digits } => match char::from(byte).to_digit(16) {
                 Some(digit) if digits < 15 => {
@@ -141,43 +154,43 @@ impl Chunked {
                 None if digits > 0 && byte == b';' => {
                     State::Extension { value, length: 0, part: Extension::NameStart }
                 }
-                _ => return Err(Fault::ChunkSize),
+                _ => return Err(FramingError::ChunkSize),
             },
-            State::Extension { value, part, .. } if byte == b'\r' && part.may_end() => {
+            State::Extension { value, part, .. } if byte == b'\r' && part.can_end() => {
                 State::SizeLf { value }
             }
-            State::Extension { value, length, part } => match part.after(byte) {
+            State::Extension { value, length, part } => match part.next(byte) {
                 Some(part) if length < MAX_EXTENSION => {
                     State::Extension { value, length: length + 1, part }
                 }
-                _ => return Err(Fault::Trailer),
+                _ => return Err(FramingError::Trailer),
             },
             State::SizeLf { value } => match (byte, value) {
                 (b'\n', 0) => State::Trailer,
                 (b'\n', _) => State::Data(value),
-                _ => return Err(Fault::ChunkSize),
+                _ => return Err(FramingError::ChunkSize),
             },
             State::DataCr if byte == b'\r' => State::DataLf,
             State::DataLf if byte == b'\n' => State::Size { value: 0, digits: 0 },
-            State::DataCr | State::DataLf => return Err(Fault::ChunkEnd),
+            State::DataCr | State::DataLf => return Err(FramingError::ChunkEnd),
             State::Trailer => return self.trailer(byte, sink),
             State::Data(_) | State::Done => return Ok(()),
         };
         Ok(())
     }
 
-    fn trailer(&mut self, byte: u8, sink: &mut impl FnMut(Piece<'_>)) -> Result<(), Fault> {
+    fn trailer(&mut self, byte: u8, sink: &mut impl FnMut(Piece<'_>)) -> Result<(), FramingError> {
         self.trailers += 1;
         if self.trailers > MAX_TRAILERS {
-            return Err(Fault::Trailer);
+            return Err(FramingError::Trailer);
         }
         if byte != b'\n' {
             self.line.push(byte);
             return Ok(());
         }
-        let line = self.line.strip_suffix(b"\r").ok_or(Fault::BareLf)?;
+        let line = self.line.strip_suffix(b"\r").ok_or(FramingError::BareLf)?;
         if line.iter().any(|b| b.is_ascii_control() && *b != b'\t') {
-            return Err(Fault::Control);
+            return Err(FramingError::Control);
         }
         if line.is_empty() {
             self.state = State::Done;
@@ -195,14 +208,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn read(body: &[u8]) -> Result<(usize, bool), Fault> {
-        let mut chunked = Chunked::default();
+    fn read(body: &[u8]) -> Result<(usize, bool), FramingError> {
+        let mut chunked = ChunkedDecoder::default();
         let length = chunked.feed(body)?;
         Ok((length, chunked.is_done()))
     }
 
     #[test]
-    fn well_formed_bodies_end_where_they_end() {
+    fn well_formed_bodies_end_at_their_last_byte() {
         for (body, length) in [
             (&b"0\r\n\r\nGET"[..], 5),
             (b"3\r\nabc\r\n0\r\n\r\n", 13),
@@ -215,40 +228,40 @@ mod tests {
     }
 
     #[test]
-    fn what_has_two_readings_is_refused() {
-        for (body, fault) in [
-            (&b"\r\n"[..], Fault::ChunkSize),
-            (b"g\r\n", Fault::ChunkSize),
-            (b"0x3\r\n", Fault::ChunkSize),
-            (b"-1\r\n", Fault::ChunkSize),
-            (b"+1\r\n", Fault::ChunkSize),
-            (b" 3\r\n", Fault::ChunkSize),
-            (b"3 \r\n", Fault::ChunkSize),
-            (b"3\n", Fault::ChunkSize),
-            (b"3\rabc", Fault::ChunkSize),
-            (b"ffffffffffffffff\r\n", Fault::ChunkSize),
-            (b"3\r\nabcd", Fault::ChunkEnd),
-            (b"3\r\nabc\n", Fault::ChunkEnd),
-            (b"3;a\nabc", Fault::Trailer),
-            (b"3;\r\n", Fault::Trailer),
-            (b"3;;a\r\n", Fault::Trailer),
-            (b"3;a=\r\n", Fault::Trailer),
-            (b"3;a b\r\n", Fault::Trailer),
-            (b"3;=b\r\n", Fault::Trailer),
-            (b"3;a=\"b\r\n", Fault::Trailer),
-            (b"3;a=\"b\"c\r\n", Fault::Trailer),
-            (b"3 ;a\r\n", Fault::ChunkSize),
-            (b"0\r\nX: y\n", Fault::BareLf),
-            (b"0\r\n x\r\n", Fault::Folded),
-            (b"0\r\nX y\r\n", Fault::HeaderName),
-            (b"0\r\nX: \0\r\n", Fault::Control),
+    fn malformed_and_unbounded_codings_are_rejected() {
+        for (body, error) in [
+            (&b"\r\n"[..], FramingError::ChunkSize),
+            (b"g\r\n", FramingError::ChunkSize),
+            (b"0x3\r\n", FramingError::ChunkSize),
+            (b"-1\r\n", FramingError::ChunkSize),
+            (b"+1\r\n", FramingError::ChunkSize),
+            (b" 3\r\n", FramingError::ChunkSize),
+            (b"3 \r\n", FramingError::ChunkSize),
+            (b"3\n", FramingError::ChunkSize),
+            (b"3\rabc", FramingError::ChunkSize),
+            (b"ffffffffffffffff\r\n", FramingError::ChunkSize),
+            (b"3\r\nabcd", FramingError::ChunkEnd),
+            (b"3\r\nabc\n", FramingError::ChunkEnd),
+            (b"3;a\nabc", FramingError::Trailer),
+            (b"3;\r\n", FramingError::Trailer),
+            (b"3;;a\r\n", FramingError::Trailer),
+            (b"3;a=\r\n", FramingError::Trailer),
+            (b"3;a b\r\n", FramingError::Trailer),
+            (b"3;=b\r\n", FramingError::Trailer),
+            (b"3;a=\"b\r\n", FramingError::Trailer),
+            (b"3;a=\"b\"c\r\n", FramingError::Trailer),
+            (b"3 ;a\r\n", FramingError::ChunkSize),
+            (b"0\r\nX: y\n", FramingError::BareLf),
+            (b"0\r\n x\r\n", FramingError::Folded),
+            (b"0\r\nX y\r\n", FramingError::HeaderName),
+            (b"0\r\nX: \0\r\n", FramingError::Control),
         ] {
-            assert_eq!(read(body), Err(fault), "{:?}", String::from_utf8_lossy(body));
+            assert_eq!(read(body), Err(error), "{:?}", String::from_utf8_lossy(body));
         }
         let long = [b"1;".to_vec(), vec![b'a'; 2000]].concat();
-        assert_eq!(read(&long), Err(Fault::Trailer));
+        assert_eq!(read(&long), Err(FramingError::Trailer));
         let many = [b"0\r\n".to_vec(), b"A: b\r\n".repeat(2000)].concat();
-        assert_eq!(read(&many), Err(Fault::Trailer));
+        assert_eq!(read(&many), Err(FramingError::Trailer));
     }
 
     proptest! {
@@ -259,7 +272,7 @@ mod tests {
         ) {
             let whole = read(&body);
             let cut = cut.min(body.len());
-            let mut chunked = Chunked::default();
+            let mut chunked = ChunkedDecoder::default();
             let parts = chunked.feed(&body[..cut]).and_then(|first| {
                 let second = if first == cut { chunked.feed(&body[cut..])? } else { 0 };
                 Ok((first + second, chunked.is_done()))
@@ -268,7 +281,7 @@ mod tests {
         }
 
         #[test]
-        fn every_body_is_followed_to_its_end(
+        fn every_encoded_body_is_decoded_to_its_end(
             chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..6),
         ) {
             let mut body = Vec::new();

@@ -1,52 +1,55 @@
-//! The client's side of a request, whichever protocol carries it: the seam between a connection and
-//! the gateway.
+//! The interface between a client connection and the gateway: one request, in any protocol version.
 
 use std::task::{Context, Poll};
 
-use super::{body::BodyEncoder, fault::Fault, fields::Fields, head::Length, state::StateCell};
+use super::{
+    body::BodyEncoder, error::FramingError, fields::Fields, head::Length, state::StateCell,
+};
 
-/// What went wrong with a client's body.
+/// Why a request's body could not be read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum BodyFault {
-    /// It is longer than the route allows.
+pub enum BodyError {
+    /// The body exceeds the route's `max_body`.
     #[error("the request's body is longer than this route allows")]
     TooLong,
-    /// Its frame is malformed.
+    /// The body's framing is malformed.
     #[error("{0}")]
-    Malformed(Fault),
-    /// It stopped coming.
+    Malformed(FramingError),
+    /// The client sent nothing within the body timeout.
     #[error("the request's body did not arrive in time")]
     TimedOut,
-    /// The client is gone.
+    /// The client closed the connection.
     #[error("the client closed the connection within the request's body")]
     Gone,
 }
 
 /// The client's side of one request.
 pub trait ClientStream {
-    /// What is waited for.
+    /// What the connection waits for, and its deadline.
     fn state(&self) -> &StateCell;
 
-    /// How the body is delimited; [`Length::Known`] 0 where there is none.
+    /// How the body is delimited; `Length::Known(0)` without a body.
     fn length(&self) -> Length;
 
-    /// Writes more of the body to `out` with `encoder`, as much as is there. Ready with how many of its
-    /// bytes came; 0 after the last. Asked for the first time, it tells a client that waits for it to go
-    /// on.
+    /// Appends the body bytes that have arrived to `out`, encoded by `encoder`. Ready with the number of
+    /// body bytes; 0 after the last. The first call sends `100 Continue` to a client that expects it.
+    ///
+    /// # Errors
+    /// The body is malformed, late or too long, or the client is gone.
     fn poll_body(
         &self,
         cx: &mut Context<'_>,
         encoder: BodyEncoder,
         out: &mut Vec<u8>,
-    ) -> Poll<Result<usize, BodyFault>>;
+    ) -> Poll<Result<usize, BodyError>>;
 
-    /// Nothing more of the body is wanted, and what follows it has no reading.
-    fn give_up_body(&self);
+    /// Stops reading the body. The connection cannot be reused: the end of the body is unknown.
+    fn abandon_body(&self);
 
-    /// The body's trailers, once it has ended; given once.
+    /// Takes the trailer fields of a body that has ended.
     fn take_trailers(&self) -> Option<Box<Fields>>;
 
-    /// Passes an interim answer of the upstream on, where the client's protocol has them. `head` writes
-    /// its fields, each as a line with its end.
-    fn inform(&self, status: u16, fields: &mut dyn FnMut(&mut Vec<u8>));
+    /// Forwards an interim (1xx) response of the upstream, if the client's protocol version supports it.
+    /// `fields` writes the header fields, each as a line with CR LF.
+    fn send_interim(&self, status: u16, fields: &mut dyn FnMut(&mut Vec<u8>));
 }

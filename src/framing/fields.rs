@@ -1,31 +1,31 @@
-//! Header fields as they came: places in one buffer, looked up by name.
+//! Header fields as received: spans of one buffer, looked up by name.
 
 use std::{cell::RefCell, ops::Range};
 
 use super::buffer::{Buffer, Pooled, PooledVec};
 
-/// Where one field stands.
+/// The position of one field in the buffer: offsets and lengths in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct FieldSpan {
     pub(super) name: u32,
     pub(super) name_length: u32,
     pub(super) value: u32,
     pub(super) value_length: u32,
-    /// Where its line ends, after CR LF; 0 where the line is not exactly `name: value` CR LF.
+    /// The offset after the line's CR LF; 0 if the line is not exactly `name: value` CR LF.
     pub(super) end: u32,
 }
 
-/// Places of the fields of one message.
-pub(super) type Places = PooledVec<Place>;
+/// The fields of one message, in their order.
+pub(super) type FieldSpans = PooledVec<FieldSpan>;
 
-/// What most messages have fewer fields than.
+/// The initial capacity: most messages have fewer fields.
 pub(super) const USUAL_FIELDS: usize = 16;
 
 thread_local! {
-    static FREE: RefCell<Vec<Vec<Place>>> = const { RefCell::new(Vec::new()) };
+    static FREE: RefCell<Vec<Vec<FieldSpan>>> = const { RefCell::new(Vec::new()) };
 }
 
-impl Pooled for Place {
+impl Pooled for FieldSpan {
     const MAX_POOLED: usize = 128;
 
     fn with_free<R>(work: impl FnOnce(&mut Vec<Vec<Self>>) -> R) -> Option<R> {
@@ -33,47 +33,48 @@ impl Pooled for Place {
     }
 }
 
-/// The header fields of one message, in their order. Names keep their case and are compared without it;
-/// values are without the white space around them.
+/// The header fields of one message, in their order. Names keep their case and are compared without case.
+/// Values have no white space at their ends.
 #[derive(Clone, Debug, Default)]
 pub struct Fields {
     bytes: Buffer,
-    places: Places,
+    spans: FieldSpans,
 }
 
 impl Fields {
-    /// No fields yet, and space for some short ones.
+    /// An empty list with space for a few short fields.
     pub fn new() -> Self {
-        let places = Places::with_capacity(USUAL_FIELDS);
-        Self { bytes: Buffer::with_capacity(256), places }
+        let spans = FieldSpans::with_capacity(USUAL_FIELDS);
+        Self { bytes: Buffer::with_capacity(256), spans }
     }
 
-    pub(super) fn of(bytes: Buffer, places: Places) -> Self {
-        Self { bytes, places }
+    pub(super) fn from_parts(bytes: Buffer, spans: FieldSpans) -> Self {
+        Self { bytes, spans }
     }
 
-    /// The bytes of the message that the fields stand in.
+    /// The buffer that contains the fields.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// How many there are.
+    /// The number of fields.
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.spans.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no fields.
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.spans.is_empty()
     }
 
-    /// Forgets all fields.
+    /// Removes all fields.
     pub fn clear(&mut self) {
         self.bytes.clear();
-        self.places.clear();
+        self.spans.clear();
     }
 
-    /// Adds a field at the end. Both must be what a field may be made of: they are written as they are.
+    /// Appends a field. The name must be a token and the value must have no CR or LF: both are written
+    /// unchecked.
     pub fn push(&mut self, name: &str, value: impl AsRef<[u8]>) {
         let value = value.as_ref();
         let start = self.bytes.len() as u32;
@@ -81,7 +82,7 @@ impl Fields {
         self.bytes.extend_from_slice(b": ");
         self.bytes.extend_from_slice(value);
         self.bytes.extend_from_slice(b"\r\n");
-        self.places.push(Place {
+        self.spans.push(FieldSpan {
             name: start,
             name_length: name.len() as u32,
             value: start + name.len() as u32 + 2,
@@ -90,23 +91,23 @@ impl Fields {
         });
     }
 
-    /// Adds a field whose value is a number.
+    /// Appends a field with a decimal number as its value.
     pub fn push_number(&mut self, name: &str, number: u64) {
         self.push(name, itoa::Buffer::new().format(number));
     }
 
-    /// Gives the first field of this name another value; adds it if there is none.
+    /// Replaces the value of the first field of this name, or appends the field.
     pub fn set(&mut self, name: &str, value: impl AsRef<[u8]>) {
-        let found = self.places.iter().position(|place| self.is_named(place, name));
+        let found = self.spans.iter().position(|span| self.is_named(span, name));
         self.push(name, value);
         if let Some(found) = found {
-            self.places.swap_remove(found);
+            self.spans.swap_remove(found);
         }
     }
 
     /// The names and values, in their order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&[u8], &[u8])> {
-        self.places.iter().map(|place| (self.name(place), self.value(place)))
+        self.spans.iter().map(|span| (self.name(span), self.value(span)))
     }
 
     /// The values of all fields of this name, in their order.
@@ -114,15 +115,15 @@ impl Fields {
         &self,
         name: N,
     ) -> impl DoubleEndedIterator<Item = &[u8]> + use<'_, N> {
-        let named = self.places.iter().filter(move |place| self.is_named(place, name.as_ref()));
-        named.map(|place| self.value(place))
+        let named = self.spans.iter().filter(move |span| self.is_named(span, name.as_ref()));
+        named.map(|span| self.value(span))
     }
 
     /// The value of the first field of this name.
     pub fn get(&self, name: impl AsRef<str>) -> Option<&[u8]> {
         let name = name.as_ref();
-        let place = self.places.iter().find(|place| self.is_named(place, name))?;
-        Some(self.value(place))
+        let span = self.spans.iter().find(|span| self.is_named(span, name))?;
+        Some(self.value(span))
     }
 
     /// Whether there is a field of this name.
@@ -130,44 +131,44 @@ impl Fields {
         self.get(name).is_some()
     }
 
-    /// Writes the fields that `keep` wants to `out`, each as a line with its end. Neighbours that stand
-    /// in one piece are copied as one.
+    /// Writes the fields for which `keep` returns true to `out`, each as a line with CR LF. Contiguous
+    /// lines are copied at once.
     pub fn write_to(&self, out: &mut Vec<u8>, mut keep: impl FnMut(&[u8], &[u8]) -> bool) {
         let mut run: Range<usize> = 0..0;
-        for place in self.places.iter() {
-            let (name, value) = (self.name(place), self.value(place));
+        for span in self.spans.iter() {
+            let (name, value) = (self.name(span), self.value(span));
             if !keep(name, value) {
                 continue;
             }
-            let start = place.name as usize;
-            if place.end == 0 || start != run.end {
+            let start = span.name as usize;
+            if span.end == 0 || start != run.end {
                 out.extend_from_slice(&self.bytes[run]);
                 run = start..start;
             }
-            if place.end == 0 {
+            if span.end == 0 {
                 out.extend_from_slice(name);
                 out.extend_from_slice(b": ");
                 out.extend_from_slice(value);
                 out.extend_from_slice(b"\r\n");
             } else {
-                run.end = place.end as usize;
+                run.end = span.end as usize;
             }
         }
         out.extend_from_slice(&self.bytes[run]);
     }
 
-    fn name(&self, place: &Place) -> &[u8] {
-        &self.bytes[place.name as usize..][..place.name_length as usize]
+    fn name(&self, span: &FieldSpan) -> &[u8] {
+        &self.bytes[span.name as usize..][..span.name_length as usize]
     }
 
-    fn value(&self, place: &Place) -> &[u8] {
-        &self.bytes[place.value as usize..][..place.value_length as usize]
+    fn value(&self, span: &FieldSpan) -> &[u8] {
+        &self.bytes[span.value as usize..][..span.value_length as usize]
     }
 
     #[inline]
-    fn is_named(&self, place: &Place, name: &str) -> bool {
-        place.name_length as usize == name.len()
-            && self.name(place).eq_ignore_ascii_case(name.as_bytes())
+    fn is_named(&self, span: &FieldSpan, name: &str) -> bool {
+        span.name_length as usize == name.len()
+            && self.name(span).eq_ignore_ascii_case(name.as_bytes())
     }
 }
 
@@ -186,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_found_without_case_and_in_their_order() {
+    fn lookup_ignores_case_and_keeps_the_order() {
         let fields: Fields = [("A", "1"), ("b", "2"), ("a", "3")].into_iter().collect();
         assert_eq!(fields.get("a"), Some(&b"1"[..]));
         assert_eq!(fields.get_all("A").collect::<Vec<_>>(), [b"1", b"3"]);
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_replaced_where_it_stands() {
+    fn set_replaces_a_value_in_place() {
         let mut fields: Fields = [("Host", "a"), ("b", "2")].into_iter().collect();
         fields.set("host", "other");
         fields.set("c", "3");
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_wanted_is_written() {
+    fn write_to_writes_only_kept_fields() {
         let fields: Fields = [("a", "1"), ("b", "2"), ("c", "3"), ("d", "4")].into_iter().collect();
         let mut out = Vec::new();
         fields.write_to(&mut out, |name, _| name != b"b");

@@ -1,8 +1,8 @@
-//! Heads of messages, read strictly and once: requests and answers share the parser. Pure.
+//! The parser of message heads. Requests and responses share it. Pure.
 //!
-//! RFC 9112, 2.2 (line ends), 3 (request line), 3.2 (Host), 5 (fields), 6 (length), but stricter
-//! wherever it lets a recipient repair what it receives. The parser goes on where it stopped when
-//! more bytes have come, so a head costs one pass in whatever pieces it arrives.
+//! RFC 9112, 2.2 (line ends), 3 (request line), 3.2 (Host), 5 (fields) and 6 (length), but stricter where
+//! the RFC lets a recipient repair a message. The parser is incremental: it continues where it stopped,
+//! so a head costs one pass however its bytes are cut.
 
 use std::ops::Range;
 
@@ -11,36 +11,36 @@ use http::Method;
 use super::{
     buffer::Buffer,
     characters::{has_control, token_length},
-    fault::Fault,
-    fields::{Fields, Place, Places, USUAL_FIELDS},
+    error::FramingError,
+    fields::{FieldSpan, FieldSpans, Fields, USUAL_FIELDS},
     start_line::{RequestLine, StartLine, StatusLine, Version},
-    target::{Form, Target},
+    target::{Form, RequestTarget},
 };
 
-/// An answer has so many fields at the most: what a request may have if it is configured so.
-const MAX_ANSWER_FIELDS: usize = 1024;
-/// The longest head of an answer, in bytes.
-const MAX_ANSWER_HEAD: usize = 64 * 1024;
-/// `Connection` names so many options at the most.
+/// The most fields of a response: the maximum of the setting for requests.
+const MAX_RESPONSE_FIELDS: usize = 1024;
+/// The longest head of a response, in bytes.
+const MAX_RESPONSE_HEAD: usize = 64 * 1024;
+/// The most options in `Connection`.
 const MAX_OPTIONS: u32 = 64;
-/// The longest name of a field, in bytes.
+/// The longest field name, in bytes.
 const MAX_NAME: usize = 65_535;
 
 /// How a message's body is delimited.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Length {
-    /// So many bytes; 0 is none.
+    /// By a length in bytes; 0 without a body.
     Known(u64),
-    /// Chunks, until the last.
+    /// By the last chunk.
     Chunked,
 }
 
-/// The largest head, in bytes and in headers.
+/// The largest head that is accepted.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadBounds {
-    /// In bytes, from the method to the empty line.
+    /// The most bytes, from the method to the empty line.
     pub bytes: usize,
-    /// In headers.
+    /// The most header fields.
     pub headers: usize,
 }
 
@@ -51,87 +51,90 @@ pub struct RequestHead {
     pub method: Method,
     /// The version.
     pub version: Version,
-    /// The header fields. `Host` is the target's where the target names one.
+    /// The header fields. A target in absolute form replaces `Host`: RFC 9112, 3.2.2.
     pub fields: Fields,
-    /// How its body is delimited.
+    /// How the body is delimited.
     pub body: Length,
-    /// What `Connection` says.
-    pub connection: Connection,
-    /// Whether there is an `Expect`.
-    pub expects: bool,
-    pub(super) target: Target,
+    /// The options of `Connection`.
+    pub connection: ConnectionOptions,
+    /// Whether the request has an `Expect` field.
+    pub has_expect: bool,
+    pub(super) target: RequestTarget,
 }
 
-/// What the `Connection` fields of a message say.
+/// The connection options of a message: RFC 9110, 7.6.1.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Connection {
+pub struct ConnectionOptions {
     /// `close`.
     pub close: bool,
     /// `keep-alive`.
     pub keep_alive: bool,
-    /// Names of other fields.
-    pub names: bool,
+    /// Whether there are other options: the names of hop-by-hop fields.
+    pub lists_fields: bool,
 }
 
-/// An answer's head.
+/// A response's head.
 #[derive(Clone, Debug)]
-pub struct AnswerHead {
-    /// The status.
+pub struct ResponseHead {
+    /// The status code, 100 to 599.
     pub status: u16,
     /// The version.
     pub version: Version,
     /// The header fields.
     pub fields: Fields,
-    /// What it says of the body's length, if anything.
+    /// How the body is delimited; `None` without `Content-Length` and `Transfer-Encoding`.
     pub length: Option<Length>,
-    /// What `Connection` says.
-    pub connection: Connection,
+    /// The options of `Connection`.
+    pub connection: ConnectionOptions,
 }
 
-/// A head that is being read.
+/// The incremental parser of one head.
 #[derive(Debug)]
 pub struct HeadParser<S> {
     bounds: HeadBounds,
     start: Option<S>,
-    places: Places,
-    seen: Seen,
-    /// Where the line begins that is read next.
+    spans: FieldSpans,
+    summary: FieldSummary,
+    /// The offset of the current line.
     line: usize,
-    /// How far its end was looked for.
+    /// The offset up to which the line's end was searched.
     searched: usize,
 }
 
-/// What the fields say of length, host and connection.
+/// What the fields say about length, host and connection.
 #[derive(Debug, Default)]
-struct Seen {
+struct FieldSummary {
     hosts: u32,
-    /// What is wrong with a host; in an answer the field has no meaning.
-    host_fault: Option<Fault>,
+    /// The error of the first malformed `Host`. Ignored in a response.
+    host_error: Option<FramingError>,
     length: Option<u64>,
     chunked: bool,
-    connection: Connection,
-    /// How many options `Connection` has.
+    connection: ConnectionOptions,
+    /// The number of options in `Connection`.
     options: u32,
-    expects: bool,
+    has_expect: bool,
 }
 
 impl<S: StartLine> HeadParser<S> {
     fn new(bounds: HeadBounds) -> Self {
-        let (places, seen) = (Places::with_capacity(USUAL_FIELDS), Seen::default());
-        Self { bounds, start: None, places, seen, line: 0, searched: 0 }
+        let (spans, summary) = (FieldSpans::with_capacity(USUAL_FIELDS), FieldSummary::default());
+        Self { bounds, start: None, spans, summary, line: 0, searched: 0 }
     }
 
-    /// Reads on in `bytes`: those of the last call, and what has come since. Returns the head's length
-    /// once it is whole, the empty line included.
-    pub fn parse(&mut self, bytes: &[u8]) -> Result<Option<usize>, Fault> {
+    /// Continues in `bytes`: those of the last call and all that arrived since. Returns the length of the
+    /// complete head, empty line included, or `None` while it is incomplete.
+    ///
+    /// # Errors
+    /// The head is malformed, or exceeds its bounds.
+    pub fn parse(&mut self, bytes: &[u8]) -> Result<Option<usize>, FramingError> {
         while let Some(found) = memchr::memchr(b'\n', &bytes[self.searched..]) {
             let end = self.searched + found;
             if end >= self.bounds.bytes {
                 return Err(self.too_large());
             }
-            let line = bytes[self.line..end].strip_suffix(b"\r").ok_or(Fault::BareLf)?;
+            let line = bytes[self.line..end].strip_suffix(b"\r").ok_or(FramingError::BareLf)?;
             if has_control(line) {
-                return Err(Fault::Control);
+                return Err(FramingError::Control);
             }
             let at = self.line;
             (self.line, self.searched) = (end + 1, end + 1);
@@ -147,14 +150,14 @@ impl<S: StartLine> HeadParser<S> {
         if bytes.len() > self.bounds.bytes { Err(self.too_large()) } else { Ok(None) }
     }
 
-    /// What is too large: the first line alone, or all of the head.
-    fn too_large(&self) -> Fault {
-        if self.start.is_none() { Fault::TargetTooLong } else { Fault::HeadTooLarge }
+    /// The error for a head that exceeds its bounds, by whether its first line is complete.
+    fn too_large(&self) -> FramingError {
+        if self.start.is_none() { FramingError::TargetTooLong } else { FramingError::HeadTooLarge }
     }
 
-    fn field(&mut self, line: &[u8], at: usize) -> Result<(), Fault> {
-        if self.places.len() >= self.bounds.headers {
-            return Err(Fault::HeadTooLarge);
+    fn field(&mut self, line: &[u8], at: usize) -> Result<(), FramingError> {
+        if self.spans.len() >= self.bounds.headers {
+            return Err(FramingError::HeadTooLarge);
         }
         let (name, value) = split_field(line)?;
         let leading =
@@ -162,25 +165,29 @@ impl<S: StartLine> HeadParser<S> {
         let start = name.len() + 1 + leading;
         let plain =
             leading == 1 && line[name.len() + 1] == b' ' && start + value.len() == line.len();
-        self.places.push(Place {
+        self.spans.push(FieldSpan {
             name: at as u32,
             name_length: name.len() as u32,
             value: (at + start) as u32,
             value_length: value.len() as u32,
             end: if plain { self.line as u32 } else { 0 },
         });
-        self.seen.field(name, value)
+        self.summary.field(name, value)
     }
 }
 
-/// Reads a head at the start of `bytes`, going on where `kept` stopped, or with `begin`. Returns what
-/// `finish` makes of it once it is whole, and how many bytes it had; until then none are used.
-pub fn read_on<S: StartLine, T>(
+/// Parses a head at the start of `bytes`. Continues with the parser in `kept`, or starts one with
+/// `begin`, and stores it in `kept` while the head is incomplete. Returns the result of `finish` for the
+/// complete head, and the number of bytes used: 0 while it is incomplete.
+///
+/// # Errors
+/// The head is malformed, or exceeds its bounds.
+pub fn resume_parse<S: StartLine, T>(
     kept: &mut Option<Box<HeadParser<S>>>,
     bytes: &[u8],
     begin: impl FnOnce() -> HeadParser<S>,
-    finish: impl FnOnce(HeadParser<S>, &[u8]) -> Result<T, Fault>,
-) -> Result<(Option<T>, usize), Fault> {
+    finish: impl FnOnce(HeadParser<S>, &[u8]) -> Result<T, FramingError>,
+) -> Result<(Option<T>, usize), FramingError> {
     if let Some(parser) = kept {
         let Some(length) = parser.parse(bytes)? else { return Ok((None, 0)) };
         let whole = kept.take().map(|parser| finish(*parser, &bytes[..length]));
@@ -195,59 +202,70 @@ pub fn read_on<S: StartLine, T>(
 }
 
 impl HeadParser<RequestLine> {
-    /// Begins with a request.
+    /// A parser for a request's head.
     pub fn request(bounds: HeadBounds) -> Self {
         Self::new(bounds)
     }
 
-    /// The request whose head is whole, and is all of `bytes`.
-    pub fn finish(self, bytes: &[u8]) -> Result<RequestHead, Fault> {
-        let RequestLine { method, target, version } = self.start.ok_or(Fault::RequestLine)?;
-        if let Some(fault) = self.seen.host_fault {
-            return Err(fault);
+    /// Builds the head from `bytes`, which are exactly the complete head.
+    ///
+    /// # Errors
+    /// `Host` is missing, repeated or malformed, or the body's length is ambiguous.
+    pub fn finish(self, bytes: &[u8]) -> Result<RequestHead, FramingError> {
+        let RequestLine { method, target, version } =
+            self.start.ok_or(FramingError::RequestLine)?;
+        if let Some(error) = self.summary.host_error {
+            return Err(error);
         }
-        match self.seen.hosts {
-            0 if version == Version::Http11 => return Err(Fault::HostMissing),
+        match self.summary.hosts {
+            0 if version == Version::Http11 => return Err(FramingError::HostMissing),
             0 | 1 => {}
-            _ => return Err(Fault::HostRepeated),
+            _ => return Err(FramingError::HostRepeated),
         }
-        let body = self.seen.length(version)?.unwrap_or(Length::Known(0));
-        let mut fields = Fields::of(Buffer::copy_of(bytes), self.places);
+        let body = self.summary.length(version)?.unwrap_or(Length::Known(0));
+        let mut fields = Fields::from_parts(Buffer::copy_of(bytes), self.spans);
         if let Form::Absolute { authority } = &target.form {
             fields.set("Host", &bytes[authority.clone()]);
         }
-        let (connection, expects) = (self.seen.connection, self.seen.expects);
-        Ok(RequestHead { method, version, fields, body, connection, expects, target })
+        let (connection, has_expect) = (self.summary.connection, self.summary.has_expect);
+        Ok(RequestHead { method, version, fields, body, connection, has_expect, target })
     }
 }
 
 impl HeadParser<StatusLine> {
-    /// Begins with an answer.
-    pub fn answer() -> Self {
-        Self::new(HeadBounds { bytes: MAX_ANSWER_HEAD, headers: MAX_ANSWER_FIELDS })
+    /// A parser for a response's head.
+    pub fn response() -> Self {
+        Self::new(HeadBounds { bytes: MAX_RESPONSE_HEAD, headers: MAX_RESPONSE_FIELDS })
     }
 
-    /// The answer whose head is whole, and is all of `bytes`.
-    pub fn finish(self, bytes: &[u8]) -> Result<AnswerHead, Fault> {
-        let StatusLine { status, version } = self.start.ok_or(Fault::StatusLine)?;
-        let length = self.seen.length(version)?;
+    /// Builds the head from `bytes`, which are exactly the complete head.
+    ///
+    /// # Errors
+    /// The body's length is ambiguous, or the status is 101.
+    pub fn finish(self, bytes: &[u8]) -> Result<ResponseHead, FramingError> {
+        let StatusLine { status, version } = self.start.ok_or(FramingError::StatusLine)?;
+        let length = self.summary.length(version)?;
         if status == 101 {
-            return Err(Fault::UnaskedSwitch);
+            return Err(FramingError::UnexpectedUpgrade);
         }
-        let fields = Fields::of(Buffer::copy_of(bytes), self.places);
-        Ok(AnswerHead { status, version, fields, length, connection: self.seen.connection })
+        let fields = Fields::from_parts(Buffer::copy_of(bytes), self.spans);
+        Ok(ResponseHead { status, version, fields, length, connection: self.summary.connection })
     }
 }
 
 impl RequestHead {
-    /// Reads the head that `bytes` begin with; `None` while it is incomplete. Returns its length, too.
-    pub fn read(bytes: &[u8], bounds: HeadBounds) -> Result<Option<(Self, usize)>, Fault> {
+    /// Parses the head at the start of `bytes`, and returns it with its length in bytes. `None`: the head
+    /// is incomplete.
+    ///
+    /// # Errors
+    /// The head is malformed, or exceeds `bounds`.
+    pub fn read(bytes: &[u8], bounds: HeadBounds) -> Result<Option<(Self, usize)>, FramingError> {
         let mut parser = HeadParser::request(bounds);
         let Some(length) = parser.parse(bytes)? else { return Ok(None) };
         Ok(Some((parser.finish(&bytes[..length])?, length)))
     }
 
-    /// The path as it was sent; `/` where there is none.
+    /// The path as sent; `/` if the target has none.
     pub fn path(&self) -> &str {
         match self.text(&self.target.path) {
             "" => "/",
@@ -255,23 +273,23 @@ impl RequestHead {
         }
     }
 
-    /// The query as it was sent, without the question mark.
+    /// The query as sent, without the question mark.
     pub fn query(&self) -> Option<&str> {
         self.target.query.as_ref().map(|query| self.text(query))
     }
 
-    /// Whether it asks about the server as a whole: `OPTIONS *`.
-    pub fn is_about_server(&self) -> bool {
+    /// Whether the target is in asterisk form: `OPTIONS *`, a request about the server as a whole.
+    pub fn is_asterisk_form(&self) -> bool {
         self.target.form == Form::Asterisk
     }
 
-    fn text(&self, place: &Range<usize>) -> &str {
-        let bytes = self.fields.bytes().get(place.clone()).unwrap_or_default();
-        // A target is ASCII.
+    fn text(&self, span: &Range<usize>) -> &str {
+        let bytes = self.fields.bytes().get(span.clone()).unwrap_or_default();
+        // Never fails: a target is ASCII.
         std::str::from_utf8(bytes).unwrap_or_default()
     }
 
-    /// Whether the client may send another request behind this one.
+    /// Whether the client may send another request on the connection.
     pub fn is_persistent(&self) -> bool {
         match self.version {
             Version::Http11 => !self.connection.close,
@@ -280,35 +298,38 @@ impl RequestHead {
     }
 }
 
-impl AnswerHead {
-    /// Reads the head that `bytes` begin with; `None` while it is incomplete. Returns its length, too.
-    pub fn read(bytes: &[u8]) -> Result<Option<(Self, usize)>, Fault> {
-        let mut parser = HeadParser::answer();
+impl ResponseHead {
+    /// Parses the head at the start of `bytes`, and returns it with its length in bytes. `None`: the head
+    /// is incomplete.
+    ///
+    /// # Errors
+    /// The head is malformed, or larger than the gateway accepts.
+    pub fn read(bytes: &[u8]) -> Result<Option<(Self, usize)>, FramingError> {
+        let mut parser = HeadParser::response();
         let Some(length) = parser.parse(bytes)? else { return Ok(None) };
         Ok(Some((parser.finish(&bytes[..length])?, length)))
     }
 
-    /// Whether the upstream takes another request on the connection. HTTP/1.0 keeps it where it says
-    /// so; a `close` counts wherever it stands.
+    /// Whether the connection can be reused: `close` is absent, and HTTP/1.0 sends `keep-alive`.
     pub fn is_persistent(&self) -> bool {
         let kept = self.version == Version::Http11 || self.connection.keep_alive;
         kept && !self.connection.close
     }
 }
 
-impl Seen {
-    fn field(&mut self, name: &[u8], value: &[u8]) -> Result<(), Fault> {
+impl FieldSummary {
+    fn field(&mut self, name: &[u8], value: &[u8]) -> Result<(), FramingError> {
         match name.len() {
             4 if name.eq_ignore_ascii_case(b"host") => {
                 self.hosts += 1;
-                self.host_fault = self.host_fault.or(super::host::check(value).err());
+                self.host_error = self.host_error.or(super::host::check(value).err());
             }
-            6 if name.eq_ignore_ascii_case(b"expect") => self.expects = true,
+            6 if name.eq_ignore_ascii_case(b"expect") => self.has_expect = true,
             10 if name.eq_ignore_ascii_case(b"connection") => {
                 for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
                     self.options += 1;
                     if self.options > MAX_OPTIONS {
-                        return Err(Fault::ConnectionOptions);
+                        return Err(FramingError::ConnectionOptions);
                     }
                     self.connection.read(option);
                 }
@@ -316,12 +337,12 @@ impl Seen {
             14 if name.eq_ignore_ascii_case(b"content-length") => {
                 let earlier = self.length.replace(decimal(value)?);
                 if earlier.is_some() {
-                    return Err(Fault::LengthRepeated);
+                    return Err(FramingError::LengthRepeated);
                 }
             }
             17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
                 if self.chunked || !value.eq_ignore_ascii_case(b"chunked") {
-                    return Err(Fault::Coding);
+                    return Err(FramingError::Coding);
                 }
                 self.chunked = true;
             }
@@ -330,42 +351,42 @@ impl Seen {
         Ok(())
     }
 
-    fn length(&self, version: Version) -> Result<Option<Length>, Fault> {
+    fn length(&self, version: Version) -> Result<Option<Length>, FramingError> {
         match (self.chunked, self.length) {
-            (true, Some(_)) => Err(Fault::LengthAndCoding),
-            (true, None) if version == Version::Http10 => Err(Fault::Coding),
+            (true, Some(_)) => Err(FramingError::LengthAndCoding),
+            (true, None) if version == Version::Http10 => Err(FramingError::Coding),
             (true, None) => Ok(Some(Length::Chunked)),
             (false, length) => Ok(length.map(Length::Known)),
         }
     }
 }
 
-impl Connection {
+impl ConnectionOptions {
     fn read(&mut self, option: &[u8]) {
         if option.eq_ignore_ascii_case(b"close") {
             self.close = true;
         } else if option.eq_ignore_ascii_case(b"keep-alive") {
             self.keep_alive = true;
         } else if !option.is_empty() {
-            self.names = true;
+            self.lists_fields = true;
         }
     }
 }
 
-/// Cuts one field line into its name and its trimmed value.
-pub(super) fn split_field(line: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
+/// Splits a field line into its name and its trimmed value.
+pub(super) fn split_field(line: &[u8]) -> Result<(&[u8], &[u8]), FramingError> {
     let end = token_length(line);
     match (end, line.get(end)) {
-        (0, Some(b' ' | b'\t')) => Err(Fault::Folded),
-        (end, _) if end > MAX_NAME => Err(Fault::HeadTooLarge),
+        (0, Some(b' ' | b'\t')) => Err(FramingError::Folded),
+        (end, _) if end > MAX_NAME => Err(FramingError::HeadTooLarge),
         (end, Some(b':')) if end > 0 => Ok((&line[..end], line[end + 1..].trim_ascii())),
-        _ => Err(Fault::HeaderName),
+        _ => Err(FramingError::HeaderName),
     }
 }
 
-fn decimal(value: &[u8]) -> Result<u64, Fault> {
+fn decimal(value: &[u8]) -> Result<u64, FramingError> {
     if value.is_empty() || value.len() > 18 || !value.iter().all(u8::is_ascii_digit) {
-        return Err(Fault::LengthMalformed);
+        return Err(FramingError::LengthMalformed);
     }
     Ok(value.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))
 }

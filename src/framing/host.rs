@@ -1,15 +1,18 @@
-//! The host that a request is for. Pure.
+//! The grammar of `Host`. Pure.
 
-use super::fault::Fault;
+use super::error::FramingError;
 
-/// The longest `Host`, in bytes: a name of the domain name system, and a port.
+/// The longest `Host`, port included, in bytes.
 pub const MAX_HOST: usize = 255;
 
-/// Checks a `Host`: RFC 9110, 7.2 and RFC 3986, 3.2.2, for what a gateway serves: a name whose labels
-/// are not empty, an address or `[v6]`, and a port. One final dot is allowed.
-pub fn check(value: &[u8]) -> Result<(), Fault> {
+/// Checks a `Host` value, RFC 9110, 7.2 and RFC 3986, 3.2.2: a name without empty labels, an IPv4 address
+/// or `[v6]`, and an optional port. One trailing dot is allowed.
+///
+/// # Errors
+/// [`FramingError::HostMissing`] if the value is empty, [`FramingError::HostMalformed`] otherwise.
+pub fn check(value: &[u8]) -> Result<(), FramingError> {
     if value.is_empty() {
-        return Err(Fault::HostMissing);
+        return Err(FramingError::HostMissing);
     }
     let (host, port) = match value.iter().rposition(|&b| b == b':') {
         Some(colon) if !value[colon..].contains(&b']') => (&value[..colon], &value[colon + 1..]),
@@ -30,7 +33,7 @@ pub fn check(value: &[u8]) -> Result<(), Fault> {
     if well_formed && port_fits && value.len() <= MAX_HOST {
         Ok(())
     } else {
-        Err(Fault::HostMalformed)
+        Err(FramingError::HostMalformed)
     }
 }
 
@@ -54,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_is_a_name_or_an_address_and_a_port() {
+    fn names_and_addresses_with_an_optional_port_are_accepted() {
         for host in ["a", "a.b", "a.b.", "a_b-c.d:80", "a:", "192.0.2.1:65535", "[::1]", "[::1]:80"]
         {
             assert_eq!(check(host.as_bytes()), Ok(()), "{host}");
@@ -79,8 +82,8 @@ mod tests {
             ":80",
             long.as_str(),
         ] {
-            assert_eq!(check(host.as_bytes()), Err(Fault::HostMalformed), "{host}");
+            assert_eq!(check(host.as_bytes()), Err(FramingError::HostMalformed), "{host}");
         }
-        assert_eq!(check(b""), Err(Fault::HostMissing));
+        assert_eq!(check(b""), Err(FramingError::HostMissing));
     }
 }

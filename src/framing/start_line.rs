@@ -2,7 +2,7 @@
 
 use http::Method;
 
-use super::{characters::is_token, fault::Fault, target::Target};
+use super::{characters::is_token, error::FramingError, target::RequestTarget};
 
 /// The protocol version of a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -15,15 +15,18 @@ pub enum Version {
 
 /// The first line of a head.
 pub trait StartLine: Sized {
-    /// Reads the line, without its end.
-    fn parse(line: &[u8]) -> Result<Self, Fault>;
+    /// Parses the line, without its CR LF.
+    ///
+    /// # Errors
+    /// The line is malformed, or the version is not supported.
+    fn parse(line: &[u8]) -> Result<Self, FramingError>;
 }
 
 /// `GET /items HTTP/1.1`.
 #[derive(Debug)]
 pub struct RequestLine {
     pub(super) method: Method,
-    pub(super) target: Target,
+    pub(super) target: RequestTarget,
     pub(super) version: Version,
 }
 
@@ -35,42 +38,42 @@ pub struct StatusLine {
 }
 
 impl StartLine for RequestLine {
-    fn parse(line: &[u8]) -> Result<Self, Fault> {
-        let method = memchr::memchr(b' ', line).ok_or(Fault::RequestLine)?;
+    fn parse(line: &[u8]) -> Result<Self, FramingError> {
+        let method = memchr::memchr(b' ', line).ok_or(FramingError::RequestLine)?;
         let rest = &line[method + 1..];
-        let space = memchr::memchr(b' ', rest).ok_or(Fault::RequestLine)?;
-        // Methods are told apart by case, but not by every upstream: `post` must not escape what counts
+        let space = memchr::memchr(b' ', rest).ok_or(FramingError::RequestLine)?;
+        // Methods are case-sensitive, but some upstreams ignore case: `post` must not bypass a limit on
         // `POST`.
         if !is_token(&line[..method]) || line[..method].iter().any(u8::is_ascii_lowercase) {
-            return Err(Fault::RequestLine);
+            return Err(FramingError::RequestLine);
         }
         let version = match &rest[space + 1..] {
             b"HTTP/1.1" => Version::Http11,
             b"HTTP/1.0" => Version::Http10,
             other if other.starts_with(b"HTTP/") && !other.contains(&b' ') => {
-                return Err(Fault::Version);
+                return Err(FramingError::Version);
             }
-            _ => return Err(Fault::RequestLine),
+            _ => return Err(FramingError::RequestLine),
         };
         let method_name = &line[..method];
-        let method = Method::from_bytes(method_name).map_err(|_| Fault::RequestLine)?;
-        let target = Target::parse(&rest[..space], method_name.len() + 1, &method)?;
+        let method = Method::from_bytes(method_name).map_err(|_| FramingError::RequestLine)?;
+        let target = RequestTarget::parse(&rest[..space], method_name.len() + 1, &method)?;
         Ok(Self { method, target, version })
     }
 }
 
 impl StartLine for StatusLine {
-    fn parse(line: &[u8]) -> Result<Self, Fault> {
+    fn parse(line: &[u8]) -> Result<Self, FramingError> {
         let version = match line.get(..9) {
             Some(b"HTTP/1.1 ") => Version::Http11,
             Some(b"HTTP/1.0 ") => Version::Http10,
-            _ => return Err(Fault::StatusLine),
+            _ => return Err(FramingError::StatusLine),
         };
-        let ended = matches!(line.get(12), None | Some(b' '));
-        let status = line.get(9..12).filter(|code| ended && code.iter().all(u8::is_ascii_digit));
-        let status = status.ok_or(Fault::StatusLine)?;
+        let ends = matches!(line.get(12), None | Some(b' '));
+        let status = line.get(9..12).filter(|code| ends && code.iter().all(u8::is_ascii_digit));
+        let status = status.ok_or(FramingError::StatusLine)?;
         let status = status.iter().fold(0, |value, digit| value * 10 + u16::from(digit - b'0'));
-        let known = (100..600).contains(&status);
-        if known { Ok(Self { status, version }) } else { Err(Fault::StatusLine) }
+        let is_valid = (100..600).contains(&status);
+        if is_valid { Ok(Self { status, version }) } else { Err(FramingError::StatusLine) }
     }
 }

@@ -1,8 +1,7 @@
-//! What a connection waits for, and for how long.
+//! The state machine of a connection: what it waits for, and its deadlines.
 //!
-//! Deadlines are swept, not scheduled: the connection keeps its state in a cell, which costs a store,
-//! and the worker looks at all of them a few times a second. All times are the worker's coarse clock,
-//! in ms.
+//! Deadlines use no timers. The connection stores its state in a cell, and the worker sweeps all cells a
+//! few times a second. All times are in ms of the worker's coarse clock.
 
 use std::{
     cell::{Cell, RefCell},
@@ -13,138 +12,138 @@ use std::{
 /// What a connection waits for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ConnectionState {
-    /// The first byte of a further request.
+    /// The first byte of the next request.
     Idle {
-        /// The end of the request before.
+        /// The end of the previous request.
         since: u64,
     },
-    /// The end of a head.
+    /// The end of a request's head.
     Head {
-        /// The head's first byte; of the first head, the accept.
+        /// The head's first byte; for the first request, the accept.
         since: u64,
     },
-    /// The head of the answer.
+    /// The response's head.
     Request {
-        /// The end of [`Self::Request`] as a whole; `None` until the route is known, or for ever.
+        /// The deadline of the whole state. `None`: unlimited, or the route is not known yet.
         until: Option<u64>,
-        /// Who is waited for now.
+        /// What the request currently waits for.
         wait: Wait,
     },
-    /// The end of the answer.
-    Answer {
-        /// The end of the answer as a whole, where it has one.
+    /// The end of the response.
+    Response {
+        /// The deadline of the whole response, if it has one.
         until: Option<u64>,
-        /// The longest gap in what the upstream sends, where it is bounded.
+        /// The longest gap between two reads from the upstream, if it is bounded.
         gap: Option<u64>,
-        /// Who is waited for now.
+        /// What the response currently waits for.
         wait: Wait,
     },
-    /// The rest of a request's body, which is thrown away.
+    /// The rest of a request's body, which is discarded.
     Drain {
-        /// The end of it.
+        /// The deadline.
         until: u64,
     },
-    /// The client's own close, while what it still sends is thrown away.
+    /// The client's close, after the gateway has shut down its own side. Received bytes are discarded.
     Linger {
-        /// When something came last.
+        /// The last received byte.
         since: u64,
-        /// The end of it, whatever comes.
+        /// The deadline of the whole state.
         until: u64,
     },
 }
 
-/// Who is waited for while a request is served.
+/// What a request or response currently waits for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Wait {
-    /// Nobody with a deadline of their own: a limit's store, a delay, a connection to the upstream.
+    /// The limit store, a delay or a connection to an upstream; only the whole state has a deadline.
     Gateway,
-    /// The client, to send more of its body.
+    /// More of the body from the client.
     ClientBody {
-        /// When it sent something last.
+        /// The last progress.
         since: u64,
     },
-    /// The client, to take what is written.
+    /// The client to read the response.
     ClientRead {
-        /// When it took something last.
+        /// The last progress.
         since: u64,
     },
     /// The upstream.
     Upstream {
-        /// When it, or the request's body, moved last.
+        /// The last progress of the upstream or of the request's body.
         since: u64,
-        /// How long it may take to the head of the answer.
+        /// The time allowed to the response's head, in ms.
         within: Option<u64>,
     },
 }
 
-/// A deadline that has passed.
+/// The deadline that has passed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Timeout {
-    /// No further request came.
+    /// No further request arrived.
     Idle,
-    /// A head did not end.
+    /// A request's head was not completed.
     Head,
-    /// The client did not go on with its body.
+    /// The client stopped sending its body.
     ClientBody,
-    /// The client did not go on reading.
+    /// The client stopped reading.
     ClientRead,
-    /// The upstream did not answer in its time.
+    /// The upstream did not respond in time.
     Upstream,
-    /// The request as a whole took too long.
+    /// The whole request took too long.
     Request,
-    /// The upstream did not go on with the answer.
-    AnswerIdle,
-    /// The answer as a whole took too long.
-    Answer,
-    /// The rest of a body did not come, or a client did not close.
+    /// The upstream stopped sending the response.
+    ResponseIdle,
+    /// The whole response took too long.
+    Response,
+    /// The rest of a body did not arrive, or the client did not close.
     Close,
 }
 
-/// How long a client may take, in ms; `None`: for ever.
+/// The timeouts of a client connection, in ms; `None`: unlimited.
 #[derive(Clone, Copy, Debug)]
-pub struct Deadlines {
-    /// From the accept, or a head's first byte, to its last.
+pub struct ClientTimeouts {
+    /// From the accept, or a head's first byte, to its last byte.
     pub head: Option<u64>,
     /// Between two requests.
     pub idle: Option<u64>,
-    /// Between two reads of a body, and between two writes of an answer.
+    /// Between two reads of a request's body, and between two writes of a response.
     pub body: Option<u64>,
 }
 
-/// A lingering connection is closed after so long without a byte, in ms.
+/// The time without a byte after which a lingering connection is closed, in ms.
 const LINGER_GAP: u64 = 2_000;
 
 impl ConnectionState {
-    /// The deadline that has passed at `now`, if one has.
-    pub fn overdue(self, now: u64, deadlines: &Deadlines) -> Option<Timeout> {
+    /// The deadline that has passed at `now`, if any.
+    pub fn overdue(self, now: u64, timeouts: &ClientTimeouts) -> Option<Timeout> {
         let passed = |since: u64, limit: Option<u64>| {
             limit.is_some_and(|limit| now.saturating_sub(since) > limit)
         };
         let over = |until: Option<u64>| until.is_some_and(|until| now > until);
         match self {
-            Self::Idle { since } => passed(since, deadlines.idle).then_some(Timeout::Idle),
-            Self::Head { since } => passed(since, deadlines.head).then_some(Timeout::Head),
-            Self::Request { until, wait } => {
-                match wait {
-                    Wait::ClientBody { since } => (passed(since, deadlines.body) || over(until))
-                        .then_some(Timeout::ClientBody),
-                    Wait::ClientRead { since } => (passed(since, deadlines.body) || over(until))
-                        .then_some(Timeout::ClientRead),
-                    Wait::Upstream { since, within } if passed(since, within) => {
-                        Some(Timeout::Upstream)
-                    }
-                    _ => over(until).then_some(Timeout::Request),
-                }
-            }
-            Self::Answer { until, gap, wait } => match wait {
-                _ if over(until) => Some(Timeout::Answer),
+            Self::Idle { since } => passed(since, timeouts.idle).then_some(Timeout::Idle),
+            Self::Head { since } => passed(since, timeouts.head).then_some(Timeout::Head),
+            Self::Request { until, wait } => match wait {
                 Wait::ClientBody { since } => {
-                    passed(since, deadlines.body).then_some(Timeout::ClientBody)
+                    (passed(since, timeouts.body) || over(until)).then_some(Timeout::ClientBody)
                 }
                 Wait::ClientRead { since } => {
-                    passed(since, deadlines.body).then_some(Timeout::ClientRead)
+                    (passed(since, timeouts.body) || over(until)).then_some(Timeout::ClientRead)
                 }
-                Wait::Upstream { since, .. } => passed(since, gap).then_some(Timeout::AnswerIdle),
+                Wait::Upstream { since, within } if passed(since, within) => {
+                    Some(Timeout::Upstream)
+                }
+                _ => over(until).then_some(Timeout::Request),
+            },
+            Self::Response { until, gap, wait } => match wait {
+                _ if over(until) => Some(Timeout::Response),
+                Wait::ClientBody { since } => {
+                    passed(since, timeouts.body).then_some(Timeout::ClientBody)
+                }
+                Wait::ClientRead { since } => {
+                    passed(since, timeouts.body).then_some(Timeout::ClientRead)
+                }
+                Wait::Upstream { since, .. } => passed(since, gap).then_some(Timeout::ResponseIdle),
                 Wait::Gateway => None,
             },
             Self::Drain { until } => (now > until).then_some(Timeout::Close),
@@ -155,35 +154,35 @@ impl ConnectionState {
     }
 }
 
-/// How far a connection is asked to end.
+/// When a connection must close; a later mode is stricter.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Ending {
-    /// It goes on.
-    No,
-    /// After the request that it is in, or the next one.
-    Soon,
+pub enum CloseMode {
+    /// Not at all.
+    KeepOpen,
+    /// After the current request, or the next one.
+    AfterRequest,
     /// As soon as no request is being read or answered.
     WhenIdle,
-    /// At once, whatever it does.
-    Now,
+    /// At once; a request in progress is aborted.
+    Immediate,
 }
 
-/// One connection's state, as its task and the worker's sweep share it. Of HTTP/2 each stream has one.
+/// One connection's state, shared by its task and the worker's sweep.
 #[derive(Debug)]
 pub struct StateCell {
     clock: Rc<Cell<u64>>,
     state: Cell<ConnectionState>,
     timeout: Cell<Option<Timeout>>,
-    ending: Cell<Ending>,
+    close_mode: Cell<CloseMode>,
     waker: RefCell<Option<Waker>>,
 }
 
 impl StateCell {
-    /// A connection that was just accepted. `clock` holds the worker's coarse time, in ms.
+    /// The state of a connection accepted now. `clock` is the worker's coarse time, in ms.
     pub fn new(clock: Rc<Cell<u64>>) -> Self {
         let state = Cell::new(ConnectionState::Head { since: clock.get() });
-        let (timeout, ending) = (Cell::new(None), Cell::new(Ending::No));
-        Self { clock, state, timeout, ending, waker: RefCell::new(None) }
+        let (timeout, close_mode) = (Cell::new(None), Cell::new(CloseMode::KeepOpen));
+        Self { clock, state, timeout, close_mode, waker: RefCell::new(None) }
     }
 
     /// The worker's coarse time, in ms.
@@ -191,42 +190,43 @@ impl StateCell {
         self.clock.get()
     }
 
-    /// What is waited for.
+    /// The current state.
     pub fn get(&self) -> ConnectionState {
         self.state.get()
     }
 
-    /// Waits for something else from now on; what had passed before counts no more.
+    /// Enters `state` and clears the timeout of the previous state.
     pub fn enter(&self, state: ConnectionState) {
         self.state.set(state);
         self.timeout.set(None);
     }
 
-    /// A head is whole: a request is served from now on, with no deadline of its own yet.
+    /// Enters [`ConnectionState::Request`] without a deadline: the route is not known yet.
     pub fn begin_request(&self) {
         self.enter(ConnectionState::Request { until: None, wait: Wait::Gateway });
     }
 
-    /// The answer's head must be there before `timeout` ms have passed.
-    pub fn allow(&self, timeout: Option<u64>) {
+    /// Sets the deadline of the response's head to `timeout` ms from now; `None`: unlimited.
+    pub fn set_request_timeout(&self, timeout: Option<u64>) {
         if let ConnectionState::Request { wait, .. } = self.state.get() {
             let until = timeout.map(|timeout| self.now().saturating_add(timeout));
             self.state.set(ConnectionState::Request { until, wait });
         }
     }
 
-    /// The answer's head is there; `gap` and `timeout` bound the rest of it, in ms.
-    pub fn begin_answer(&self, gap: Option<u64>, timeout: Option<u64>) {
+    /// Enters [`ConnectionState::Response`]. `gap` bounds the time between two reads from the upstream,
+    /// `timeout` the whole response, both in ms.
+    pub fn begin_response(&self, gap: Option<u64>, timeout: Option<u64>) {
         let until = timeout.map(|timeout| self.now().saturating_add(timeout));
-        self.enter(ConnectionState::Answer { until, gap, wait: Wait::Gateway });
+        self.enter(ConnectionState::Response { until, gap, wait: Wait::Gateway });
     }
 
-    /// Says who is waited for from now on, while a request is served.
+    /// Changes what the current request or response waits for.
     pub fn wait_for(&self, wait: Wait) {
         self.state.set(match self.state.get() {
             ConnectionState::Request { until, .. } => ConnectionState::Request { until, wait },
-            ConnectionState::Answer { until, gap, .. } => {
-                ConnectionState::Answer { until, gap, wait }
+            ConnectionState::Response { until, gap, .. } => {
+                ConnectionState::Response { until, gap, wait }
             }
             other => other,
         });
@@ -234,64 +234,65 @@ impl StateCell {
 
     fn wait(&self) -> Option<Wait> {
         match self.state.get() {
-            ConnectionState::Request { wait, .. } | ConnectionState::Answer { wait, .. } => {
+            ConnectionState::Request { wait, .. } | ConnectionState::Response { wait, .. } => {
                 Some(wait)
             }
             _ => None,
         }
     }
 
-    /// The client is waited for to send more of its body; nothing new if it was before.
+    /// Waits for more of the client's body. Keeps the start of a wait that has begun.
     pub fn wait_for_body(&self) {
         if !matches!(self.wait(), Some(Wait::ClientBody { .. })) {
             self.wait_for(Wait::ClientBody { since: self.now() });
         }
     }
 
-    /// The client is waited for to take what is written; nothing new if it was before.
+    /// Waits for the client to read. Keeps the start of a wait that has begun.
     pub fn wait_for_reader(&self) {
         if !matches!(self.wait(), Some(Wait::ClientRead { .. })) {
             self.wait_for(Wait::ClientRead { since: self.now() });
         }
     }
 
-    /// The upstream is waited for; nothing new if it was before. `within`: to the answer's head, in ms.
+    /// Waits for the upstream. Keeps the start of a wait that has begun. `within`: the time allowed to the
+    /// response's head, in ms.
     pub fn wait_for_upstream(&self, within: Option<u64>) {
         if !matches!(self.wait(), Some(Wait::Upstream { .. })) {
             self.wait_for(Wait::Upstream { since: self.now(), within });
         }
     }
 
-    /// The deadline that has passed, if one has since the state was entered.
+    /// The deadline that has passed since the state was entered, if any.
     pub fn timeout(&self) -> Option<Timeout> {
         self.timeout.get()
     }
 
-    /// Ends what is waited for: the connection's task wakes and finds the deadline passed.
+    /// Records the passed deadline and wakes the connection's task.
     pub fn expire(&self, timeout: Timeout) {
         self.timeout.set(Some(timeout));
         self.wake();
     }
 
-    /// How far the connection is asked to end.
-    pub fn ending(&self) -> Ending {
-        self.ending.get()
+    /// When the connection must close.
+    pub fn close_mode(&self) -> CloseMode {
+        self.close_mode.get()
     }
 
-    /// Asks the connection to end, no later than `ending` says.
-    pub fn end(&self, ending: Ending) {
-        self.ending.set(self.ending.get().max(ending));
+    /// Requests the close of the connection. A mode that is less strict than the current one is ignored.
+    pub fn request_close(&self, mode: CloseMode) {
+        self.close_mode.set(self.close_mode.get().max(mode));
         self.wake();
     }
 
-    /// Lets the connection's task look around.
+    /// Wakes the connection's task.
     pub fn wake(&self) {
         if let Some(waker) = self.waker.borrow().as_ref() {
             waker.wake_by_ref();
         }
     }
 
-    /// Keeps the connection's task reachable.
+    /// Stores the waker of the connection's task.
     pub fn register(&self, waker: &Waker) {
         let mut kept = self.waker.borrow_mut();
         if !kept.as_ref().is_some_and(|kept| kept.will_wake(waker)) {
@@ -304,7 +305,8 @@ impl StateCell {
 mod tests {
     use super::*;
 
-    const DEADLINES: Deadlines = Deadlines { head: Some(100), idle: Some(200), body: Some(50) };
+    const TIMEOUTS: ClientTimeouts =
+        ClientTimeouts { head: Some(100), idle: Some(200), body: Some(50) };
 
     fn cell(now: u64) -> (StateCell, Rc<Cell<u64>>) {
         let clock = Rc::new(Cell::new(now));
@@ -312,11 +314,11 @@ mod tests {
     }
 
     fn due(cell: &StateCell, now: u64) -> Option<Timeout> {
-        cell.get().overdue(now, &DEADLINES)
+        cell.get().overdue(now, &TIMEOUTS)
     }
 
     #[test]
-    fn a_silent_connection_has_the_heads_deadline_and_an_idle_one_its_own() {
+    fn head_and_idle_connections_have_their_own_timeouts() {
         let (cell, _) = cell(1000);
         assert_eq!((due(&cell, 1100), due(&cell, 1101)), (None, Some(Timeout::Head)));
         cell.enter(ConnectionState::Idle { since: 1000 });
@@ -324,51 +326,51 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_held_to_its_routes_deadline_whatever_the_gateway_does() {
+    fn request_timeout_applies_whatever_the_request_waits_for() {
         let (cell, _) = cell(1000);
         cell.begin_request();
         assert_eq!(due(&cell, 1 << 40), None);
-        cell.allow(Some(1000));
+        cell.set_request_timeout(Some(1000));
         assert_eq!((due(&cell, 2000), due(&cell, 2001)), (None, Some(Timeout::Request)));
         cell.wait_for_upstream(None);
         assert_eq!(due(&cell, 2001), Some(Timeout::Request));
-        cell.allow(None);
+        cell.set_request_timeout(None);
         assert_eq!(due(&cell, 1 << 40), None);
     }
 
     #[test]
-    fn who_is_waited_for_is_who_is_blamed() {
+    fn timeout_names_the_side_that_was_waited_for() {
         let (cell, clock) = cell(1000);
         cell.begin_request();
-        cell.allow(Some(40));
+        cell.set_request_timeout(Some(40));
         cell.wait_for_body();
-        assert_eq!(due(&cell, 1041), Some(Timeout::ClientBody), "not the upstream's fault");
-        cell.allow(Some(10_000));
+        assert_eq!(due(&cell, 1041), Some(Timeout::ClientBody), "the upstream is not waited for");
+        cell.set_request_timeout(Some(10_000));
         clock.set(1040);
         cell.wait_for_body();
-        assert_eq!(due(&cell, 1051), Some(Timeout::ClientBody), "it did not go on since 1000");
+        assert_eq!(due(&cell, 1051), Some(Timeout::ClientBody), "no progress since 1000");
         cell.wait_for_upstream(Some(30));
         assert_eq!((due(&cell, 1070), due(&cell, 1071)), (None, Some(Timeout::Upstream)));
     }
 
     #[test]
-    fn an_answer_may_last_while_it_moves() {
+    fn response_may_last_while_it_makes_progress() {
         let (cell, clock) = cell(1000);
         cell.begin_request();
-        cell.allow(Some(100));
-        cell.begin_answer(Some(300), None);
+        cell.set_request_timeout(Some(100));
+        cell.begin_response(Some(300), None);
         cell.wait_for_upstream(None);
-        assert_eq!((due(&cell, 1300), due(&cell, 1301)), (None, Some(Timeout::AnswerIdle)));
+        assert_eq!((due(&cell, 1300), due(&cell, 1301)), (None, Some(Timeout::ResponseIdle)));
         clock.set(1300);
         cell.wait_for_reader();
         assert_eq!((due(&cell, 1350), due(&cell, 1351)), (None, Some(Timeout::ClientRead)));
-        cell.begin_answer(None, Some(70));
+        cell.begin_response(None, Some(70));
         cell.wait_for_upstream(None);
-        assert_eq!((due(&cell, 1370), due(&cell, 1371)), (None, Some(Timeout::Answer)));
+        assert_eq!((due(&cell, 1370), due(&cell, 1371)), (None, Some(Timeout::Response)));
     }
 
     #[test]
-    fn lingering_ends_without_progress_and_at_its_end() {
+    fn lingering_ends_without_progress_and_at_its_deadline() {
         let (cell, _) = cell(0);
         cell.enter(ConnectionState::Linger { since: 500, until: 30_000 });
         assert_eq!((due(&cell, 2500), due(&cell, 2501)), (None, Some(Timeout::Close)));
@@ -377,12 +379,12 @@ mod tests {
     }
 
     #[test]
-    fn what_passed_before_does_not_count_in_the_next_state() {
+    fn next_state_clears_the_timeout() {
         let (cell, _) = cell(0);
         cell.begin_request();
         cell.expire(Timeout::ClientBody);
         assert_eq!(cell.timeout(), Some(Timeout::ClientBody));
-        cell.begin_answer(None, None);
+        cell.begin_response(None, None);
         assert_eq!(cell.timeout(), None);
     }
 }

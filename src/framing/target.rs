@@ -1,39 +1,39 @@
-//! What a request asks for: RFC 9112, 3.2. Pure.
+//! The request target: RFC 9112, 3.2. Pure.
 
 use std::ops::Range;
 
 use http::Method;
 
-use super::{characters::is_target_byte, fault::Fault, host};
+use super::{characters::is_target_byte, error::FramingError, host};
 
-/// A request's target, as places in its head.
+/// A request target, as byte ranges of the head.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Target {
+pub(super) struct RequestTarget {
     pub(super) form: Form,
-    /// Empty where the target has no path, which means `/`.
+    /// Empty if the target has no path, which means `/`.
     pub(super) path: Range<usize>,
     /// Without the question mark.
     pub(super) query: Option<Range<usize>>,
 }
 
-/// The forms of a target.
+/// The forms of a request target.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Form {
     /// `/items?x=1`.
     Origin,
-    /// `http://api.example.com/items`, and where its authority stands.
+    /// `http://api.example.com/items`.
     Absolute { authority: Range<usize> },
-    /// `*`, of `OPTIONS` alone.
+    /// `*`, only with `OPTIONS`.
     Asterisk,
-    /// `host:port`, of `CONNECT` alone.
+    /// `host:port`, only with `CONNECT`.
     Authority,
 }
 
-impl Target {
-    /// Reads `target`, which stands at `at` in its head.
-    pub(super) fn parse(target: &[u8], at: usize, method: &Method) -> Result<Self, Fault> {
+impl RequestTarget {
+    /// Parses `target`, which is at offset `at` in the head.
+    pub(super) fn parse(target: &[u8], at: usize, method: &Method) -> Result<Self, FramingError> {
         if target.is_empty() || !target.iter().all(|byte| is_target_byte(*byte)) {
-            return Err(Fault::RequestLine);
+            return Err(FramingError::RequestLine);
         }
         let whole = at..at + target.len();
         if target[0] == b'/' {
@@ -45,42 +45,46 @@ impl Target {
         if target == b"*" {
             let form = Form::Asterisk;
             let target = Self { form, path: whole, query: None };
-            return if *method == Method::OPTIONS { Ok(target) } else { Err(Fault::RequestLine) };
+            return if *method == Method::OPTIONS {
+                Ok(target)
+            } else {
+                Err(FramingError::RequestLine)
+            };
         }
         Self::absolute(target, at, method)
     }
 
-    fn absolute(target: &[u8], at: usize, method: &Method) -> Result<Self, Fault> {
+    fn absolute(target: &[u8], at: usize, method: &Method) -> Result<Self, FramingError> {
         let scheme = [&b"http://"[..], b"https://"].into_iter().find(|scheme| {
             target.get(..scheme.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(scheme))
         });
-        let scheme = scheme.ok_or(Fault::RequestLine)?.len();
+        let scheme = scheme.ok_or(FramingError::RequestLine)?.len();
         let rest = &target[scheme..];
         let length = rest.iter().position(|b| matches!(b, b'/' | b'?')).unwrap_or(rest.len());
-        host::check(&rest[..length]).map_err(|_| Fault::HostMalformed)?;
+        host::check(&rest[..length]).map_err(|_| FramingError::HostMalformed)?;
         let start = at + scheme + length;
         let authority = at + scheme..start;
         if rest.len() == length && *method == Method::OPTIONS {
-            // RFC 9112, 3.2.4: the last proxy sends on `*`.
+            // RFC 9112, 3.2.4: the last proxy forwards this form as `*`.
             return Ok(Self { form: Form::Asterisk, path: start..start, query: None });
         }
         let form = Form::Absolute { authority };
         Ok(Self::with_path(form, &rest[length..], start..at + target.len()))
     }
 
-    /// `bytes` are a path and a query, and stand at `place`.
-    fn with_path(form: Form, bytes: &[u8], place: Range<usize>) -> Self {
+    /// Splits `bytes`, which are at `span` in the head, into path and query.
+    fn with_path(form: Form, bytes: &[u8], span: Range<usize>) -> Self {
         match memchr::memchr(b'?', bytes) {
             Some(mark) => {
-                let mark = place.start + mark;
-                Self { form, path: place.start..mark, query: Some(mark + 1..place.end) }
+                let mark = span.start + mark;
+                Self { form, path: span.start..mark, query: Some(mark + 1..span.end) }
             }
-            None => Self { form, path: place, query: None },
+            None => Self { form, path: span, query: None },
         }
     }
 }
 
-/// Whether `bytes` may be a target in origin form.
+/// Whether `bytes` is a valid target in origin form.
 pub fn is_origin_form(bytes: &[u8]) -> bool {
     bytes.first() == Some(&b'/') && bytes.iter().all(|byte| is_target_byte(*byte))
 }
@@ -90,14 +94,14 @@ mod tests {
     use super::super::head::{HeadBounds, RequestHead};
     use super::*;
 
-    fn read(line: &str) -> Result<RequestHead, Fault> {
+    fn read(line: &str) -> Result<RequestHead, FramingError> {
         let head = format!("{line} HTTP/1.1\r\nHost: a\r\n\r\n");
         let bounds = HeadBounds { bytes: 1 << 20, headers: 10 };
-        Ok(RequestHead::read(head.as_bytes(), bounds)?.expect("a whole head").0)
+        Ok(RequestHead::read(head.as_bytes(), bounds)?.expect("a complete head").0)
     }
 
     #[test]
-    fn every_form_has_its_path_its_query_and_its_host() {
+    fn path_query_and_host_are_read_from_every_form() {
         for (line, path, query, host) in [
             ("GET /a?b=c|d", "/a", Some("b=c|d"), "a"),
             ("GET /a?", "/a", Some(""), "a"),
@@ -108,19 +112,19 @@ mod tests {
             ("GET HTTPS://b", "/", None, "b"),
             ("GET http://b?y", "/", Some("y"), "b"),
         ] {
-            let head = read(line).unwrap_or_else(|fault| panic!("{line}: {fault}"));
+            let head = read(line).unwrap_or_else(|error| panic!("{line}: {error}"));
             assert_eq!((head.path(), head.query()), (path, query), "{line}");
             assert_eq!(head.fields.get("host"), Some(host.as_bytes()), "{line}");
-            assert!(!head.is_about_server());
+            assert!(!head.is_asterisk_form());
         }
         for line in ["OPTIONS *", "OPTIONS http://b", "OPTIONS https://b:1"] {
-            assert!(read(line).unwrap().is_about_server(), "{line}");
+            assert!(read(line).unwrap().is_asterisk_form(), "{line}");
         }
         assert_eq!(read("CONNECT a:80").unwrap().method, Method::CONNECT);
     }
 
     #[test]
-    fn other_targets_are_refused() {
+    fn malformed_targets_are_rejected() {
         for line in [
             "GET *",
             "GET a/b",
@@ -133,11 +137,11 @@ mod tests {
             "GET /\u{e9}",
             "GET http//a/",
         ] {
-            assert_eq!(read(line).err(), Some(Fault::RequestLine), "{line}");
+            assert_eq!(read(line).err(), Some(FramingError::RequestLine), "{line}");
         }
         for line in ["GET http://user@a/x", "GET http://a!b/x", "GET http:///x", "GET http://[::1/"]
         {
-            assert_eq!(read(line).err(), Some(Fault::HostMalformed), "{line}");
+            assert_eq!(read(line).err(), Some(FramingError::HostMalformed), "{line}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Keeps a caller active for the throttle while its answer is on its way.
+//! [`ActivityGuard`]: keeps a caller active for the throttle while its response is being sent.
 
 use std::rc::Rc;
 
@@ -6,7 +6,8 @@ use smallvec::SmallVec;
 
 use crate::throttle::Gate;
 
-/// The tokens of a caller whose answer is on its way: as long as that lasts the caller is active.
+/// The tokens of a caller whose response is being sent. Dropping it, at the end of the response,
+/// records their activity again, so that a long response counts to its end.
 pub(super) struct ActivityGuard {
     gate: Rc<Gate>,
     tokens: SmallVec<[u64; 2]>,

@@ -1,4 +1,5 @@
-//! The throttle as a request meets it: asked before anything is charged, told when it is answered.
+//! Active-user admission control for a request: checked before any limit is charged, updated by the
+//! response.
 
 use http::StatusCode;
 use smallvec::{SmallVec, smallvec};
@@ -13,7 +14,7 @@ use crate::{
 };
 
 impl Gateway {
-    /// Who asks, where the throttle wants to know.
+    /// The caller for the throttle; `None` if the throttle does not apply to `route`.
     pub(super) fn caller(
         &self,
         route: &Route,
@@ -24,38 +25,40 @@ impl Gateway {
         Caller::of(subject, Secret(k0, k1)).map(Some).map_err(GatewayError::Ambiguous)
     }
 
-    /// Lets the caller in, or not. Of several tokens, one that is active is enough.
+    /// Refuses the request while the throttle admits only active users and the caller is not one.
+    /// Of several tokens, one active one is enough.
     pub(super) fn admit(&self, context: &mut RequestContext) -> Result<(), GatewayError> {
         let (Some(gate), Some(caller)) = (&self.gate, &context.caller) else { return Ok(()) };
         let counters = &self.shard.throttle;
-        let ask = |hash, has_token| gate.admit(hash, has_token, || self.shared.clock.now());
+        let check = |hash, has_token| gate.admit(hash, has_token, || self.shared.clock.now());
         let admitted = match caller {
-            Caller::Address(hash) => ask(*hash, false),
+            Caller::Address(hash) => check(*hash, false),
             Caller::Tokens(tokens) => {
-                let first = ask(tokens[0], true);
+                let first = check(tokens[0], true);
                 let others = tokens[1..].iter();
-                others.fold(first, |admitted, token| admitted.or_else(|_| ask(*token, true)))
+                others.fold(first, |admitted, token| admitted.or_else(|_| check(*token, true)))
             }
         };
-        let turned: Box<Turned> = match admitted {
+        let denied: Box<Turned> = match admitted {
             Ok(Admitted::Open) => return Ok(()),
             Ok(Admitted::Known) => {
                 counters.known.add(1);
                 return Ok(());
             }
-            Err(turned) => turned,
+            Err(denied) => denied,
         };
-        let counter = match turned.newcomer {
+        let counter = match denied.newcomer {
             Newcomer::Unknown => &counters.unknown,
             Newcomer::Missing => &counters.missing,
             Newcomer::Rejected => &counters.rejected,
         };
         counter.add(1);
         context.admission = Admission::Throttled;
-        Err(GatewayError::Throttled(turned))
+        Err(GatewayError::Throttled(denied))
     }
 
-    /// Records a caller whose tokens the upstream took, now and when the answer has ended.
+    /// Records the caller's tokens as active, or as rejected by `status`, when the response begins;
+    /// active ones again when it ends.
     pub(super) fn record_activity(
         &self,
         rules: &Rules,
@@ -67,22 +70,23 @@ impl Gateway {
         };
         let Some(settings) = &rules.snapshot.throttle else { return };
         let status = status.as_u16();
-        let good = !settings.forget_status.contains(&status);
-        let tokens = if good { to_record(gate, tokens) } else { tokens.as_slice().into() };
+        let accepted = !settings.forget_status.contains(&status);
+        let tokens =
+            if accepted { tokens_to_record(gate, tokens) } else { tokens.as_slice().into() };
         for token in &tokens {
             if gate.remember(*token, status, settings) {
                 self.shard.throttle.remembered.add(1);
             }
         }
-        if good {
+        if accepted {
             context.activity = Some(ActivityGuard::new(gate, tokens));
         }
     }
 }
 
-/// Of a caller's tokens, those that a good answer makes active. It says of no token which of them the
-/// upstream looked at: beside one that is active already, others may be made up.
-fn to_record(gate: &Gate, tokens: &[u64]) -> SmallVec<[u64; 2]> {
+/// The tokens that an accepted response makes active. It does not say which of several tokens the
+/// upstream checked, so beside an active token the others are not recorded: they may be made up.
+fn tokens_to_record(gate: &Gate, tokens: &[u64]) -> SmallVec<[u64; 2]> {
     if let [only] = tokens {
         return smallvec![*only];
     }

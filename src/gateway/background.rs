@@ -1,4 +1,4 @@
-//! What the store is told beside requests and after them: work that must not be given up with a request.
+//! [`Background`]: calls to the store that must not be cancelled with their request.
 
 use std::{
     cell::Cell,
@@ -13,96 +13,108 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     clock::Clock,
-    limit::{Decider, Millis, Outcome, Settlement},
-    store::{Correction, Store},
+    limit::{Adjustment, DecisionSource, Millis, Outcome},
+    store::{Correction, StoreHandle},
 };
 
-/// A worker's work for the store that no request waits for, or that goes on when its request ends.
+/// A worker's calls to the store that no request waits for, or that continue when their request
+/// ends.
 pub(super) struct Background {
-    pub(super) store: Rc<Store>,
+    pub(super) store: Rc<StoreHandle>,
     clock: Clock,
     tasks: TaskTracker,
-    /// Whether the worker's runtime ends: nothing more is begun.
-    over: Cell<bool>,
+    /// Whether the worker's runtime is ending, so that no task is spawned.
+    closed: Cell<bool>,
 }
 
 impl Background {
-    pub(super) fn new(store: Rc<Store>, clock: Clock) -> Self {
-        Self { store, clock, tasks: TaskTracker::new(), over: Cell::new(false) }
+    pub(super) fn new(store: Rc<StoreHandle>, clock: Clock) -> Self {
+        Self { store, clock, tasks: TaskTracker::new(), closed: Cell::new(false) }
     }
 
-    /// The gateway's time.
+    /// The gateway's time, in ms since the epoch.
     pub(super) fn now(&self) -> Millis {
         self.clock.now()
     }
 
-    /// Does `work` to its end, whatever becomes of the caller: in memory at once, else in a task.
+    /// Runs `work` to its end, also if the caller is dropped: at once if it does not wait (a memory
+    /// store), else in a task.
     pub(super) fn run(&self, work: impl Future<Output = ()> + 'static) {
         let mut work = Box::pin(work);
-        if is_ready(work.as_mut()) || self.over.get() {
+        if is_ready(work.as_mut()) || self.closed.get() {
             return;
         }
         tokio::task::spawn_local(self.tasks.track_future(work));
     }
 
-    /// The same for work with a result: it is dropped if the caller is gone. `None` only where the
-    /// worker ends.
-    pub(super) async fn finish<T: 'static>(
+    /// Like [`Self::run`], but returns the output, which is dropped if the caller is gone. `None`
+    /// only if the worker ends.
+    pub(super) async fn run_with_output<T: 'static>(
         &self,
         work: impl Future<Output = T> + 'static,
     ) -> Option<T> {
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         self.run(async move {
-            // The receiver is gone with its request: the output is dropped here.
-            drop(tell.send(work.await));
+            // Without a receiver, because the request is gone, the output is dropped here.
+            drop(sender.send(work.await));
         });
-        told.await.ok()
+        receiver.await.ok()
     }
 
-    /// Corrects charges, each where it was made. No request waits for it.
-    pub(super) fn correct(&self, corrections: impl IntoIterator<Item = Correction>) {
-        self.store.correct(corrections, self.now());
+    /// Corrects charges, each in the store that made it. Does not wait.
+    pub(super) fn adjust_in_background(&self, corrections: impl IntoIterator<Item = Correction>) {
+        self.store.adjust_in_background(corrections, self.now());
     }
 
-    /// Corrects charges, each where it was made; tells what holds after each, in their order.
-    pub(super) async fn settle(
+    /// Corrects charges, each in the store that made it; returns the limits' new outcomes, in the
+    /// order of the corrections.
+    pub(super) async fn adjust(
         &self,
         corrections: SmallVec<[Correction; 2]>,
     ) -> SmallVec<[Outcome; 2]> {
         let (store, now) = (Rc::clone(&self.store), self.now());
-        let settled = self.finish(async move { settle(&store, &corrections, now).await }).await;
-        settled.unwrap_or_default()
+        let work = async move { adjust_by_source(&store, &corrections, now).await };
+        self.run_with_output(work).await.unwrap_or_default()
     }
 
-    /// Returns when nothing is under way. To be called when nothing more comes.
-    pub(super) async fn drained(&self) {
+    /// Returns when no call is running. Call it when no more are started.
+    pub(super) async fn drain(&self) {
         self.tasks.close();
         self.tasks.wait().await;
     }
 
-    /// Begins nothing more.
-    pub(super) fn end(&self) {
-        self.over.set(true);
+    /// Starts no more tasks.
+    pub(super) fn close(&self) {
+        self.closed.set(true);
     }
 }
 
-/// Corrects charges, each where it was made; tells what holds after each, in their order.
-async fn settle(store: &Store, corrections: &[Correction], now: Millis) -> SmallVec<[Outcome; 2]> {
-    let by = |decider: Decider| {
-        let there = corrections.iter().filter(move |correction| correction.by == decider);
-        there.map(settlement).collect::<SmallVec<[Settlement<'_>; 2]>>()
+/// Sends each correction to the store that made its charge; returns the outcomes in the order of
+/// the corrections.
+async fn adjust_by_source(
+    store: &StoreHandle,
+    corrections: &[Correction],
+    now: Millis,
+) -> SmallVec<[Outcome; 2]> {
+    let made_by = |source: DecisionSource| {
+        let matching = corrections.iter().filter(move |correction| correction.source == source);
+        matching.map(adjustment).collect::<SmallVec<[Adjustment<'_>; 2]>>()
     };
-    let mut shared = store.settle(&by(Decider::Store), Decider::Store, now).await.into_iter();
-    let mut local = store.settle(&by(Decider::Fallback), Decider::Fallback, now).await.into_iter();
-    let outcome = |correction: &Correction| match correction.by {
-        Decider::Store => shared.next(),
-        Decider::Fallback => local.next(),
+    let mut shared =
+        store.adjust(&made_by(DecisionSource::Store), DecisionSource::Store, now).await.into_iter();
+    let mut local = store
+        .adjust(&made_by(DecisionSource::Fallback), DecisionSource::Fallback, now)
+        .await
+        .into_iter();
+    let outcome = |correction: &Correction| match correction.source {
+        DecisionSource::Store => shared.next(),
+        DecisionSource::Fallback => local.next(),
     };
     corrections.iter().map(outcome).map(Option::unwrap_or_default).collect()
 }
 
-fn settlement(correction: &Correction) -> Settlement<'_> {
-    Settlement { limit: &correction.limit, key: correction.key, change: correction.change }
+fn adjustment(correction: &Correction) -> Adjustment<'_> {
+    Adjustment { limit: &correction.limit, key: correction.key, change: correction.change }
 }
 
 fn is_ready(work: Pin<&mut impl Future<Output = ()>>) -> bool {

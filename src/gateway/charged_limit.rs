@@ -1,19 +1,19 @@
-//! One limit of a request: its rule, who is counted, what it costs, and what came of it.
+//! [`ChargedLimit`]: one limit of a request, its key and cost, and the outcome of its charge.
 
 use std::{rc::Rc, sync::Arc};
 
-use super::{draft::Draft, rules::LimitRule};
+use super::{draft_response::DraftResponse, rules::LimitRule};
 use crate::{
-    limit::{Change, Charge, Decider, Key, Limit, Outcome},
+    limit::{Change, Charge, DecisionSource, Key, Limit, Outcome},
     respond::LimitReport,
     snapshot::LimitRequest,
     store::Correction,
 };
 
-/// One limit of a request.
+/// A limit that a request is charged to, and the outcome of the charge.
 pub(super) struct ChargedLimit {
     rule: Rc<LimitRule>,
-    /// Which of the limit's tiers the caller is in, if any.
+    /// The index of the caller's tier in the limit; `None` is the limit's own quota.
     tier: Option<u16>,
     key: Key,
     cost: u32,
@@ -21,7 +21,7 @@ pub(super) struct ChargedLimit {
 }
 
 impl ChargedLimit {
-    /// The limit that `request` asks, before it is charged. `rules` are those of the request's route.
+    /// The limit that `request` names, not charged yet. `rules` are those of the route.
     pub(super) fn new(rules: &[Rc<LimitRule>], request: &LimitRequest) -> Option<Self> {
         let rule = Rc::clone(rules.get(usize::from(request.limit))?);
         let LimitRequest { key, cost, tier, .. } = *request;
@@ -33,7 +33,7 @@ impl ChargedLimit {
         self.rule.policy.limit(self.tier)
     }
 
-    /// The rule, and what is counted of it.
+    /// The rule and its counters.
     pub(super) fn rule(&self) -> &Rc<LimitRule> {
         &self.rule
     }
@@ -46,17 +46,17 @@ impl ChargedLimit {
         self.cost
     }
 
-    /// What the store is asked.
+    /// The charge, for the store.
     pub(super) fn charge(&self) -> Charge<'_> {
         Charge { limit: self.limit(), key: self.key, cost: self.cost }
     }
 
-    /// What an answer tells of it.
+    /// The limit and its outcome, for the response.
     pub(super) fn report(&self) -> LimitReport<'_> {
         LimitReport { limit: self.limit(), cost: self.cost, outcome: &self.outcome }
     }
 
-    /// Counts what came of it.
+    /// Counts the outcome in the metrics.
     pub(super) fn count(&self) {
         let counters = &self.rule.counters;
         match (&self.outcome, self.outcome.refused()) {
@@ -68,30 +68,31 @@ impl ChargedLimit {
         }
     }
 
-    /// What gives the whole charge back, if one was made.
+    /// The correction that refunds the whole charge; `None` if nothing was charged.
     pub(super) fn refund(&self) -> Option<Correction> {
         let decided = self.outcome.admitted().filter(|_| self.cost > 0)?;
         let change = Change::Refund { charged_at: decided.charged_at(), cost: self.cost };
-        Some(self.correction(change, decided.by))
+        Some(self.correction(change, decided.source))
     }
 
-    /// What an answer changes of the charge.
-    pub(super) fn adjustment(&self, answer: &Draft) -> Option<Correction> {
+    /// The correction by the response: a refund for a status in `refund`, or the difference to the
+    /// cost that the response reports. `None` if the charge stands.
+    pub(super) fn correction_for(&self, response: &DraftResponse) -> Option<Correction> {
         let decided = self.outcome.admitted()?;
         let (policy, charged_at) = (&self.rule.policy, decided.charged_at());
-        if policy.refund.contains(&answer.status().as_u16()) {
+        if policy.refund.contains(&response.status().as_u16()) {
             return self.refund();
         }
-        let cost = policy.cost.told(answer.upstream_fields()?)?;
+        let cost = policy.cost.response_cost(response.upstream_fields()?)?;
         let change = match cost.cmp(&self.cost) {
             std::cmp::Ordering::Less => Change::Refund { charged_at, cost: self.cost - cost },
             std::cmp::Ordering::Equal => return None,
             std::cmp::Ordering::Greater => Change::Overdraw { cost: cost - self.cost },
         };
-        Some(self.correction(change, decided.by))
+        Some(self.correction(change, decided.source))
     }
 
-    fn correction(&self, change: Change, by: Decider) -> Correction {
-        Correction { limit: Arc::clone(self.limit()), key: self.key, change, by }
+    fn correction(&self, change: Change, by: DecisionSource) -> Correction {
+        Correction { limit: Arc::clone(self.limit()), key: self.key, change, source: by }
     }
 }

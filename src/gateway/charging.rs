@@ -1,4 +1,4 @@
-//! Limits as a request meets them: charged before it is forwarded, corrected when it is answered.
+//! Charges a request's limits before it is forwarded, and corrects the charges by the response.
 
 use std::{rc::Rc, sync::Arc, time::Duration};
 
@@ -9,9 +9,9 @@ use super::{
     Gateway,
     background::Background,
     charged_limit::ChargedLimit,
+    concurrency_lease::{ConcurrencyPermit, OwnedCharge},
     context::RequestContext,
-    draft::Draft,
-    leases::{ConcurrencyPermit, LeasedCharge},
+    draft_response::DraftResponse,
 };
 use crate::{
     error::GatewayError,
@@ -19,29 +19,36 @@ use crate::{
     store::{Correction, StoreError},
 };
 
-/// How often it is looked whether requests are still held when a worker ends.
-const A_MOMENT: Duration = Duration::from_millis(1);
+/// Interval between two checks, when a worker ends, whether requests are still delayed.
+const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// A request's charges before the request has heard of them; given back if it never does.
-struct Uncollected {
+/// The charges of a request that has not received the verdict yet. Refunds them when dropped,
+/// because the request is gone, unless they were delivered: see [`Gateway::charge_detached`].
+struct UndeliveredCharge {
     background: Rc<Background>,
     refunds: SmallVec<[Correction; 2]>,
 }
 
-impl Drop for Uncollected {
+impl Drop for UndeliveredCharge {
     fn drop(&mut self) {
         if !self.refunds.is_empty() {
-            self.background.correct(std::mem::take(&mut self.refunds));
+            self.background.adjust_in_background(std::mem::take(&mut self.refunds));
         }
     }
 }
 
 impl Gateway {
     /// Charges all limits of the request, or none.
+    ///
+    /// # Errors
+    ///
+    /// [`GatewayError::LimitExceeded`] if an enforced limit refuses;
+    /// [`GatewayError::StoreUnavailable`] if the store gave no answer and a limit's failure policy
+    /// is to refuse.
     pub(super) async fn charge(&self, context: &mut RequestContext) -> Result<(), GatewayError> {
-        let decided = if context.limits.iter().any(takes_a_slot) {
-            // Boxed, so that requests that take no slot do not carry its state.
-            Box::pin(self.charge_to_end(context)).await
+        let decided = if context.limits.iter().any(reserves_slot) {
+            // Boxed, so that requests without such limits do not carry its state.
+            Box::pin(self.charge_detached(context)).await
         } else {
             let charges = context.limits.iter().map(ChargedLimit::charge);
             let charges: SmallVec<[Charge<'_>; 4]> = charges.collect();
@@ -60,45 +67,46 @@ impl Gateway {
             return Ok(());
         }
         context.admission = Admission::Refused;
-        Err(GatewayError::Refused)
+        Err(GatewayError::LimitExceeded)
     }
 
-    /// Charges a request that takes slots, which no other request can have meanwhile: if the request ends
-    /// before the store has answered, all of its charges are given back.
-    async fn charge_to_end(&self, context: &mut RequestContext) -> Result<Verdict, StoreError> {
-        let wanted = context.limits.iter().map(|limit| LeasedCharge {
+    /// Charges a request whose limits reserve slots, which block other requests: if the client goes
+    /// away before the store answers, the call still finishes, and its charges are refunded.
+    async fn charge_detached(&self, context: &mut RequestContext) -> Result<Verdict, StoreError> {
+        let wanted = context.limits.iter().map(|limit| OwnedCharge {
             limit: Arc::clone(limit.limit()),
             key: limit.key(),
             cost: limit.cost(),
         });
-        let wanted: SmallVec<[LeasedCharge; 2]> = wanted.collect();
+        let wanted: SmallVec<[OwnedCharge; 2]> = wanted.collect();
         let (background, leases) = (Rc::clone(&self.background), Rc::clone(&self.leases));
-        let charged = self.background.finish(async move {
-            let charges = wanted.iter().map(LeasedCharge::charge);
+        let charged = self.background.run_with_output(async move {
+            let charges = wanted.iter().map(OwnedCharge::charge);
             let charges: SmallVec<[Charge<'_>; 4]> = charges.collect();
             let verdict = background.store.charge(&charges, background.now()).await?;
-            let permit = leases.take(&wanted, &verdict);
+            let permit = leases.register(&wanted, &verdict);
             let refunds = refunds(&wanted, &verdict);
-            Ok((verdict, permit, Uncollected { background, refunds }))
+            Ok((verdict, permit, UndeliveredCharge { background, refunds }))
         });
-        // Only a worker that ends drops the task.
+        // `None` only if the worker ends.
         let charged: Option<Result<(_, Option<ConcurrencyPermit>, _), _>> = charged.await;
         let lost = StoreError::Unavailable { limit: 0 };
-        let (verdict, permit, mut uncollected) = charged.unwrap_or(Err(lost))?;
-        uncollected.refunds.clear();
+        let (verdict, permit, mut undelivered) = charged.unwrap_or(Err(lost))?;
+        undelivered.refunds.clear();
         context.permit = permit;
         Ok(verdict)
     }
 
-    /// Corrects what was charged by what the answer says, before its head is sent: the next request of
-    /// the same caller meets the corrected count, and the headers are those of the correction.
-    pub(super) async fn adjust(&self, context: &mut RequestContext, answer: &Draft) {
+    /// Corrects the charges by the response's status and cost header. It waits for the corrections
+    /// before the head is sent, so that the headers and the caller's next request see the corrected
+    /// counts.
+    pub(super) async fn adjust(&self, context: &mut RequestContext, response: &DraftResponse) {
         if context.admission != Admission::Admitted {
             return;
         }
         let (mut limits, mut corrections) = (SmallVec::<[_; 2]>::new(), SmallVec::new());
         for limit in &mut context.limits {
-            if let Some(correction) = limit.adjustment(answer) {
+            if let Some(correction) = limit.correction_for(response) {
                 corrections.push(correction);
                 limits.push(limit);
             }
@@ -107,48 +115,50 @@ impl Gateway {
             return;
         }
         // Boxed, so that requests that need no correction do not carry its state.
-        let settled = Box::pin(self.background.settle(corrections)).await;
-        for (limit, outcome) in limits.into_iter().zip(settled) {
-            // Where none was made the charge stands, and so does what is told of it.
+        let outcomes = Box::pin(self.background.adjust(corrections)).await;
+        for (limit, outcome) in limits.into_iter().zip(outcomes) {
+            // A correction that was not made leaves the charge, and so its outcome, unchanged.
             if outcome.decided().is_some() {
                 limit.outcome = outcome;
             }
         }
     }
 
-    /// Returns when no request is held, none holds a slot, and no correction is under way. To be called
-    /// when nothing more comes.
-    pub async fn settled(&self) {
-        while self.held() > 0 || !self.leases.is_empty() {
-            sleep(A_MOMENT).await;
+    /// Returns when no request is delayed or holds a concurrency slot, and no call to the store is
+    /// running. Call it when no more requests come.
+    pub async fn drain(&self) {
+        while self.delayed_requests() > 0 || !self.leases.is_empty() {
+            sleep(DRAIN_POLL_INTERVAL).await;
         }
-        self.background.drained().await;
+        self.background.drain().await;
     }
 
-    /// Gives back to the store, in this time, what it keeps for requests that will not come.
-    pub async fn leave(&self, within: Duration) {
+    /// Returns this worker's leased tokens to the store and sends its pending corrections, for at
+    /// most `within`.
+    pub async fn return_leased_tokens(&self, within: Duration) {
         self.store.leave(within).await;
     }
 
-    /// Tells the store nothing more: the worker's runtime ends.
-    pub fn end(&self) {
-        self.background.end();
+    /// Starts no more calls to the store: the worker's runtime is ending.
+    pub fn close(&self) {
+        self.background.close();
     }
 }
 
-/// Whether a charge of this limit takes a slot: one that passes, or is held while the request lasts.
-fn takes_a_slot(limit: &ChargedLimit) -> bool {
+/// Whether a charge of this limit reserves a slot: of a leaky bucket, or of concurrent requests.
+fn reserves_slot(limit: &ChargedLimit) -> bool {
     matches!(limit.limit().algorithm, Algorithm::Concurrency | Algorithm::LeakyBucket)
 }
 
-/// What gives charges back, but for those that a [`ConcurrencyPermit`] holds.
-fn refunds(wanted: &[LeasedCharge], verdict: &Verdict) -> SmallVec<[Correction; 2]> {
+/// The refunds of all charges, except those that a [`ConcurrencyPermit`] refunds.
+fn refunds(wanted: &[OwnedCharge], verdict: &Verdict) -> SmallVec<[Correction; 2]> {
     let charged = wanted.iter().zip(&verdict.outcomes).filter(|_| verdict.admitted);
-    let refund = |(LeasedCharge { limit, key, cost }, outcome): (&LeasedCharge, &Outcome)| {
+    let refund = |(OwnedCharge { limit, key, cost }, outcome): (&OwnedCharge, &Outcome)| {
         let decided = outcome.admitted().filter(|_| *cost > 0)?;
         let change = Change::Refund { charged_at: decided.charged_at(), cost: *cost };
         let is_leased = limit.algorithm == Algorithm::Concurrency;
-        let correction = Correction { limit: Arc::clone(limit), key: *key, change, by: decided.by };
+        let correction =
+            Correction { limit: Arc::clone(limit), key: *key, change, source: decided.source };
         (!is_leased).then_some(correction)
     };
     charged.filter_map(refund).collect()

@@ -1,5 +1,4 @@
-//! One request on its way through the gateway: what was found out about it, and what is written down
-//! of it when it is over, however it ends.
+//! [`RequestContext`]: everything about one request, from its head to its access log line.
 
 use std::{
     cell::Cell,
@@ -17,13 +16,13 @@ use super::{
     Peer,
     activity::ActivityGuard,
     charged_limit::ChargedLimit,
-    leases::ConcurrencyPermit,
+    concurrency_lease::ConcurrencyPermit,
     request_id::{RequestId, RequestIds},
     rules::Rules,
 };
 use crate::{
     clock,
-    framing::{ClientStream, RequestHead, state::Ending},
+    framing::{ClientStream, RequestHead, state::CloseMode},
     identity::{Caller, Secret, token_hash},
     limit::Admission,
     metrics::RouteCounters,
@@ -33,52 +32,55 @@ use crate::{
     upstream::Attempts,
 };
 
-/// The status that stands in logs where the client was gone before an answer.
-const CLIENT_GONE: u16 = 499;
+/// Logged and counted as the status when the client closed before there was a response (nginx'
+/// code).
+const STATUS_CLIENT_CLOSED: u16 = 499;
 
-/// What a request's access line is written with.
-pub(super) struct LineWriter {
+/// Writes a request's access log line.
+pub(super) struct AccessLogger {
     pub(super) writer: Rc<AccessWriter>,
-    /// The secret of the hash that stands for a token.
+    /// The key of the hash that stands for a token in the log.
     pub(super) secret: Secret,
 }
 
-/// One request on its way through the gateway. It is closed, counted and logged when it is dropped.
+/// One request in the gateway. Dropping it releases what the request holds, counts it and logs it,
+/// so that also a request whose client goes away is accounted for.
 pub struct RequestContext {
     pub(super) rules: Rc<Rules>,
-    /// None where the request could not be read.
+    /// `None` if it was malformed.
     pub(super) head: Option<Box<RequestHead>>,
     pub(super) client: Rc<dyn ClientStream>,
     pub(super) route: Option<usize>,
-    /// The client's address, behind trusted proxies.
+    /// The client's address, as trusted proxies report it.
     pub(super) address: IpAddr,
-    /// The path in normal form, where that is not how it came.
+    /// The normalized path, if it differs from the path in the head.
     pub(super) path: Option<Box<str>>,
-    /// The limits that it is charged by.
+    /// The limits that the request is charged to.
     pub(super) limits: SmallVec<[ChargedLimit; 2]>,
-    /// Who asks, where the throttle wants to know.
+    /// The caller, if the throttle applies to the route.
     pub(super) caller: Option<Caller>,
     pub(super) request_id: RequestId,
-    /// Whether the peer's own word about the client is believed.
+    /// Whether the peer is a trusted proxy, so that its `X-Forwarded-*` are used.
     pub(super) trusted: bool,
     pub(super) counters: Arc<CachePadded<RouteCounters>>,
-    /// The answer's status, once there is one.
+    /// The response's status, once there is one.
     status: Option<u16>,
-    /// How it fared with its limits.
+    /// What limits and throttle decided.
     pub(super) admission: Admission,
-    /// How long it was held back.
+    /// How long leaky buckets delayed the request.
     pub(super) delay: Cell<Duration>,
     pub(super) attempts: Attempts,
-    /// From the request handed to the upstream to the answer's head.
+    /// From the first attempt to the response's head.
     pub(super) upstream_time: Option<Duration>,
-    /// Keeps the caller known to the throttle; held for its drop.
+    /// Keeps the caller active for the throttle until the response ends.
     pub(super) activity: Option<ActivityGuard>,
-    /// Slots that it holds while it is in flight; held for their drop.
+    /// The concurrency slots that the request holds until the response ends.
     pub(super) permit: Option<ConcurrencyPermit>,
-    pub(super) line: Option<LineWriter>,
-    /// When it began, in ms since the epoch.
+    pub(super) access_logger: Option<AccessLogger>,
+    /// The arrival, in ms since the epoch; only set if there is an access log.
     pub(super) time: u64,
     started: Instant,
+    /// Body bytes of the response that were sent.
     bytes: u64,
     complete: bool,
     cut: Option<Cut>,
@@ -94,7 +96,7 @@ impl RequestContext {
         ids: &RequestIds,
     ) -> Self {
         let trusted = rules.snapshot.identity.trusted_proxies.contains(peer.address);
-        let given = head.as_ref().filter(|_| trusted).and_then(|head| RequestId::given(head));
+        let given = head.as_ref().filter(|_| trusted).and_then(|head| RequestId::from_head(head));
         Self {
             rules,
             client,
@@ -113,7 +115,7 @@ impl RequestContext {
             upstream_time: None,
             activity: None,
             permit: None,
-            line: None,
+            access_logger: None,
             time: 0,
             started: clock::instant(),
             bytes: 0,
@@ -123,22 +125,22 @@ impl RequestContext {
         }
     }
 
-    /// The request's head; none where it could not be read.
+    /// The request's head; `None` if it was malformed.
     pub fn head(&self) -> Option<&RequestHead> {
         self.head.as_deref()
     }
 
-    /// Whether the client may send another request behind this one.
+    /// Whether the client keeps the connection open for another request.
     pub fn is_persistent(&self) -> bool {
         self.head().is_some_and(RequestHead::is_persistent)
     }
 
-    /// What an answer tells of the limits.
+    /// The limits and their outcomes, for the response.
     pub(super) fn reports(&self) -> impl Iterator<Item = LimitReport<'_>> + Clone {
         self.limits.iter().map(ChargedLimit::report)
     }
 
-    /// The path in normal form.
+    /// The normalized path.
     pub(super) fn path(&self) -> &str {
         match (&self.path, &self.head) {
             (Some(path), _) => path,
@@ -147,8 +149,9 @@ impl RequestContext {
         }
     }
 
-    /// Notes that there is an answer, and counts it: before the client can have read it.
-    pub(super) fn answered(&mut self, status: StatusCode) {
+    /// Records the response's status and counts it, before the client can read it: a scrape that
+    /// follows a response includes it.
+    pub(super) fn record_status(&mut self, status: StatusCode) {
         self.status = Some(status.as_u16());
         self.count(status.as_u16());
     }
@@ -158,53 +161,53 @@ impl RequestContext {
         self.counters.answers[class].add(1);
     }
 
-    /// Notes so many more bytes of the answer's body.
-    pub fn sent(&mut self, bytes: usize) {
+    /// Adds to the body bytes that were sent.
+    pub fn add_bytes_sent(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
     }
 
-    /// Notes that the answer was written to its end.
-    pub fn complete(&mut self) {
+    /// Records that the response was written to its end.
+    pub fn mark_complete(&mut self) {
         self.complete = true;
     }
 
-    /// Notes why the answer was not.
-    pub fn cut(&mut self, cut: Cut) {
+    /// Records why the response was cut off.
+    pub fn mark_cut(&mut self, cut: Cut) {
         self.cut = Some(cut);
     }
 
-    /// Notes that the upstream broke its answer off.
+    /// Records, counts and logs that the upstream broke off its response.
     #[cold]
-    pub fn break_off(&mut self, error: &std::io::Error) {
+    pub fn mark_upstream_broken(&mut self, error: &std::io::Error) {
         self.cut = Some(Cut::UpstreamBroken);
         if let Some(route) = self.route {
             if let Some(counters) = &self.rules.routes[route].upstream {
                 counters.broken.add(1);
             }
             let server = self.attempts.server.as_ref().map_or("", |server| server.authority());
-            tracing::debug!(server, %error, "the upstream broke its answer off");
+            tracing::debug!(server, %error, "the upstream broke off its response");
         }
     }
 
-    fn write_line(&self, line: &LineWriter, took: Duration) {
+    fn write_access_line(&self, logger: &AccessLogger, took: Duration) {
         let route = self.route.map(|route| &*self.rules.snapshot.routes[route].name);
         let sources = &self.rules.snapshot.identity.token;
         let head = self.head.as_ref();
         let host = head.map(|head| plan::host(&head.fields)).unwrap_or_default();
-        let gone = if self.client.state().ending() == Ending::Now {
+        let default_cut = if self.client.state().close_mode() == CloseMode::Immediate {
             Cut::DrainTimeout
         } else {
             Cut::ClientClosed
         };
-        line.writer.write(&AccessLine {
+        logger.writer.write(&AccessLine {
             time: self.time,
             client: self.address,
-            token: head.and_then(|head| token_hash(sources, &head.fields, line.secret)),
+            token: head.and_then(|head| token_hash(sources, &head.fields, logger.secret)),
             method: head.map_or("", |head| head.method.as_str()).as_bytes(),
             host: host.as_bytes(),
             path: self.path().as_bytes(),
             route: route.unwrap_or_default(),
-            status: self.status.unwrap_or(CLIENT_GONE),
+            status: self.status.unwrap_or(STATUS_CLIENT_CLOSED),
             bytes: self.bytes,
             took,
             delay: self.delay.get(),
@@ -212,7 +215,7 @@ impl RequestContext {
             upstream: self.attempts.server.as_ref().map_or("", |server| server.authority()),
             upstream_time: self.upstream_time,
             attempts: self.attempts.count,
-            cut: if self.complete { None } else { Some(self.cut.unwrap_or(gone)) },
+            cut: if self.complete { None } else { Some(self.cut.unwrap_or(default_cut)) },
             complete: self.complete,
             request_id: self.request_id.as_bytes(),
         });
@@ -223,11 +226,11 @@ impl Drop for RequestContext {
     fn drop(&mut self) {
         let took = clock::instant().saturating_duration_since(self.started);
         if self.status.is_none() {
-            self.count(CLIENT_GONE);
+            self.count(STATUS_CLIENT_CLOSED);
         }
         self.counters.latency.observe(took);
-        if let Some(line) = &self.line {
-            self.write_line(line, took);
+        if let Some(logger) = &self.access_logger {
+            self.write_access_line(logger, took);
         }
     }
 }

@@ -1,109 +1,103 @@
-//! Requests that wait for the slots of their leaky buckets.
+//! Delays requests until the slots of their leaky buckets.
 //!
-//! A request is held in its own task, its body unread, and nothing of it is forwarded before. If its
-//! client goes away, the task's future is dropped, and with it [`DelayGuard`]: the place is free at once.
+//! A delayed request waits in its connection's task, with its body unread. If the client goes away,
+//! the future is dropped, and with it the [`DelayGuard`], which frees the slots at once.
 
-use std::{
-    cell::Cell,
-    future::poll_fn,
-    rc::Rc,
-    sync::Arc,
-    task::Poll,
-    time::{Duration, Instant},
-};
+use std::{cell::Cell, future::poll_fn, rc::Rc, sync::Arc, task::Poll, time::Duration};
 
 use smallvec::SmallVec;
-use tokio::{sync::Notify, time::sleep_until};
+use tokio::sync::Notify;
 
 use super::{
     Gateway,
     charged_limit::ChargedLimit,
     context::RequestContext,
-    delay_queue::{Size, Slot},
+    delay_queue::{Slot, SlotSize},
     rules::LimitRule,
 };
 use crate::{
-    clock,
     error::GatewayError,
     framing::ClientStream,
-    limit::{Algorithm, Change, Decided, Millis, Outcome},
+    limit::{Algorithm, Change, Millis, Outcome, StoreDecision},
     store::Correction,
 };
 
-/// A request that is held, and what it has of each of its buckets. However it ends, its places are
-/// given up; and if it was not released, its charges are given back.
+/// A delayed request and its charges. Dropping it leaves the queues; if the request was not
+/// released, it also refunds the charges.
 struct DelayGuard<'a> {
     gateway: &'a Gateway,
     client: &'a dyn ClientStream,
-    /// Where it is noted for how long it was held.
+    /// Receives the duration of the delay.
     delay: &'a Cell<Duration>,
-    /// The limit that holds it longest.
+    /// The limit with the longest delay.
     longest: Option<Rc<LimitRule>>,
-    called: Arc<Notify>,
-    places: SmallVec<[Place<'a>; 2]>,
-    since: Instant,
+    wake: Arc<Notify>,
+    charges: SmallVec<[DelayedCharge<'a>; 2]>,
+    /// The start of the delay, by [`Clock::uptime`](crate::clock::Clock::uptime).
+    since: Duration,
     released: bool,
 }
 
-/// A charge of the request, and its place in the bucket's line.
-struct Place<'a> {
+/// A charge of a delayed request; also one without a delay, because it is refunded with the others.
+struct DelayedCharge<'a> {
     limit: &'a mut ChargedLimit,
-    decided: Decided,
-    state: State,
+    decided: StoreDecision,
+    state: SlotState,
 }
 
-enum State {
-    /// In the line, by this name.
+enum SlotState {
+    /// The slot is in the future; the waiter's id in the bucket's queue.
     Waiting(u64),
-    /// The slot has come, and is this one (ms, by the clock that decided); or there is none to wait for.
+    /// The slot has begun, or the charge has no delay: its time in ms, by the clock that decided.
     Taken(Millis),
 }
 
 impl Gateway {
-    /// Waits for the slots that the request was just granted.
+    /// Waits for the slots that the request was granted.
     ///
     /// # Errors
     ///
-    /// [`GatewayError::Late`] if the request's own time is over before.
-    pub(super) async fn hold(&self, context: &mut RequestContext) -> Result<(), GatewayError> {
-        let mut held = DelayGuard::new(self, context);
-        held.released = held.turn().await;
-        if held.released { Ok(()) } else { Err(GatewayError::Late) }
+    /// [`GatewayError::DelayTimeout`] if the request times out first; its charges are refunded.
+    pub(super) async fn delay(&self, context: &mut RequestContext) -> Result<(), GatewayError> {
+        let mut guard = DelayGuard::new(self, context);
+        guard.released = guard.wait_for_slots().await;
+        if guard.released { Ok(()) } else { Err(GatewayError::DelayTimeout) }
     }
 
-    /// How many requests are held by this worker now.
-    pub fn held(&self) -> u64 {
+    /// The number of requests that this worker delays now.
+    pub fn delayed_requests(&self) -> u64 {
         self.shard.waiting.get()
     }
 }
 
 impl<'a> DelayGuard<'a> {
     fn new(gateway: &'a Gateway, context: &'a mut RequestContext) -> Self {
-        // The moment of the decision, or a little later: no request is released before its slot.
-        let since = clock::instant();
-        let called = Arc::new(Notify::new());
+        // Not before the decision, so that no request is released before its slot.
+        let since = gateway.shared.clock.uptime();
+        let wake = Arc::new(Notify::new());
         let RequestContext { limits, client, delay, .. } = context;
-        let (mut places, mut longest) = (SmallVec::new(), (0, None));
+        let (mut charges, mut longest) = (SmallVec::new(), (0, None));
         for limit in limits {
-            // Slots of requests in flight are given back by their permit.
+            // Concurrency slots are refunded by the request's permit.
             let is_leased = limit.limit().algorithm == Algorithm::Concurrency;
             let charged = limit.outcome.admitted().filter(|_| limit.cost() > 0 && !is_leased);
             let Some(&decided) = charged else { continue };
-            let state = State::Taken(decided.charged_at());
-            let mut place = Place { limit, decided, state };
+            let state = SlotState::Taken(decided.charged_at());
+            let mut charge = DelayedCharge { limit, decided, state };
             let wait = decided.decision.wait;
-            if wait > 0 && place.limit.limit().enforce {
+            if wait > 0 && charge.limit.limit().enforce {
                 if wait > longest.0 {
-                    longest = (wait, Some(Rc::clone(place.limit.rule())));
+                    longest = (wait, Some(Rc::clone(charge.limit.rule())));
                 }
-                let quota = place.limit.limit().quota.limit;
-                let size = Size { cost: place.limit.cost(), quota, by: decided.by };
+                let quota = charge.limit.limit().quota.limit;
+                let size = SlotSize { cost: charge.limit.cost(), quota, source: decided.source };
                 let due = since + Duration::from_millis(wait);
                 let slot = Slot { due, at: decided.charged_at(), size };
-                let lines = &gateway.shared.delay_queues;
-                place.state = State::Waiting(lines.enter(bucket(place.limit), slot, &called));
+                let queues = &gateway.shared.delay_queues;
+                charge.state =
+                    SlotState::Waiting(queues.insert(bucket_id(charge.limit), slot, &wake));
             }
-            places.push(place);
+            charges.push(charge);
         }
         let longest = longest.1;
         if let Some(rule) = &longest {
@@ -111,36 +105,36 @@ impl<'a> DelayGuard<'a> {
         }
         gateway.shard.waiting.add(1);
         let client = &**client;
-        Self { gateway, client, delay, longest, called, places, since, released: false }
+        Self { gateway, client, delay, longest, wake, charges, since, released: false }
     }
 
-    /// Waits until every slot has come; false if the request's own time is over before.
-    async fn turn(&mut self) -> bool {
-        while let Some(due) = self.look(clock::instant()) {
+    /// Waits until every slot has begun; false if the request times out first.
+    async fn wait_for_slots(&mut self) -> bool {
+        while let Some(due) = self.take_due_slots(self.gateway.shared.clock.uptime()) {
             let state = self.client.state();
-            // The sweep wakes the connection's task, which is the one that polls this.
-            let late = poll_fn(|_| match state.timeout() {
+            // The sweep wakes the connection's task, which polls this.
+            let timed_out = poll_fn(|_| match state.timeout() {
                 Some(_) => Poll::Ready(()),
                 None => Poll::Pending,
             });
             tokio::select! {
-                () = late => return false,
-                () = sleep_until(due.into()) => {}
-                () = self.called.notified() => {}
+                () = timed_out => return false,
+                () = self.gateway.shared.clock.sleep_until(due) => {}
+                () = self.wake.notified() => {}
             }
         }
         true
     }
 
-    /// Takes the slots that have come; when the next comes, if not all have.
-    fn look(&mut self, now: Instant) -> Option<Instant> {
-        let mut next: Option<Instant> = None;
-        for place in &mut self.places {
-            let State::Waiting(id) = place.state else { continue };
-            match self.gateway.shared.delay_queues.take(bucket(place.limit), id, now) {
-                Some(Ok(slot)) => place.state = State::Taken(slot.at),
+    /// Takes the slots that have begun; returns when the next one begins, if any is left.
+    fn take_due_slots(&mut self, now: Duration) -> Option<Duration> {
+        let mut next: Option<Duration> = None;
+        for charge in &mut self.charges {
+            let SlotState::Waiting(id) = charge.state else { continue };
+            match self.gateway.shared.delay_queues.take_due(bucket_id(charge.limit), id, now) {
+                Some(Ok(slot)) => charge.state = SlotState::Taken(slot.at),
                 Some(Err(due)) => next = Some(next.map_or(due, |next| next.min(due))),
-                // It stands there until it is taken or left, both only here.
+                // Unreachable: only this guard removes its waiters.
                 None => {}
             }
         }
@@ -150,41 +144,45 @@ impl<'a> DelayGuard<'a> {
 
 impl Drop for DelayGuard<'_> {
     fn drop(&mut self) {
-        let delay = clock::instant().saturating_duration_since(self.since);
+        let delay = self.gateway.shared.clock.uptime().saturating_sub(self.since);
         if let Some(rule) = &self.longest {
             rule.counters.delay.add(delay.as_micros() as u64);
         }
         self.delay.set(delay);
-        self.gateway.shard.waiting.take();
-        let Self { gateway, places, released, .. } = self;
-        for Place { limit, decided, state } in places {
+        self.gateway.shard.waiting.decrement();
+        let Self { gateway, charges, released, .. } = self;
+        for DelayedCharge { limit, decided, state } in charges {
             match (&state, *released) {
-                (State::Taken(at), true) => {
+                (SlotState::Taken(at), true) => {
                     decided.decision.wait = at.saturating_sub(decided.at);
                     limit.outcome = Outcome::Decided(*decided);
                     continue;
                 }
-                (State::Waiting(id), _) => {
-                    let bucket = bucket(limit);
-                    gateway.shared.delay_queues.leave(bucket, *id, |slot| {
-                        give_back(gateway, limit, decided, slot.at);
+                (SlotState::Waiting(id), _) => {
+                    gateway.shared.delay_queues.remove(bucket_id(limit), *id, |slot| {
+                        refund(gateway, limit, decided, slot.at);
                     });
                 }
-                (State::Taken(at), false) => give_back(gateway, limit, decided, *at),
+                (SlotState::Taken(at), false) => refund(gateway, limit, decided, *at),
             }
             limit.outcome = Outcome::NotCharged;
         }
     }
 }
 
-/// The bucket that a line is for: the name of its record, as stores have it.
-fn bucket(limit: &ChargedLimit) -> u128 {
+/// The bucket's id: that of its record in stores.
+fn bucket_id(limit: &ChargedLimit) -> u128 {
     limit.limit().identity() ^ limit.key().0
 }
 
-/// Gives a charge back that is known by this time.
-fn give_back(gateway: &Gateway, limit: &ChargedLimit, decided: &Decided, charged_at: Millis) {
+/// Refunds the charge of the slot at `charged_at` (ms, by the clock that decided).
+fn refund(gateway: &Gateway, limit: &ChargedLimit, decided: &StoreDecision, charged_at: Millis) {
     let change = Change::Refund { charged_at, cost: limit.cost() };
-    let (key, by) = (limit.key(), decided.by);
-    gateway.background.correct([Correction { limit: Arc::clone(limit.limit()), key, change, by }]);
+    let (key, source) = (limit.key(), decided.source);
+    gateway.background.adjust_in_background([Correction {
+        limit: Arc::clone(limit.limit()),
+        key,
+        change,
+        source,
+    }]);
 }

@@ -1,120 +1,123 @@
-//! The requests that wait at this gateway for the slots of leaky buckets, in their order.
+//! [`DelayQueues`]: the requests that this process delays, in the order of their leaky bucket
+//! slots.
 //!
-//! A bucket's queue is two rows, side by side: the requests that wait, and the slots that they were given,
-//! soonest first. The request at a place has the slot at that place. So if one leaves, all behind it move
-//! up by one place at once, and the last slot is free.
+//! A bucket's queue is two parallel sequences: the delayed requests, and the slots that they were
+//! granted, soonest first. The request at an index has the slot at that index. If a request leaves,
+//! all behind it move up by one slot at once, and the last slot is free.
 
-use std::{collections::VecDeque, sync::Arc, time::Instant};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use ahash::RandomState;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::limit::{Decider, Millis};
+use crate::limit::{DecisionSource, Millis};
 
-/// One slot of a bucket, given to a request of this gateway.
+/// A slot of a bucket that was granted to a request of this process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Slot {
-    /// When it begins, by this process' monotonic clock.
-    pub(super) due: Instant,
-    /// The same by the clock that decided, in ms: the name that the store knows it by.
+    /// Its start, by [`Clock::uptime`](crate::clock::Clock::uptime).
+    pub(super) due: Duration,
+    /// Its start in ms, by the clock that decided: a refund names the slot by it.
     pub(super) at: Millis,
-    /// How long it is. Only slots as long are passed on.
-    pub(super) size: Size,
+    /// What determines its length. A slot is passed on only to a request with an equal one.
+    pub(super) size: SlotSize,
 }
 
-/// How long a slot is.
+/// What determines a slot's length, and the store that granted it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Size {
-    /// What the request costs.
+pub(super) struct SlotSize {
+    /// The request's cost.
     pub(super) cost: u32,
-    /// The quota that it was decided by.
+    /// The quota of the decision.
     pub(super) quota: u32,
-    /// Where it was decided.
-    pub(super) by: Decider,
+    /// The store that decided.
+    pub(super) source: DecisionSource,
 }
 
-/// The queues of a process, over all of its workers. Bounded by the requests that wait.
+/// The queues of a process, for all of its workers, by bucket id. Bounded by the delayed requests.
 #[derive(Default)]
 pub struct DelayQueues(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    next: u64,
+    next_id: u64,
     queues: HashMap<u128, DelayQueue, RandomState>,
 }
 
 #[derive(Default)]
 struct DelayQueue {
-    waiting: VecDeque<Waiter>,
-    /// As many, sorted by [`Slot::due`].
+    requests: VecDeque<DelayedRequest>,
+    /// As many as `requests`, sorted by [`Slot::due`].
     slots: VecDeque<Slot>,
 }
 
-struct Waiter {
+struct DelayedRequest {
     id: u64,
-    /// When it will look at its slot by itself: never before the slot, and after it if it moved up.
-    looks_at: Instant,
-    called: Arc<Notify>,
+    /// When its timer wakes it: at its slot, or later if it has moved up since.
+    wakes_at: Duration,
+    wake: Arc<Notify>,
 }
 
 impl DelayQueues {
-    /// Puts a request into the queue of `bucket`, at the place of `slot`; returns the name to ask by.
-    /// `called` is notified when [`Self::take`] should be asked again, sooner than it said.
-    pub(super) fn enter(&self, bucket: u128, slot: Slot, called: &Arc<Notify>) -> u64 {
+    /// Inserts a request into the queue of `bucket` by its `slot`; returns its id. `wake` is
+    /// notified when [`Self::take_due`] should be called sooner than it returned.
+    pub(super) fn insert(&self, bucket: u128, slot: Slot, wake: &Arc<Notify>) -> u64 {
         let mut inner = self.0.lock();
-        let id = inner.next;
-        inner.next += 1;
+        let id = inner.next_id;
+        inner.next_id += 1;
         let queue = inner.queues.entry(bucket).or_default();
-        let at = queue.slots.partition_point(|other| other.due <= slot.due);
-        let called = Arc::clone(called);
-        queue.waiting.insert(at, Waiter { id, looks_at: slot.due, called });
-        queue.slots.insert(at, slot);
+        let index = queue.slots.partition_point(|other| other.due <= slot.due);
+        let wake = Arc::clone(wake);
+        queue.requests.insert(index, DelayedRequest { id, wakes_at: slot.due, wake });
+        queue.slots.insert(index, slot);
         id
     }
 
-    /// Takes the slot of `id` if it has begun at `now`, and leaves; else says when it begins. `None`:
-    /// no request of this name waits.
-    pub(super) fn take(
+    /// Removes request `id` and returns its slot, if the slot has begun at `now`; else `Err` with
+    /// the time when it begins. `None` if there is no such request.
+    pub(super) fn take_due(
         &self,
         bucket: u128,
         id: u64,
-        now: Instant,
-    ) -> Option<Result<Slot, Instant>> {
+        now: Duration,
+    ) -> Option<Result<Slot, Duration>> {
         self.with(bucket, |queue| {
-            let at = queue.place(id)?;
-            let slot = *queue.slots.get(at)?;
+            let index = queue.index_of(id)?;
+            let slot = *queue.slots.get(index)?;
             if now < slot.due {
-                queue.waiting[at].looks_at = slot.due;
+                queue.requests[index].wakes_at = slot.due;
                 return Some(Err(slot.due));
             }
-            queue.waiting.remove(at);
-            queue.slots.remove(at);
+            queue.requests.remove(index);
+            queue.slots.remove(index);
             Some(Ok(slot))
         })
     }
 
-    /// Lets `id` go without its slot: those behind move up, as far as their slots are as long, and the
-    /// slot that is free then is given back, before another can leave: the last one first.
-    pub(super) fn leave(&self, bucket: u128, id: u64, give_back: impl FnOnce(Slot)) {
-        let _left: Option<()> = self.with(bucket, |queue| {
-            let at = queue.place(id)?;
-            let size = queue.slots.get(at)?.size;
-            let behind = queue.slots.range(at + 1..);
-            let as_long = behind.take_while(|slot| slot.size == size).count();
-            queue.waiting.remove(at);
-            queue.slots.remove(at + as_long).map(give_back)
+    /// Removes request `id` before its slot. The requests behind it with slots of the same size
+    /// move up, and `refund` gets the last of these slots. It runs under the lock, so that slots
+    /// are refunded in the order in which requests leave, the last slot first.
+    pub(super) fn remove(&self, bucket: u128, id: u64, refund: impl FnOnce(Slot)) {
+        let _: Option<()> = self.with(bucket, |queue| {
+            let index = queue.index_of(id)?;
+            let size = queue.slots.get(index)?.size;
+            let behind = queue.slots.range(index + 1..);
+            let moved_up = behind.take_while(|slot| slot.size == size).count();
+            queue.requests.remove(index);
+            queue.slots.remove(index + moved_up).map(refund)
         });
     }
 
-    /// How many queues there are.
+    /// The number of queues.
     #[cfg(test)]
     fn len(&self) -> usize {
         self.0.lock().queues.len()
     }
 
-    /// Changes a queue; then calls the first, if the change brought its slot forward.
+    /// Changes a queue; then wakes its first request if its slot is now before its timer, and
+    /// removes the queue if it is empty.
     fn with<T>(
         &self,
         bucket: u128,
@@ -123,8 +126,8 @@ impl DelayQueues {
         let mut inner = self.0.lock();
         let queue = inner.queues.get_mut(&bucket)?;
         let changed = change(queue);
-        match (queue.waiting.front(), queue.slots.front()) {
-            (Some(first), Some(slot)) if first.looks_at > slot.due => first.called.notify_one(),
+        match (queue.requests.front(), queue.slots.front()) {
+            (Some(first), Some(slot)) if first.wakes_at > slot.due => first.wake.notify_one(),
             (None, _) => drop(inner.queues.remove(&bucket)),
             _ => {}
         }
@@ -133,92 +136,93 @@ impl DelayQueues {
 }
 
 impl DelayQueue {
-    fn place(&self, id: u64) -> Option<usize> {
-        self.waiting.iter().position(|waiting| waiting.id == id)
+    fn index_of(&self, id: u64) -> Option<usize> {
+        self.requests.iter().position(|request| request.id == id)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use proptest::prelude::*;
 
     use super::*;
-    use crate::clock;
 
-    const SIZE: Size = Size { cost: 1, quota: 4, by: Decider::Store };
+    const SIZE: SlotSize = SlotSize { cost: 1, quota: 4, source: DecisionSource::Store };
 
-    fn leave(lines: &DelayQueues, id: u64) -> Option<Slot> {
+    fn remove(queues: &DelayQueues, id: u64) -> Option<Slot> {
         let mut freed = None;
-        lines.leave(7, id, |slot| freed = Some(slot));
+        queues.remove(7, id, |slot| freed = Some(slot));
         freed
     }
 
-    fn slot(start: Instant, ms: u64) -> Slot {
-        Slot { due: start + Duration::from_millis(ms), at: ms, size: SIZE }
+    fn slot(ms: u64) -> Slot {
+        Slot { due: Duration::from_millis(ms), at: ms, size: SIZE }
     }
 
     #[test]
-    fn who_leaves_frees_the_last_slot_and_the_first_is_called() {
-        let (lines, start) = (DelayQueues::default(), clock::instant());
-        let called: Vec<_> = (0..3).map(|_| Arc::new(Notify::new())).collect();
+    fn removing_a_request_frees_the_last_slot_and_wakes_the_first() {
+        let queues = DelayQueues::default();
+        let wake: Vec<_> = (0..3).map(|_| Arc::new(Notify::new())).collect();
         let ids: Vec<_> =
-            (1..4).zip(&called).map(|(n, called)| lines.enter(7, slot(start, n), called)).collect();
-        assert_eq!(leave(&lines, ids[0]), Some(slot(start, 3)));
+            (1..4).zip(&wake).map(|(n, wake)| queues.insert(7, slot(n), wake)).collect();
+        assert_eq!(remove(&queues, ids[0]), Some(slot(3)));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(called[1].notified());
-        let due = start + Duration::from_millis(1);
-        assert_eq!(lines.take(7, ids[1], start), Some(Err(due)));
-        assert_eq!(lines.take(7, ids[1], due), Some(Ok(slot(start, 1))));
-        // The next one still looks at its old time: it is called now that it is the first.
-        runtime.block_on(called[2].notified());
-        assert_eq!(lines.take(7, ids[2], due), Some(Err(start + Duration::from_millis(2))));
-        assert_eq!(leave(&lines, ids[2]), Some(slot(start, 2)));
-        assert_eq!((lines.len(), leave(&lines, ids[2])), (0, None));
+        runtime.block_on(wake[1].notified());
+        let due = Duration::from_millis(1);
+        assert_eq!(queues.take_due(7, ids[1], Duration::ZERO), Some(Err(due)));
+        assert_eq!(queues.take_due(7, ids[1], due), Some(Ok(slot(1))));
+        // The next timer is still set to the old slot: it is woken now that it is the first.
+        runtime.block_on(wake[2].notified());
+        assert_eq!(queues.take_due(7, ids[2], due), Some(Err(Duration::from_millis(2))));
+        assert_eq!(remove(&queues, ids[2]), Some(slot(2)));
+        assert_eq!((queues.len(), remove(&queues, ids[2])), (0, None));
     }
 
     #[test]
     fn a_slot_of_another_size_is_not_passed_on() {
-        let (lines, start) = (DelayQueues::default(), clock::instant());
-        let called = Arc::new(Notify::new());
-        let large = Slot { size: Size { cost: 2, ..SIZE }, ..slot(start, 3) };
-        let first = lines.enter(7, slot(start, 1), &called);
-        lines.enter(7, slot(start, 2), &called);
-        let third = lines.enter(7, large, &called);
-        assert_eq!(leave(&lines, first), Some(slot(start, 2)));
-        assert_eq!(lines.take(7, third, start), Some(Err(large.due)));
+        let queues = DelayQueues::default();
+        let wake = Arc::new(Notify::new());
+        let large = Slot { size: SlotSize { cost: 2, ..SIZE }, ..slot(3) };
+        let first = queues.insert(7, slot(1), &wake);
+        queues.insert(7, slot(2), &wake);
+        let third = queues.insert(7, large, &wake);
+        assert_eq!(remove(&queues, first), Some(slot(2)));
+        assert_eq!(queues.take_due(7, third, Duration::ZERO), Some(Err(large.due)));
     }
 
     proptest! {
-        /// Slots are given as they are in a store: no slot is had twice, none is lost, no request waits
-        /// longer than for the slot that it came with, and none overtakes.
+        /// No slot is taken twice, none is lost, no request waits beyond its first slot, and none
+        /// overtakes another.
         #[test]
-        fn slots_are_had_once(steps in prop::collection::vec((0_u8..3, 0_usize..20), 1..200)) {
-            let (lines, start) = (DelayQueues::default(), clock::instant());
-            let called = Arc::new(Notify::new());
+        fn each_slot_is_taken_once_and_in_order(
+            steps in prop::collection::vec((0_u8..3, 0_usize..20), 1..200),
+        ) {
+            let queues = DelayQueues::default();
+            let wake = Arc::new(Notify::new());
             let (mut waiting, mut next, mut now) = (Vec::<(u64, u64)>::new(), 0_u64, 0_u64);
             let mut released = 0_u64;
             for (kind, which) in steps {
                 match kind {
                     0 => {
                         next = next.max(now) + 1;
-                        waiting.push((lines.enter(7, slot(start, next), &called), next));
+                        waiting.push((queues.insert(7, slot(next), &wake), next));
                     }
                     1 if !waiting.is_empty() => {
                         let (id, _) = waiting.remove(which % waiting.len());
-                        let freed = leave(&lines, id).unwrap();
-                        // With one gateway it is the last, and the store takes it back.
+                        let freed = remove(&queues, id).unwrap();
+                        // With one gateway it is the bucket's last slot, which the store can
+                        // refund.
                         prop_assert_eq!(freed.at, next);
                         next -= 1;
                     }
                     _ => {
                         now += 1;
-                        let at = start + Duration::from_millis(now);
-                        if let Some(&(id, had)) = waiting.first()
-                            && let Some(Ok(slot)) = lines.take(7, id, at)
+                        let at = Duration::from_millis(now);
+                        if let Some(&(id, granted)) = waiting.first()
+                            && let Some(Ok(slot)) = queues.take_due(7, id, at)
                         {
-                            prop_assert!(slot.at <= had && slot.at == now && slot.at > released);
+                            prop_assert!(slot.at <= granted && slot.at > released);
+                            prop_assert_eq!(slot.at, now);
                             released = slot.at;
                             waiting.remove(0);
                         }

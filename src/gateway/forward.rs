@@ -1,17 +1,26 @@
-//! A request on its way to an upstream, and whose fault it is where none answers.
+//! Forwards a request to its upstream, and turns a failure into a [`GatewayError`].
 
-use super::{Gateway, Peer, context::RequestContext, draft::Draft, rules::Rules};
+use super::{Gateway, Peer, context::RequestContext, draft_response::DraftResponse, rules::Rules};
 use crate::{
     clock,
     error::GatewayError,
-    framing::BodyFault,
+    framing::BodyError,
     plan::forwarded_path,
     respond,
-    upstream::{ForwardError, Hop, Kind, Outgoing, Servers, Upstream, UpstreamError},
+    upstream::{
+        ForwardError, HopHeaders, OutgoingRequest, Servers, Upstream, UpstreamError, UpstreamKind,
+    },
 };
 
+/// Least time between two warnings about failed upstreams, in ms.
+const WARNING_INTERVAL: u64 = 1000;
+
 impl Gateway {
-    /// Asks the upstream.
+    /// Forwards the request; returns the upstream's response, with its body still to be read.
+    ///
+    /// # Errors
+    ///
+    /// The upstream failed, or the client's body is malformed, too long, late or incomplete.
     pub(super) async fn forward(
         &self,
         rules: &Rules,
@@ -19,45 +28,47 @@ impl Gateway {
         upstream: &Upstream,
         peer: &Peer,
         context: &mut RequestContext,
-    ) -> Result<Draft, GatewayError> {
+    ) -> Result<DraftResponse, GatewayError> {
         let servers = match &upstream.kind {
-            Kind::Respond(fixed) => return Ok(Draft::Reply(respond::fixed(fixed))),
-            Kind::Servers(servers) => servers,
+            UpstreamKind::Fixed(fixed) => {
+                return Ok(DraftResponse::Local(respond::fixed_reply(fixed)));
+            }
+            UpstreamKind::Servers(servers) => servers,
         };
         let Some(outgoing) = self.outgoing(rules, route, servers, peer, context) else {
-            return Err(GatewayError::Target);
+            return Err(GatewayError::MalformedTarget);
         };
         let RequestContext { head: Some(head), client, attempts, .. } = context else {
-            return Err(GatewayError::Target);
+            return Err(GatewayError::MalformedTarget);
         };
         let started = clock::instant();
         let balance = &rules.balances[upstream.index];
-        let answered = balance.forward(servers, outgoing, &head.method, &**client, attempts).await;
+        let result = balance.forward(servers, outgoing, &head.method, &**client, attempts).await;
         context.upstream_time = Some(clock::instant().saturating_duration_since(started));
         if let Some(counters) = &rules.routes[route].upstream {
-            let again = context.attempts.count.saturating_sub(1);
-            if again > 0 {
-                counters.retries.add(u64::from(again));
+            let retries = context.attempts.count.saturating_sub(1);
+            if retries > 0 {
+                counters.retries.add(u64::from(retries));
             }
         }
-        match answered {
-            Ok((head, stream)) => Ok(Draft::Upstream(head, stream)),
+        match result {
+            Ok((head, stream)) => Ok(DraftResponse::Upstream(head, stream)),
             Err(ForwardError::Upstream(error)) => {
-                Err(self.blame(rules, route, upstream, context, error))
+                Err(self.upstream_error(rules, route, upstream, context, error))
             }
-            Err(ForwardError::Body(fault)) => {
-                context.client.give_up_body();
-                Err(match fault {
-                    BodyFault::TooLong => GatewayError::BodyTooLong,
-                    BodyFault::TimedOut => GatewayError::BodyTimeout,
-                    BodyFault::Malformed(fault) => GatewayError::Framing(fault),
-                    BodyFault::Gone => GatewayError::BodyMalformed,
+            Err(ForwardError::Body(error)) => {
+                context.client.abandon_body();
+                Err(match error {
+                    BodyError::TooLong => GatewayError::BodyTooLong,
+                    BodyError::TimedOut => GatewayError::BodyTimeout,
+                    BodyError::Malformed(error) => GatewayError::Framing(error),
+                    BodyError::Gone => GatewayError::BodyIncomplete,
                 })
             }
         }
     }
 
-    /// The request as the upstream gets it. Its body goes with it.
+    /// The request for the upstream, with its body.
     fn outgoing(
         &self,
         rules: &Rules,
@@ -65,12 +76,12 @@ impl Gateway {
         servers: &Servers,
         peer: &Peer,
         context: &RequestContext,
-    ) -> Option<Outgoing> {
+    ) -> Option<OutgoingRequest> {
         let view = &rules.routes[route];
         let route = &rules.snapshot.routes[route];
         let path = forwarded_path(context.path(), route.strip_prefix.as_deref());
-        let hop = Hop {
-            from: &peer.forwarding,
+        let hop = HopHeaders {
+            peer: &peer.forwarding,
             trusted: context.trusted,
             request_id: context.request_id.as_bytes(),
             server: &servers.targets[0],
@@ -78,12 +89,12 @@ impl Gateway {
         };
         let head = context.head.as_ref()?;
         let client = &context.client;
-        Some(Outgoing::new(head, path, &hop, &view.protected, client, route.max_body))
+        Some(OutgoingRequest::new(head, path, &hop, &view.protected, client, route.max_body))
     }
 
-    /// Counts and tells an upstream's failure.
+    /// Counts an upstream's failure, and logs it at most once per [`WARNING_INTERVAL`].
     #[cold]
-    fn blame(
+    fn upstream_error(
         &self,
         rules: &Rules,
         route: usize,
@@ -95,7 +106,7 @@ impl Gateway {
             counters.of(error.kind()).add(1);
         }
         let now = self.clock.get();
-        if now.saturating_sub(self.warned_at.get()) >= 1000 {
+        if now.saturating_sub(self.warned_at.get()) >= WARNING_INTERVAL {
             self.warned_at.set(now);
             let server = context.attempts.server.as_ref().map_or("", |server| server.authority());
             let (upstream, attempts) = (&upstream.name, context.attempts.count);

@@ -1,43 +1,48 @@
-//! What a request asks for, and what is noted of it on the way.
+//! Plans a request: the route, the caller, and the limits with their keys. Charges nothing.
 
 use super::{Gateway, Peer, charged_limit::ChargedLimit, context::RequestContext, rules::Rules};
 use crate::{
     error::GatewayError,
     identity::Secret,
-    plan::{Asked, LimitRequests, limit_requests, status_requests},
+    plan::{LimitRequests, RequestAttributes, limit_requests, status_requests},
     snapshot::{Action, LimitRequest},
 };
 
-/// What was found out about a request before anything was charged.
+/// The plan of a request. The rest of it is in the [`RequestContext`].
 pub(super) struct Plan {
-    /// The route's place in the snapshot.
+    /// The route's index in the snapshot.
     pub(super) route: usize,
-    /// What would be asked of the limits that the route tells of.
-    pub(super) told: Vec<LimitRequest>,
+    /// The limits and keys that a quota status route reports; empty for other routes.
+    pub(super) status_requests: Vec<LimitRequest>,
 }
 
 impl Gateway {
-    /// Finds the route, and who is counted by its limits.
+    /// Finds the route, and the keys that its limits count the request by.
+    ///
+    /// # Errors
+    ///
+    /// The path cannot be normalized, the host is malformed, no route matches, or a key or cost
+    /// cannot be read.
     pub(super) fn plan(
         &self,
         rules: &Rules,
         peer: &Peer,
         context: &mut RequestContext,
     ) -> Result<Plan, GatewayError> {
-        let Some(head) = &context.head else { return Err(GatewayError::Target) };
-        let asked = Asked::read(&rules.snapshot, peer.address, head)?;
-        context.address = asked.client.ip;
-        if let std::borrow::Cow::Owned(path) = &asked.path {
+        let Some(head) = &context.head else { return Err(GatewayError::MalformedTarget) };
+        let attributes = RequestAttributes::read(&rules.snapshot, peer.address, head)?;
+        context.address = attributes.client.ip;
+        if let std::borrow::Cow::Owned(path) = &attributes.path {
             context.path = Some(path.as_str().into());
         }
-        let matched = asked.find(&rules.snapshot)?;
+        let matched = attributes.find_route(&rules.snapshot)?;
         let (index, route) = (matched.index, matched.route);
         let (k0, k1) = self.shared.stores.secret();
         let secret = Secret(k0, k1);
         context.counters = rules.routes[index].counters.clone();
         context.route = Some(index);
         let limits = &rules.routes[index].limits;
-        let told = matched.subject(|subject| {
+        let status_requests = matched.with_subject(|subject| {
             context.caller = self.caller(route, subject)?;
             let requests = limit_requests(route, subject, secret)?;
             let charged = requests.iter().filter_map(|request| ChargedLimit::new(limits, request));
@@ -49,6 +54,6 @@ impl Gateway {
                 Action::Upstream(_) => Ok(Vec::new()),
             }
         });
-        Ok(Plan { route: index, told: told? })
+        Ok(Plan { route: index, status_requests: status_requests? })
     }
 }

@@ -1,4 +1,4 @@
-//! The name of a request in every log that it passes.
+//! [`RequestId`]: the value of `X-Request-Id`, in the access log and in both directions.
 
 use std::cell::Cell;
 
@@ -6,22 +6,23 @@ use smallvec::SmallVec;
 
 use crate::framing::RequestHead;
 
-/// The longest id that is taken over from a trusted proxy, in bytes.
-const MAX_ID: usize = 128;
+/// The longest id that is accepted from a trusted proxy, in bytes.
+const MAX_ID_LEN: usize = 128;
 
-/// A request's id: short, and plain ASCII.
+/// A request's id: 1 to [`MAX_ID_LEN`] visible ASCII characters.
 #[derive(Clone, Debug)]
 pub(super) struct RequestId(SmallVec<[u8; 32]>);
 
 impl RequestId {
-    /// The id that a trusted proxy gave, where it is short and plain.
-    pub(super) fn given(head: &RequestHead) -> Option<Self> {
+    /// The id in the head of a trusted proxy's request, if it is valid.
+    pub(super) fn from_head(head: &RequestHead) -> Option<Self> {
         let given = head.fields.get("x-request-id")?;
-        let plain = (1..=MAX_ID).contains(&given.len()) && given.iter().all(u8::is_ascii_graphic);
+        let plain =
+            (1..=MAX_ID_LEN).contains(&given.len()) && given.iter().all(u8::is_ascii_graphic);
         plain.then(|| Self(SmallVec::from_slice(given)))
     }
 
-    /// The id as it is written.
+    /// The id as bytes.
     pub(super) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -32,10 +33,10 @@ impl RequestId {
     }
 }
 
-/// Gives each request of one worker a name that no other has: 32 hexadecimal digits, half of them
-/// random for the worker, half counted up from a random start.
+/// Makes unique ids: 32 hexadecimal digits, of which 16 are random for each worker and 16 count up
+/// from a random start.
 pub(super) struct RequestIds {
-    /// The worker's half.
+    /// The digits of the worker.
     worker: [u8; 16],
     next: Cell<u64>,
 }
@@ -56,8 +57,8 @@ impl RequestIds {
     }
 }
 
-/// The digits of `number`, the highest first. Eight at a time, as the bytes of one word: each byte is
-/// its digit's value, then `0` or `a` less 10 is added to it.
+/// The hexadecimal digits of `number`, the highest first. Converts eight digits at a time, as the
+/// bytes of one word (SWAR): each byte is a digit's value, to which `b'0'` or `b'a' - 10` is added.
 fn hexadecimal(number: u64) -> [u8; 16] {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
     let digits = |half: u64| {
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_requests_share_an_id() {
+    fn ids_are_unique() {
         let (one, other) = (RequestIds::new(), RequestIds::new());
         let mut ids: Vec<_> = (0..1000)
             .flat_map(|_| [one.next(), other.next()])
@@ -94,7 +95,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn digits_are_the_numbers(number: u64) {
+        fn hexadecimal_formats_as_the_standard_library(number: u64) {
             let digits = hexadecimal(number).map(char::from).into_iter().collect::<String>();
             prop_assert_eq!(digits, format!("{number:016x}"));
         }

@@ -1,5 +1,5 @@
-//! One worker's own view of the rules: the snapshot, and beside each of its routes and upstreams what
-//! this worker keeps for them.
+//! A worker's view of the live snapshot: beside each route and upstream, the worker's counters and
+//! connection pools.
 
 use std::{
     cell::{Cell, RefCell},
@@ -15,47 +15,49 @@ use smallvec::SmallVec;
 
 use crate::{
     identity::{Part, TokenSource},
-    live::Live,
+    live::LiveSnapshot,
     metrics::{LimitCounters, RouteCounters, Shard, UpstreamCounters},
-    snapshot::{Action, Cost, Policy, Route, Snapshot, Whose},
-    upstream::{Balance, Kind, Pool, Protected, Target},
+    snapshot::{Action, Cost, Policy, Route, Snapshot, TierMatch},
+    upstream::{LoadBalancer, Pool, ProtectedHeaders, ServerAddress, UpstreamKind},
 };
 
-/// The rules as one worker uses them. A request holds one from its first step to its last.
+/// A snapshot with a worker's state. A request uses one from its start to its end, also across a
+/// reload.
 pub(super) struct Rules {
     pub(super) snapshot: Arc<Snapshot>,
-    /// One a route, in the snapshot's order.
-    pub(super) routes: Vec<RouteView>,
-    /// One an upstream, in the snapshot's order; empty where the gateway itself answers.
-    pub(super) balances: Vec<Balance>,
+    /// One for each route, in the snapshot's order.
+    pub(super) routes: Vec<RouteState>,
+    /// One for each upstream, in the snapshot's order; without servers for a fixed response.
+    pub(super) balances: Vec<LoadBalancer>,
 }
 
-/// A limit of one route, and what this worker counts of it.
+/// A limit of one route, with the worker's counters.
 pub(super) struct LimitRule {
     pub(super) policy: Arc<Policy>,
     pub(super) counters: Arc<CachePadded<LimitCounters>>,
 }
 
-/// What a worker counts of one route.
-pub(super) struct RouteView {
+/// A worker's state of one route.
+pub(super) struct RouteState {
     pub(super) counters: Arc<CachePadded<RouteCounters>>,
     pub(super) limits: SmallVec<[Rc<LimitRule>; 4]>,
-    /// Headers that a client can neither strip nor say twice.
-    pub(super) protected: Protected,
-    /// Of its upstream, if it has one.
+    /// The headers that limits depend on: a client can neither remove them with `Connection` nor
+    /// send them twice.
+    pub(super) protected: ProtectedHeaders,
+    /// The counters of its upstream, if it has one.
     pub(super) upstream: Option<Arc<CachePadded<UpstreamCounters>>>,
 }
 
-/// Makes [`Rules`] when the live ones have been replaced, and keeps connections across that.
+/// The current [`Rules`], rebuilt after a reload. Connection pools are kept across reloads.
 pub(super) struct RulesCache {
     generation: Cell<u64>,
     rules: RefCell<Rc<Rules>>,
-    pools: RefCell<HashMap<Target, Rc<Pool>, RandomState>>,
+    pools: RefCell<HashMap<ServerAddress, Rc<Pool>, RandomState>>,
     clock: Rc<Cell<u64>>,
 }
 
 impl RulesCache {
-    pub(super) fn new(live: &Live, shard: &Shard, clock: Rc<Cell<u64>>) -> Self {
+    pub(super) fn new(live: &LiveSnapshot, shard: &Shard, clock: Rc<Cell<u64>>) -> Self {
         let pools = RefCell::default();
         let generation = live.generation();
         let rules = Rules::new(live.snapshot(), shard, &pools, &clock);
@@ -67,8 +69,8 @@ impl RulesCache {
         }
     }
 
-    /// The rules now.
-    pub(super) fn get(&self, live: &Live, shard: &Shard) -> Rc<Rules> {
+    /// The current rules.
+    pub(super) fn get(&self, live: &LiveSnapshot, shard: &Shard) -> Rc<Rules> {
         let generation = live.generation();
         if generation != self.generation.get() {
             let rules = Rules::new(live.snapshot(), shard, &self.pools, &self.clock);
@@ -78,11 +80,12 @@ impl RulesCache {
         self.rules.borrow().clone()
     }
 
-    /// Closes connections that were idle too long, and forgets servers that no rule names any more.
+    /// Closes upstream connections that were idle too long, and removes the pools of servers that
+    /// are no longer configured.
     pub(super) fn sweep(&self) {
         let rules = self.rules.borrow().clone();
         for (upstream, balance) in rules.snapshot.upstreams.iter().zip(&rules.balances) {
-            if let Kind::Servers(servers) = &upstream.kind {
+            if let UpstreamKind::Servers(servers) = &upstream.kind {
                 let limit = servers.idle_timeout.as_millis() as u64;
                 balance.pools().iter().for_each(|pool| pool.sweep(limit));
             }
@@ -95,10 +98,10 @@ impl Rules {
     fn new(
         snapshot: Arc<Snapshot>,
         shard: &Shard,
-        pools: &RefCell<HashMap<Target, Rc<Pool>, RandomState>>,
+        pools: &RefCell<HashMap<ServerAddress, Rc<Pool>, RandomState>>,
         clock: &Rc<Cell<u64>>,
     ) -> Self {
-        let routes = snapshot.routes.iter().map(|route| RouteView {
+        let routes = snapshot.routes.iter().map(|route| RouteState {
             counters: shard.route(&route.name),
             limits: route
                 .limits
@@ -109,13 +112,13 @@ impl Rules {
                     Rc::new(LimitRule { policy, counters })
                 })
                 .collect(),
-            protected: Protected::new(&protected(route, &snapshot.identity.token)),
+            protected: ProtectedHeaders::new(&protected(route, &snapshot.identity.token)),
             upstream: match &route.action {
                 Action::Upstream(upstream) => Some(shard.upstream(&upstream.name)),
                 Action::Status(_) => None,
             },
         });
-        let pool_of = |target: &Target| {
+        let pool_of = |target: &ServerAddress| {
             let mut pools = pools.borrow_mut();
             pools
                 .entry(target.clone())
@@ -123,16 +126,18 @@ impl Rules {
                 .clone()
         };
         let balances = snapshot.upstreams.iter().map(|upstream| match &upstream.kind {
-            Kind::Servers(servers) => Balance::new(servers.targets.iter().map(pool_of).collect()),
-            Kind::Respond(_) => Balance::new(Vec::new()),
+            UpstreamKind::Servers(servers) => {
+                LoadBalancer::new(servers.targets.iter().map(pool_of).collect())
+            }
+            UpstreamKind::Fixed(_) => LoadBalancer::new(Vec::new()),
         });
         let rules = Self { routes: routes.collect(), balances: balances.collect(), snapshot };
         rules.prune(shard);
         rules
     }
 
-    /// Removes series that these rules do not name from the worker's metrics. Requests in flight on older
-    /// rules still count, but no scrape reads it.
+    /// Removes the metrics of routes, limits and upstreams that are no longer configured. Requests
+    /// in flight on older rules still count them, but they are not exported.
     fn prune(&self, shard: &Shard) {
         let routes = &self.snapshot.routes;
         let limits = routes.iter().flat_map(|route| {
@@ -147,8 +152,8 @@ impl Rules {
     }
 }
 
-/// The headers that a limit of `route` counts by, or takes a cost or a tier from, or that tokens stand
-/// in.
+/// The headers that the limits of `route` read keys, costs or tiers from, and those that carry
+/// tokens.
 fn protected(route: &Route, tokens: &[TokenSource]) -> Vec<HeaderName> {
     let header = |part: &Part| match part {
         Part::Header(name) => Some(name.clone()),
@@ -161,9 +166,9 @@ fn protected(route: &Route, tokens: &[TokenSource]) -> Vec<HeaderName> {
         if let Cost::Header { name, .. } = &policy.cost {
             names.push(name.clone());
         }
-        names.extend(policy.tiers.iter().filter_map(|tier| match &tier.whose {
-            Whose::Part(part, _) => header(part),
-            Whose::Networks(_) => None,
+        names.extend(policy.tiers.iter().filter_map(|tier| match &tier.matches {
+            TierMatch::Part(part, _) => header(part),
+            TierMatch::Networks(_) => None,
         }));
     }
     names.extend(tokens.iter().map(|source| match source {

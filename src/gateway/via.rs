@@ -1,8 +1,8 @@
-//! How a request that comes back to this process is known.
+//! [`Via`]: detects requests that loop back to this process (RFC 9110, 7.6.3).
 
 use crate::framing::Fields;
 
-/// This process in `Via`: a name that no other gateway has, so that a request that comes back is known.
+/// This process's entry in `Via`, with a random name that no other gateway has.
 #[derive(Debug)]
 pub struct Via {
     /// `1.1 tidegate-0123456789abcdef`.
@@ -17,8 +17,8 @@ impl Default for Via {
 }
 
 impl Via {
-    /// Whether a request with these fields has passed here before.
-    pub(super) fn is_in(&self, fields: &Fields) -> bool {
+    /// Whether `Via` in `fields` names this process.
+    pub(super) fn is_listed_in(&self, fields: &Fields) -> bool {
         fields.get_all("via").any(|line| {
             line.split(|byte| *byte == b',').any(|hop| hop.trim_ascii() == self.value.as_bytes())
         })
@@ -30,12 +30,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_passed_this_process_is_known() {
+    fn only_this_process_is_detected() {
         let (own, other) = (Via::default(), Via::default());
         let fields = |value: &str| [("Via", value)].into_iter().collect::<Fields>();
-        assert!(own.is_in(&fields(&format!("1.0 fred, {} , 1.1 p", own.value))));
-        assert!(!own.is_in(&fields(&other.value)));
-        assert!(!own.is_in(&fields("1.1 tidegate")));
-        assert!(!own.is_in(&Fields::default()));
+        assert!(own.is_listed_in(&fields(&format!("1.0 fred, {} , 1.1 p", own.value))));
+        assert!(!own.is_listed_in(&fields(&other.value)));
+        assert!(!own.is_listed_in(&fields("1.1 tidegate")));
+        assert!(!own.is_listed_in(&Fields::default()));
     }
 }

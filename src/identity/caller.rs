@@ -1,30 +1,33 @@
-//! Who a request is from, for those who only remember whether they have seen it.
+//! The hash of a request's caller, for modules that only distinguish callers.
 
 use smallvec::SmallVec;
 
 use super::{
-    key::{FALLBACK, KeyHash, KeyPlan, Part, Secret, Sink, Subject},
-    reading::Ambiguous,
+    extract::AmbiguousValue,
+    key::{FALLBACK_TAG, KeyHasher, KeyPlan, Part, PartSink, Secret, Subject},
     token::{TokenSource, token},
 };
 use crate::framing::Fields;
 
-/// The one that a request is from: 64 bits of a keyed hash.
+/// The caller of a request, as 64 bits of a keyed hash.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Caller {
-    /// Hashes of its access tokens, one for each source that has one, in the sources' order; at least one.
+    /// The distinct hashes of the access tokens, in the order of their sources; at least one.
     Tokens(SmallVec<[u64; 2]>),
-    /// The hash of the client's address: there is no token.
+    /// The hash of the client's address, for a request without a token.
     Address(u64),
 }
 
 impl Caller {
-    /// Who `subject` is from.
-    pub fn of(subject: &Subject<'_>, secret: Secret) -> Result<Self, Ambiguous> {
+    /// The caller of `subject`.
+    ///
+    /// # Errors
+    /// A token source can be read in more than one way.
+    pub fn of(subject: &Subject<'_>, secret: Secret) -> Result<Self, AmbiguousValue> {
         let mut tokens = SmallVec::new();
         for source in subject.token_sources {
             if let Some(token) = token(std::slice::from_ref(source), subject.headers)? {
-                let mut hash = KeyHash::new(secret);
+                let mut hash = KeyHasher::new(secret);
                 hash.token(&token);
                 let hash = hash.finish() as u64;
                 if !tokens.contains(&hash) {
@@ -33,8 +36,8 @@ impl Caller {
             }
         }
         if tokens.is_empty() {
-            let mut hash = KeyHash::new(secret);
-            hash.address(FALLBACK, subject);
+            let mut hash = KeyHasher::new(secret);
+            hash.address(FALLBACK_TAG, subject);
             return Ok(Self::Address(hash.finish() as u64));
         }
         Ok(Self::Tokens(tokens))
@@ -42,13 +45,16 @@ impl Caller {
 }
 
 impl KeyPlan {
-    /// The subjects that a request counts as under this key: one for each access token that it has, so
-    /// that a token which is added buys no counter of its own. Where the key has no token, or the
-    /// request at most one, the request itself.
+    /// The subjects that a request is counted as under this key: one for each of its access tokens, so a
+    /// second token does not give the caller a second quota. Without a token in the key, or with at most
+    /// one in the request, the request itself.
+    ///
+    /// # Errors
+    /// A token source can be read in more than one way.
     pub fn subjects<'r>(
         &self,
         subject: &Subject<'r>,
-    ) -> Result<SmallVec<[Subject<'r>; 1]>, Ambiguous> {
+    ) -> Result<SmallVec<[Subject<'r>; 1]>, AmbiguousValue> {
         let mut subjects = SmallVec::new();
         if subject.token_sources.len() > 1 && self.0.contains(&Part::Token) {
             for source in subject.token_sources {
@@ -65,11 +71,11 @@ impl KeyPlan {
     }
 }
 
-/// 64 bits of the keyed hash of the token among `sources`, for those who only tell callers apart; none
-/// where there is no token, or not just one.
+/// 64 bits of the keyed hash of the first token among `sources`. `None` without a token, or if a source
+/// can be read in more than one way.
 pub fn token_hash(sources: &[TokenSource], headers: &Fields, secret: Secret) -> Option<u64> {
     let token = token(sources, headers).ok()??;
-    let mut hash = KeyHash::new(secret);
+    let mut hash = KeyHasher::new(secret);
     hash.token(&token);
     Some(hash.finish() as u64)
 }

@@ -1,14 +1,13 @@
 //! The client's address behind trusted proxies.
 //!
-//! `X-Forwarded-For` is read from its right end, entry by entry: there the trusted proxies append, and
-//! what a client writes stands left of it. The first address that is no trusted proxy is the client. The
-//! first entry that is no address ends the reading, and an empty one is none: a proxy that does not know
-//! its client leaves it empty, and what stands left of it is then the client's own claim.
+//! `X-Forwarded-For` is read from right to left: trusted proxies append on the right, and entries further
+//! left are the client's claims. The first address that is not a trusted proxy is the client. An entry that
+//! is not an address ends the search, also an empty one: a proxy without a client address appends an empty
+//! entry.
 //!
-//! Where that tells of trusted proxies only, or the header is missing, no client is named. A proxy that asks
-//! for itself sends such a request, and so does one that a client made take the header out
-//! (`Connection: X-Forwarded-For`). The connection's address is then counted, but no rule that goes by
-//! addresses gives it more than others have.
+//! If only trusted proxies are listed, or the header is missing, the client is unknown: a proxy has sent
+//! its own request, or a client made the proxy drop the header (`Connection: X-Forwarded-For`). The
+//! connection's address is then counted, but it is unverified: tiers that match networks do not apply to it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,34 +16,34 @@ use ipnet::IpNet;
 
 const X_FORWARDED_FOR: &str = "x-forwarded-for";
 
-/// How many trusted proxies may stand behind one another.
+/// The most entries of `X-Forwarded-For` that are read.
 const MAX_HOPS: usize = 64;
 
-/// The longest spelling of an address: `[`, IPv6 with an IPv4 tail, `%` and a zone, `]:` and a port.
+/// The longest address, in bytes: `[`, IPv6 with an IPv4 tail, `%` and a zone, `]:` and a port.
 const MAX_ENTRY: usize = 72;
 
-/// A client's address, and how it is known.
+/// A client's address and its source.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ClientAddress {
     /// The address.
     pub ip: IpAddr,
-    /// How it is known.
+    /// Where the address comes from.
     pub source: AddressSource,
 }
 
-/// How a client's address is known.
+/// Where a client's address comes from.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AddressSource {
-    /// The connection comes from it, and it is no trusted proxy.
+    /// The connection's peer, which is not a trusted proxy.
     Peer,
-    /// A trusted proxy names it.
+    /// `X-Forwarded-For` of a trusted proxy.
     Forwarded,
-    /// The connection comes from it, and it is a trusted proxy that names no client: it may be anybody's.
+    /// The connection's peer is a trusted proxy that names no client: the client is unknown.
     Unverified,
 }
 
 impl AddressSource {
-    /// What it is called in results.
+    /// The name in results of `explain`.
     pub fn label(self) -> &'static str {
         match self {
             Self::Peer => "peer",
@@ -55,63 +54,63 @@ impl AddressSource {
 }
 
 impl ClientAddress {
-    /// A client that no proxy stands before.
+    /// The address of a client that connects directly.
     pub fn of_peer(ip: IpAddr) -> Self {
         Self { ip, source: AddressSource::Peer }
     }
 
-    /// Whether it is the client's own, so that rules that go by addresses may apply.
+    /// Whether the address is the client's own, so that address-based rules may apply.
     pub fn is_verified(self) -> bool {
         self.source != AddressSource::Unverified
     }
 }
 
-/// The networks whose word about the client is believed.
+/// The networks of the proxies whose `X-Forwarded-For` is trusted.
 #[derive(Clone, Debug, Default)]
 pub struct TrustedProxies(Vec<IpNet>);
 
 impl TrustedProxies {
-    /// Trusts exactly these networks; an empty list trusts none.
+    /// Trusts exactly these networks.
     pub fn new(networks: Vec<IpNet>) -> Self {
         Self(networks)
     }
 
-    /// Whether `address` may say who the client is.
+    /// Whether `address` is a trusted proxy.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.0.iter().any(|network| network.contains(&address))
     }
 
     /// The client of a request that `peer` sent.
     pub fn client(&self, peer: IpAddr, headers: &Fields) -> ClientAddress {
-        let connection = self.logged(canonical(peer));
+        let connection = self.logged_client(canonical_address(peer));
         if connection.is_verified() {
             return connection;
         }
         let lines = headers.get_all(X_FORWARDED_FOR).rev();
         let entries = lines.flat_map(|line| line.rsplit(|byte| *byte == b','));
-        let mut addresses = entries.map_while(address).take(MAX_HOPS);
+        let mut addresses = entries.map_while(parse_address).take(MAX_HOPS);
         match addresses.find(|address| !self.contains(*address)) {
             Some(ip) => ClientAddress { ip, source: AddressSource::Forwarded },
             None => connection,
         }
     }
 
-    /// A client as a log has it, which knows the address alone: no proxy names a trusted proxy as its
-    /// client, so where the address is one, it named none.
-    pub fn logged(&self, ip: IpAddr) -> ClientAddress {
+    /// The client of a log line, which has only the address. No proxy names a trusted proxy as the client,
+    /// so the address of a trusted proxy is unverified.
+    pub fn logged_client(&self, ip: IpAddr) -> ClientAddress {
         let source =
             if self.contains(ip) { AddressSource::Unverified } else { AddressSource::Peer };
         ClientAddress { ip, source }
     }
 }
 
-/// An IPv4 address that is mapped into IPv6 is the IPv4 address: one client, one spelling.
-pub fn canonical(address: IpAddr) -> IpAddr {
+/// Maps an IPv4-mapped IPv6 address to the IPv4 address, so one client has one address.
+pub fn canonical_address(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }
 
 /// The part of an address that is counted: all of IPv4, the first `prefix` bits of IPv6.
-pub fn counted(address: IpAddr, prefix: u8) -> IpAddr {
+pub fn mask_address(address: IpAddr, prefix: u8) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
         IpAddr::V6(v6) => {
@@ -122,10 +121,10 @@ pub fn counted(address: IpAddr, prefix: u8) -> IpAddr {
     }
 }
 
-/// Reads `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]`, `[2001:db8::1]:80`, and a zone after
-/// an IPv6 address (`fe80::1%eth0`), which says nothing elsewhere and is left out. White space may stand
-/// around it; leading zeros, quotes and names are no address.
-pub(super) fn address(entry: &[u8]) -> Option<IpAddr> {
+/// Parses `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]` and `[2001:db8::1]:80`, with white
+/// space around it. The zone of an IPv6 address (`fe80::1%eth0`) is dropped: it has only a local meaning.
+/// Leading zeros, quotes and names are rejected.
+pub(super) fn parse_address(entry: &[u8]) -> Option<IpAddr> {
     let entry = entry.trim_ascii();
     let text = std::str::from_utf8(entry).ok().filter(|text| text.len() <= MAX_ENTRY)?;
     let address = if let Some(rest) = text.strip_prefix('[') {
@@ -133,24 +132,24 @@ pub(super) fn address(entry: &[u8]) -> Option<IpAddr> {
         if !after.is_empty() && !after.strip_prefix(':').is_some_and(is_port) {
             return None;
         }
-        IpAddr::V6(v6(inside)?)
+        IpAddr::V6(parse_ipv6(inside)?)
     } else {
         match text.split_once(':') {
             None => IpAddr::V4(text.parse::<Ipv4Addr>().ok()?),
             Some((host, port)) if is_port(port) && !host.is_empty() => {
                 IpAddr::V4(host.parse::<Ipv4Addr>().ok()?)
             }
-            Some(_) => IpAddr::V6(v6(text)?),
+            Some(_) => IpAddr::V6(parse_ipv6(text)?),
         }
     };
-    Some(canonical(address))
+    Some(canonical_address(address))
 }
 
-fn v6(text: &str) -> Option<Ipv6Addr> {
+fn parse_ipv6(text: &str) -> Option<Ipv6Addr> {
     let (address, zone) = text.split_once('%').unwrap_or((text, "0"));
-    let named = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
-    let sound = !zone.is_empty() && zone.bytes().all(named);
-    address.parse().ok().filter(|_| sound)
+    let is_zone_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    let has_valid_zone = !zone.is_empty() && zone.bytes().all(is_zone_byte);
+    address.parse().ok().filter(|_| has_valid_zone)
 }
 
 fn is_port(text: &str) -> bool {
@@ -174,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn only_trusted_proxies_are_believed_and_from_the_right() {
+    fn forwarded_for_is_read_from_the_right_past_trusted_proxies() {
         let client = |peer: &str, forwarded: &[&str]| {
             let lines: Vec<&[u8]> = forwarded.iter().map(|line| line.as_bytes()).collect();
             let found = find(peer, &lines);
@@ -208,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_read_as_proxies_write_it() {
+    fn addresses_are_parsed_as_proxies_write_them() {
         for (entry, wanted) in [
             ("192.0.2.1", Some("192.0.2.1")),
             ("\t 192.0.2.1 \t", Some("192.0.2.1")),
@@ -243,13 +242,13 @@ mod tests {
             ("192.0.2.1%eth0", None),
             ("192.0.2.1 192.0.2.2", None),
         ] {
-            let found = address(entry.as_bytes()).map(|address| address.to_string());
+            let found = parse_address(entry.as_bytes()).map(|address| address.to_string());
             assert_eq!(found.as_deref(), wanted, "{entry}");
         }
     }
 
     #[test]
-    fn a_chain_is_followed_only_so_far() {
+    fn the_number_of_hops_is_bounded() {
         let chain = |hops: usize| format!("6.6.6.6{}", ", 10.2.2.2".repeat(hops));
         assert!(find("10.0.0.1", &[chain(MAX_HOPS - 1).as_bytes()]).is_verified());
         assert!(!find("10.0.0.1", &[chain(MAX_HOPS).as_bytes()]).is_verified());
@@ -257,22 +256,22 @@ mod tests {
     }
 
     #[test]
-    fn what_a_log_has_tells_whether_a_client_was_named() {
+    fn logged_address_of_a_trusted_proxy_is_unverified() {
         let trusted = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
-        assert!(!trusted.logged("10.0.0.1".parse().unwrap()).is_verified());
-        assert!(trusted.logged("192.0.2.1".parse().unwrap()).is_verified());
+        assert!(!trusted.logged_client("10.0.0.1".parse().unwrap()).is_verified());
+        assert!(trusted.logged_client("192.0.2.1".parse().unwrap()).is_verified());
     }
 
     #[test]
-    fn ipv6_is_counted_by_prefix() {
+    fn ipv6_is_masked_to_its_prefix() {
         let address = "2001:db8:1:2:3:4:5:6".parse().unwrap();
-        assert_eq!(counted(address, 64).to_string(), "2001:db8:1:2::");
-        assert_eq!(counted(address, 128), address);
-        assert_eq!(counted(address, 0).to_string(), "::");
-        assert_eq!(counted("192.0.2.1".parse().unwrap(), 64).to_string(), "192.0.2.1");
+        assert_eq!(mask_address(address, 64).to_string(), "2001:db8:1:2::");
+        assert_eq!(mask_address(address, 128), address);
+        assert_eq!(mask_address(address, 0).to_string(), "::");
+        assert_eq!(mask_address("192.0.2.1".parse().unwrap(), 64).to_string(), "192.0.2.1");
     }
 
-    /// A line's bytes as a client may send them.
+    /// The bytes of a header value as a client may send them.
     fn line() -> impl Strategy<Value = Vec<u8>> {
         let byte = prop_oneof![
             4 => prop::sample::select(b"0123456789.,:[]%a \t".to_vec()),
@@ -283,14 +282,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_untrusted_peer_is_the_client_whatever_it_claims(claims in prop::collection::vec(line(), 0..3)) {
+        fn claims_of_an_untrusted_peer_are_ignored(claims in prop::collection::vec(line(), 0..3)) {
             let claims: Vec<&[u8]> = claims.iter().map(Vec::as_slice).collect();
             let peer = "203.0.113.7";
             prop_assert_eq!(find(peer, &claims), ClientAddress::of_peer(peer.parse().unwrap()));
         }
 
         #[test]
-        fn nothing_left_of_what_trusted_proxies_append_counts(
+        fn claims_left_of_the_proxies_entries_are_ignored(
             claims in prop::collection::vec(line(), 1..4),
             client: std::net::Ipv4Addr,
             proxies in prop::collection::vec(any::<u16>(), 0..5),

@@ -1,10 +1,10 @@
-//! The credentials of an `Authorization` header in the one form that is counted.
+//! The canonical form of the credentials in `Authorization`.
 //!
-//! Upstreams disagree about what is not exactly `Bearer TOKEN`: many take the second word whatever the
-//! scheme, some the last word, some the whole with `Bearer ` cut off, and Rails reads `Token token="a"` as
-//! `Bearer a`. So one word is one token, with any scheme and with none. `Basic` is decoded as lenient
-//! decoders do. Lists of parameters (`Digest`, AWS signatures) are counted whole, with their scheme.
-//! Everything else would be a new caller with every spelling, and is refused.
+//! Upstreams read anything other than exactly `Bearer TOKEN` differently: many take the second word under
+//! any scheme, some the last word, some the value without `Bearer `, and Rails reads `Token token="a"` as
+//! `Bearer a`. So a single word is a token, with any scheme or none. `Basic` is decoded as lenient decoders
+//! do. Parameter lists (`Digest`, AWS signatures) are counted whole, with their scheme. Other values are
+//! rejected: each spelling would be a new caller.
 
 use std::borrow::Cow;
 
@@ -13,13 +13,37 @@ use base64::{
     engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
 };
 
-use super::{spelling::trim, token::Token};
+use super::canonical::trim;
 
-/// What was expected of credentials that have no form.
+/// An access token in its canonical form.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Token<'r> {
+    /// The scheme in lower case, for `Basic` and for schemes with a parameter list; otherwise empty.
+    pub scheme: Cow<'r, [u8]>,
+    /// The token; for `Basic` the decoded `user:password`.
+    pub value: Cow<'r, [u8]>,
+}
+
+impl<'r> Token<'r> {
+    /// A token whose scheme is not counted.
+    pub(super) fn plain(value: Cow<'r, [u8]>) -> Self {
+        Self { scheme: Cow::Borrowed(b""), value }
+    }
+
+    /// Scheme and value, separated by a space. Unambiguous: a token without a scheme has no space.
+    pub(super) fn joined(self) -> Cow<'r, [u8]> {
+        if self.scheme.is_empty() {
+            return self.value;
+        }
+        Cow::Owned([&*self.scheme, b" ", &*self.value].concat())
+    }
+}
+
+/// The expectation in the error for credentials without a canonical form.
 pub(super) const EXPECTED: &str =
     "`Bearer` and one word, or `Basic` and the base64 of a name, a colon and a password";
 
-/// Decodes whatever the unused bits of the last digit are: no decoder in use looks at them.
+/// Ignores the unused bits of the last digit, as the decoders in use do.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -27,9 +51,9 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// The form of the header's value: an empty token where there are no credentials, `None` where upstreams
-/// read them in different ways.
-pub(super) fn credentials(value: &[u8]) -> Option<Token<'_>> {
+/// The canonical form of the header's value: an empty token without credentials, `None` if upstreams could
+/// read the value in different ways.
+pub(super) fn canonical_credentials(value: &[u8]) -> Option<Token<'_>> {
     let value = trim(value);
     let Some(space) = memchr::memchr2(b' ', b'\t', value) else {
         let known = ["basic", "bearer", "token"];
@@ -40,11 +64,11 @@ pub(super) fn credentials(value: &[u8]) -> Option<Token<'_>> {
     };
     let (scheme, rest) = (&value[..space], trim(&value[space..]));
     if scheme.eq_ignore_ascii_case(b"basic") {
-        let value = Cow::Owned(basic(rest)?);
+        let value = Cow::Owned(decode_basic(rest)?);
         return Some(Token { scheme: Cow::Borrowed(b"basic"), value });
     }
     if scheme.eq_ignore_ascii_case(b"bearer") || scheme.eq_ignore_ascii_case(b"token") {
-        let word = unquoted(rest);
+        let word = unquote(rest);
         return is_word(word).then(|| Token::plain(word.into()));
     }
     if is_parameters(rest) {
@@ -54,42 +78,42 @@ pub(super) fn credentials(value: &[u8]) -> Option<Token<'_>> {
     is_word(rest).then(|| Token::plain(rest.into()))
 }
 
-/// `user:password`. Padding may be missing or too long, and a digit too many says nothing; other junk is
-/// skipped by some decoders, ends the text for others, and is a part of it for a third kind.
-fn basic(text: &[u8]) -> Option<Vec<u8>> {
+/// Decodes `user:password`. Missing or excess padding and one excess digit are ignored. Other bytes are
+/// rejected: some decoders skip them, some stop at them, and some decode them.
+fn decode_basic(text: &[u8]) -> Option<Vec<u8>> {
     let end = text.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
     let digits = &text[..end];
-    let sound = digits.iter().all(|byte| byte.is_ascii_alphanumeric() || b"+/".contains(byte));
+    let is_base64 = digits.iter().all(|byte| byte.is_ascii_alphanumeric() || b"+/".contains(byte));
     let whole = digits.len() - usize::from(digits.len() % 4 == 1);
-    let decoded = BASE64.decode(&digits[..whole]).ok().filter(|_| sound)?;
+    let decoded = BASE64.decode(&digits[..whole]).ok().filter(|_| is_base64)?;
     memchr::memchr(b':', &decoded).is_some().then_some(decoded)
 }
 
-/// The token in `token="a"`, `"a"` and `a`, which Rails reads alike.
-fn unquoted(text: &[u8]) -> &[u8] {
+/// The token `a` in `token="a"`, `"a"` and `a`, which Rails reads alike.
+fn unquote(text: &[u8]) -> &[u8] {
     let text = text.strip_prefix(b"token=").unwrap_or(text);
     let inside = text.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
     inside.unwrap_or(text)
 }
 
-/// Whether it is plain ASCII without a separator of any upstream.
+/// Whether `text` is graphic ASCII without quotes, commas and semicolons, the separators of upstreams.
 fn is_word(text: &[u8]) -> bool {
-    let fits = |byte: &&u8| matches!(byte, b'!' | b'#'..=b'+' | b'-'..=b':' | b'<'..=b'~');
-    // Counted to the end, so that many bytes are looked at together.
-    !text.is_empty() && text.iter().filter(fits).count() == text.len()
+    let is_word_byte = |byte: &&u8| matches!(byte, b'!' | b'#'..=b'+' | b'-'..=b':' | b'<'..=b'~');
+    // `count` has no early exit, so the loop is vectorized.
+    !text.is_empty() && text.iter().filter(is_word_byte).count() == text.len()
 }
 
-/// Whether it is a list of `name=value` and `name="value"`, RFC 9110, 11.2: no word of it could be a token.
+/// Whether `text` is a list of `name=value` and `name="value"`: RFC 9110, 11.2.
 fn is_parameters(text: &[u8]) -> bool {
     let mut rest = text;
     loop {
         let Some(equals) = memchr::memchr(b'=', rest) else { return false };
         let (name, value) = (&rest[..equals], &rest[equals + 1..]);
-        let tokenish = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.*".contains(byte);
-        if name.is_empty() || !name.iter().all(tokenish) {
+        let is_name_byte = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.*".contains(byte);
+        if name.is_empty() || !name.iter().all(is_name_byte) {
             return false;
         }
-        let Some(length) = value_length(value) else { return false };
+        let Some(length) = param_value_length(value) else { return false };
         rest = value[length..].trim_ascii_start();
         match rest.split_first() {
             None => return true,
@@ -99,8 +123,8 @@ fn is_parameters(text: &[u8]) -> bool {
     }
 }
 
-/// How long the value of a parameter is that `text` begins with.
-fn value_length(text: &[u8]) -> Option<usize> {
+/// The length of the parameter value at the start of `text`, in bytes.
+fn param_value_length(text: &[u8]) -> Option<usize> {
     let Some(quoted) = text.strip_prefix(b"\"") else {
         let ends = |byte: &u8| matches!(byte, b',' | b'"') || !byte.is_ascii_graphic();
         let length = text.iter().position(ends).unwrap_or(text.len());
@@ -123,12 +147,12 @@ mod tests {
     use super::*;
 
     fn read(value: &[u8]) -> Option<(String, Vec<u8>)> {
-        let token = credentials(value)?;
+        let token = canonical_credentials(value)?;
         Some((String::from_utf8(token.scheme.into_owned()).unwrap(), token.value.into_owned()))
     }
 
     #[test]
-    fn credentials_have_one_form_or_none() {
+    fn credentials_are_canonical_or_rejected() {
         for (value, scheme, wanted) in [
             (&b"Bearer abc"[..], "", &b"abc"[..]),
             (b"  bearer \t abc\xa0", "", b"abc"),
@@ -187,7 +211,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_word_is_one_token_whatever_stands_around_it(
+        fn single_word_is_the_token_under_any_scheme(
             word in "[!#-+\\-:<-~]{1,20}", scheme in "([a-z-]{1,8}[ \t]{1,3})?", end in "[ \t\u{a0}]{0,3}",
         ) {
             let known = ["basic", "bearer", "token"];
@@ -199,7 +223,7 @@ mod tests {
         }
 
         #[test]
-        fn basic_is_what_it_decodes_to(user in "[^:]{0,8}", password in any::<Vec<u8>>(), pad in 0usize..5) {
+        fn basic_decodes_to_user_and_password(user in "[^:]{0,8}", password in any::<Vec<u8>>(), pad in 0usize..5) {
             let plain = [user.as_bytes(), b":", &password].concat();
             let text = base64::engine::general_purpose::STANDARD_NO_PAD.encode(&plain);
             let read = read(format!("Basic {text}{}", "=".repeat(pad)).as_bytes());
@@ -208,7 +232,7 @@ mod tests {
 
         #[test]
         fn no_bytes_panic(value: Vec<u8>) {
-            let _ = (credentials(&value), basic(&value), is_parameters(&value));
+            let _ = (canonical_credentials(&value), decode_basic(&value), is_parameters(&value));
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The key that a limit counts a request by: a keyed hash of its parts.
 //!
-//! Parts are tagged and length-prefixed, so no two callers share a key by moving a separator. The
-//! hash is SipHash-1-3 with 128 bits under a secret, so keys can be stored and shared without telling
-//! whose they are, and nobody outside can aim at another's.
+//! Parts are tagged and length-prefixed, so moving a separator does not make two callers share a key. The
+//! hash is SipHash-1-3 with 128 bits under a secret: stored keys do not disclose the caller, and a client
+//! cannot compute a collision with another caller's key.
 
 use std::{borrow::Cow, hash::Hasher, net::IpAddr};
 
@@ -10,14 +10,14 @@ use http::{HeaderName, Method, header};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::{
-    client::{ClientAddress, counted},
-    reading::{Ambiguous, cookie, query},
-    spelling::{path_value, without_matrix},
+    canonical::{canonical_path_param, strip_matrix_params},
+    client::{ClientAddress, mask_address},
+    extract::{AmbiguousValue, single_cookie, single_query_param},
     token::{Token, TokenSource, header_token, token},
 };
 use crate::framing::Fields;
 
-/// The secret of the keyed hash.
+/// The two halves of the keyed hash's 128-bit secret.
 #[derive(Clone, Copy)]
 pub struct Secret(pub u64, pub u64);
 
@@ -42,12 +42,12 @@ pub enum Part {
     Header(HeaderName),
     /// A cookie.
     Cookie(String),
-    /// A parameter of the query.
+    /// A query parameter.
     Query(String),
 }
 
 impl Part {
-    /// Tells the parts of a key from one another.
+    /// The tag under which the part is hashed.
     pub(super) fn tag(&self) -> u8 {
         match self {
             Self::ClientIp => 1,
@@ -63,11 +63,14 @@ impl Part {
         }
     }
 
-    /// What stands for it in `subject`, in its one form: a missing one is empty, a token is without its
-    /// scheme, and an address is in its bytes, IPv6 by prefix.
-    pub fn value<'r>(&self, subject: &Subject<'r>) -> Result<Cow<'r, [u8]>, Ambiguous> {
+    /// The canonical value of the part in `subject`. A missing part is empty, a token has no scheme, and an
+    /// address is 4 or 16 bytes, IPv6 masked to the prefix.
+    ///
+    /// # Errors
+    /// The part can be read in more than one way.
+    pub fn value<'r>(&self, subject: &Subject<'r>) -> Result<Cow<'r, [u8]>, AmbiguousValue> {
         Ok(match self {
-            Self::ClientIp => match counted(subject.client.ip, subject.ipv6_prefix) {
+            Self::ClientIp => match mask_address(subject.client.ip, subject.ipv6_prefix) {
                 IpAddr::V4(v4) => Cow::Owned(v4.octets().to_vec()),
                 IpAddr::V6(v6) => Cow::Owned(v6.octets().to_vec()),
             },
@@ -75,27 +78,29 @@ impl Part {
             Self::Host => Cow::Borrowed(subject.host.as_bytes()),
             Self::Method => Cow::Borrowed(subject.method.as_str().as_bytes()),
             Self::Route => Cow::Borrowed(subject.route.as_bytes()),
-            Self::Path => match without_matrix(subject.path) {
+            Self::Path => match strip_matrix_params(subject.path) {
                 Cow::Borrowed(path) => Cow::Borrowed(path.as_bytes()),
                 Cow::Owned(path) => Cow::Owned(path.into_bytes()),
             },
-            Self::PathParam(name) => path_value((subject.param)(name).unwrap_or_default()),
-            // Its port and case do not count.
+            Self::PathParam(name) => {
+                canonical_path_param((subject.param)(name).unwrap_or_default())
+            }
+            // The canonical host: without port, in lower case.
             Self::Header(name) if *name == header::HOST => Cow::Borrowed(subject.host.as_bytes()),
             Self::Header(name) => header_token(subject.headers, name)?.unwrap_or_default().joined(),
-            Self::Cookie(name) => cookie(subject.headers, name)?.unwrap_or_default(),
+            Self::Cookie(name) => single_cookie(subject.headers, name)?.unwrap_or_default(),
             Self::Query(name) => {
-                query(subject.query.unwrap_or_default(), name)?.unwrap_or_default()
+                single_query_param(subject.query.unwrap_or_default(), name)?.unwrap_or_default()
             }
         })
     }
 }
 
-/// The parts of one limit's key, in order.
+/// The parts of one limit's key, in their order.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct KeyPlan(pub Vec<Part>);
 
-/// What a key is read from: one request of one client.
+/// The attributes of one request that keys are read from.
 #[derive(Clone, Copy)]
 pub struct Subject<'r> {
     /// The client's address, behind trusted proxies.
@@ -108,44 +113,47 @@ pub struct Subject<'r> {
     pub route: &'r str,
     /// The path in normal form.
     pub path: &'r str,
-    /// Finds the value of one of the path's parameters by its name.
+    /// Returns the value of a path parameter by its name.
     pub param: &'r dyn Fn(&str) -> Option<&'r str>,
     /// The query, without the question mark.
     pub query: Option<&'r str>,
     /// The request's headers.
     pub headers: &'r Fields,
-    /// Where tokens may stand.
+    /// Where access tokens are looked for, in order.
     pub token_sources: &'r [TokenSource],
-    /// The length of the prefix that IPv6 clients are counted by, in bits.
+    /// The length of the IPv6 prefix that is counted, in bits.
     pub ipv6_prefix: u8,
 }
 
-/// The tag of the client's address where it stands in for a key that is wholly empty: told apart
-/// from every part, so it never meets a token of the same spelling.
-pub(super) const FALLBACK: u8 = 0;
-/// The tags of what is not shown as it stands in the request.
-pub(super) const ADDRESS: u8 = 1;
-pub(super) const TOKEN: u8 = 2;
-pub(super) const SCHEME: u8 = 11;
+/// The tag of the client's address in place of an empty key. It differs from the tags of all parts, so the
+/// address never collides with a token of the same text.
+pub(super) const FALLBACK_TAG: u8 = 0;
+/// The tags of the values that are displayed in another form than they have in the request.
+pub(super) const ADDRESS_TAG: u8 = 1;
+pub(super) const TOKEN_TAG: u8 = 2;
+pub(super) const SCHEME_TAG: u8 = 11;
 
 impl KeyPlan {
-    /// Hashes the parts of `subject`. A missing part is the empty string; where all are missing the
-    /// client's address is counted instead, so nobody escapes by leaving a header out.
-    pub fn key(&self, subject: &Subject<'_>, secret: Secret) -> Result<u128, Ambiguous> {
-        let mut hash = KeyHash::new(secret);
-        if self.read(subject, &mut hash)? {
-            hash = KeyHash::new(secret);
-            hash.address(FALLBACK, subject);
+    /// The key of `subject`. A missing part is the empty string. If all parts are empty, the client's address
+    /// is counted instead, so leaving a header out does not bypass the limit.
+    ///
+    /// # Errors
+    /// A part can be read in more than one way.
+    pub fn key(&self, subject: &Subject<'_>, secret: Secret) -> Result<u128, AmbiguousValue> {
+        let mut hash = KeyHasher::new(secret);
+        if self.read_into(subject, &mut hash)? {
+            hash = KeyHasher::new(secret);
+            hash.address(FALLBACK_TAG, subject);
         }
         Ok(hash.finish())
     }
 
-    /// Reads the parts into `sink`; says whether there are some, and all are empty.
-    pub(super) fn read(
+    /// Reads the parts into `sink`. Returns whether the plan has parts and all of them are empty.
+    pub(super) fn read_into(
         &self,
         subject: &Subject<'_>,
-        sink: &mut impl Sink,
-    ) -> Result<bool, Ambiguous> {
+        sink: &mut impl PartSink,
+    ) -> Result<bool, AmbiguousValue> {
         let mut empty = !self.0.is_empty();
         for part in &self.0 {
             empty &= sink.part(part, subject)?;
@@ -154,10 +162,10 @@ impl KeyPlan {
     }
 }
 
-/// Hashes parts, each tagged and with its length before it.
-pub(super) struct KeyHash(SipHasher13);
+/// Hashes parts, each preceded by its tag and length.
+pub(super) struct KeyHasher(SipHasher13);
 
-impl KeyHash {
+impl KeyHasher {
     pub(super) fn new(secret: Secret) -> Self {
         Self(SipHasher13::new_with_keys(secret.0, secret.1))
     }
@@ -167,15 +175,15 @@ impl KeyHash {
     }
 }
 
-/// What the parts of a key are read into: a hash, or a list for a person.
-pub(super) trait Sink {
-    /// Takes one value in, under its tag.
+/// The destination of a key's parts: a hash, or a display list.
+pub(super) trait PartSink {
+    /// Adds one value under its tag.
     fn put(&mut self, tag: u8, bytes: &[u8]);
 
-    /// Adds one part; says whether it was empty.
-    fn part(&mut self, part: &Part, subject: &Subject<'_>) -> Result<bool, Ambiguous> {
+    /// Adds one part. Returns whether it is empty, as do the methods below.
+    fn part(&mut self, part: &Part, subject: &Subject<'_>) -> Result<bool, AmbiguousValue> {
         Ok(match part {
-            Part::ClientIp => self.address(ADDRESS, subject),
+            Part::ClientIp => self.address(ADDRESS_TAG, subject),
             Part::Token => {
                 let token = token(subject.token_sources, subject.headers)?.unwrap_or_default();
                 self.token(&token)
@@ -193,9 +201,9 @@ pub(super) trait Sink {
         self.ip(tag, subject.client.ip, subject.ipv6_prefix)
     }
 
-    /// Adds a client's address, IPv6 by a prefix of so many bits.
+    /// Adds a client's address, IPv6 masked to `prefix` bits.
     fn ip(&mut self, tag: u8, client: IpAddr, prefix: u8) -> bool {
-        match counted(client, prefix) {
+        match mask_address(client, prefix) {
             IpAddr::V4(v4) => self.bytes(tag, &v4.octets()),
             IpAddr::V6(v6) => self.bytes(tag, &v6.octets()),
         }
@@ -203,13 +211,13 @@ pub(super) trait Sink {
 
     fn token(&mut self, token: &Token<'_>) -> bool {
         if !token.scheme.is_empty() {
-            self.bytes(SCHEME, &token.scheme);
+            self.bytes(SCHEME_TAG, &token.scheme);
         }
-        self.bytes(TOKEN, &token.value)
+        self.bytes(TOKEN_TAG, &token.value)
     }
 }
 
-impl Sink for KeyHash {
+impl PartSink for KeyHasher {
     fn put(&mut self, tag: u8, bytes: &[u8]) {
         self.0.write_u64(u64::from(tag) << 56 | bytes.len() as u64);
         self.0.write(bytes);
@@ -237,7 +245,7 @@ mod tests {
             Self { headers: headers.collect(), client, query: None, params: Vec::new() }
         }
 
-        fn key(&self, parts: &[Part]) -> Result<u128, Ambiguous> {
+        fn key(&self, parts: &[Part]) -> Result<u128, AmbiguousValue> {
             let param = |name: &str| {
                 self.params
                     .iter()
@@ -261,14 +269,14 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_nothing_counts_everyone_together() {
+    fn key_without_parts_is_the_same_for_all_callers() {
         let mut other = Request::new(&[("authorization", "x")]);
         other.client = "198.51.100.1".parse().unwrap();
         assert_eq!(Request::new(&[]).key(&[]), other.key(&[]));
     }
 
     #[test]
-    fn a_missing_part_falls_back_to_the_address_and_never_meets_a_token() {
+    fn empty_key_falls_back_to_the_address_without_collisions() {
         let anonymous = Request::new(&[]);
         let fallback = anonymous.key(&[Part::Token]).unwrap();
         assert_ne!(fallback, anonymous.key(&[Part::ClientIp]).unwrap());
@@ -284,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_spelling_of_a_scheme_does_not_make_a_new_caller() {
+    fn spellings_of_a_scheme_have_one_key() {
         let keys: Vec<_> = ["Bearer abc", "bearer abc", "BEARER   abc ", "bearer\tabc"]
             .iter()
             .map(|value| Request::new(&[("authorization", value)]).key(&[Part::Token]).unwrap())
@@ -295,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_counts() {
+    fn each_part_has_its_own_key() {
         let mut request = Request::new(&[("x-team", "a"), ("cookie", "c=1")]);
         request.query = Some("k=%61b&x=1".into());
         request.params = vec![("id", "5".into())];
@@ -322,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_sent_twice_is_refused() {
+    fn repeated_parts_are_rejected() {
         let mut request = Request::new(&[("x-team", "a"), ("x-team", "b"), ("cookie", "c=1; c=2")]);
         request.query = Some("k=1&%6b=2".into());
         for part in [
@@ -335,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_neighbours_are_one_caller() {
+    fn ipv6_addresses_in_one_prefix_are_one_caller() {
         let key = |address: &str| {
             let mut request = Request::new(&[]);
             request.client = address.parse().unwrap();
@@ -347,16 +355,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn keys_are_equal_exactly_where_values_are(one in "[ab][0-9]{0,2}", other in "[ab][0-9]{0,2}") {
+        fn keys_are_equal_if_and_only_if_values_are(one in "[ab][0-9]{0,2}", other in "[ab][0-9]{0,2}") {
             let escaped = other.replace('a', "%61").replace('b', "%62");
-            let spelt = |header: &str, cookie: &str, query: &str, param: &str, token: &str| {
+            let spelled_request = |header: &str, cookie: &str, query: &str, param: &str, token: &str| {
                 let lines = [("x-team", header), ("cookie", cookie), ("authorization", token)];
                 let mut request = Request::new(&lines);
                 (request.query, request.params) = (Some(query.into()), vec![("id", param.into())]);
                 request
             };
-            let plain = spelt(&one, &format!("c={one}"), &format!("k={one}"), &one, &format!("Bearer {one}"));
-            let odd = spelt(
+            let plain = spelled_request(&one, &format!("c={one}"), &format!("k={one}"), &one, &format!("Bearer {one}"));
+            let odd = spelled_request(
                 &format!("\t{other}\u{a0}"),
                 &format!("x=1;\u{a0}c =\"{escaped}\" "),
                 &format!("x&%6B={escaped}+"),
@@ -377,7 +385,7 @@ mod tests {
         }
 
         #[test]
-        fn no_two_callers_share_a_key_by_moving_a_separator(
+        fn moving_a_separator_changes_the_key(
             a in "[a-z:|]{0,6}", b in "[a-z:|]{0,6}", c in "[a-z:|]{0,6}", d in "[a-z:|]{0,6}",
         ) {
             let plan = [

@@ -1,17 +1,19 @@
-//! The access token of a request.
+//! The access token of a request, from the first source that has one.
 
 use std::borrow::Cow;
 
 use http::{HeaderName, header};
 
 use super::{
-    credentials::{self, credentials},
-    reading::{Ambiguous, cookie, single_header},
-    spelling::trim,
+    canonical::trim,
+    credentials::{self, canonical_credentials},
+    extract::{AmbiguousValue, single_cookie, single_header},
 };
 use crate::framing::Fields;
 
-/// Where an access token may stand.
+pub use super::credentials::Token;
+
+/// Where an access token is looked for.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum TokenSource {
     /// In this header.
@@ -20,39 +22,18 @@ pub enum TokenSource {
     Cookie(String),
 }
 
-/// An access token in the form that is counted, wherever it stands.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Token<'r> {
-    /// Empty, but for `Basic` and for schemes whose credentials are a list of parameters; lower case.
-    pub scheme: Cow<'r, [u8]>,
-    /// The token itself; of `Basic` decoded.
-    pub value: Cow<'r, [u8]>,
-}
-
-impl<'r> Token<'r> {
-    /// A token whose scheme, if it has one, does not count.
-    pub(super) fn plain(value: Cow<'r, [u8]>) -> Self {
-        Self { scheme: Cow::Borrowed(b""), value }
-    }
-
-    /// Scheme and value as one: no token without a scheme has a space in it.
-    pub(super) fn joined(self) -> Cow<'r, [u8]> {
-        if self.scheme.is_empty() {
-            return self.value;
-        }
-        Cow::Owned([&*self.scheme, b" ", &*self.value].concat())
-    }
-}
-
-/// The first token present among `sources`.
+/// The first token that is present among `sources`.
+///
+/// # Errors
+/// A source can be read in more than one way.
 pub fn token<'r>(
     sources: &[TokenSource],
     headers: &'r Fields,
-) -> Result<Option<Token<'r>>, Ambiguous> {
+) -> Result<Option<Token<'r>>, AmbiguousValue> {
     for source in sources {
         let found = match source {
             TokenSource::Header(name) => header_token(headers, name)?,
-            TokenSource::Cookie(name) => cookie(headers, name)?.map(Token::plain),
+            TokenSource::Cookie(name) => single_cookie(headers, name)?.map(Token::plain),
         };
         if let Some(token) = found.filter(|token| !token.value.is_empty()) {
             return Ok(Some(token));
@@ -61,18 +42,20 @@ pub fn token<'r>(
     Ok(None)
 }
 
-/// The token that the header `name` has, in its one form.
+/// The token in the header `name`, in its canonical form.
 pub(super) fn header_token<'r>(
     headers: &'r Fields,
     name: &HeaderName,
-) -> Result<Option<Token<'r>>, Ambiguous> {
+) -> Result<Option<Token<'r>>, AmbiguousValue> {
     let Some(value) = single_header(headers, name)? else { return Ok(None) };
     if *name != header::AUTHORIZATION {
         return Ok(Some(Token::plain(Cow::Borrowed(trim(value)))));
     }
-    let unclear =
-        || Ambiguous::Unclear { name: format!("header {name}"), expected: credentials::EXPECTED };
-    credentials(value).map(Some).ok_or_else(unclear)
+    let unclear = || AmbiguousValue::Unclear {
+        name: format!("header {name}"),
+        expected: credentials::EXPECTED,
+    };
+    canonical_credentials(value).map(Some).ok_or_else(unclear)
 }
 
 #[cfg(test)]
@@ -88,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_source_that_is_present_gives_the_token() {
+    fn the_first_present_source_is_used() {
         for (lines, scheme, value) in [
             (&[("authorization", "Bearer  abc ")][..], "", "abc"),
             (&[("authorization", "abc")], "", "abc"),
@@ -108,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_read_in_two_ways_is_refused() {
+    fn ambiguous_tokens_are_rejected() {
         for lines in [
             &[("authorization", "a"), ("authorization", "b")][..],
             &[("authorization", "Bearer a b")],

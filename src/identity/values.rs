@@ -1,34 +1,34 @@
-//! The parts of a key as a person reads them: the same reading as the hash's, and no secret in it.
+//! The parts of a key for display. They are read as for the hash; secrets are masked.
 
 use std::{fmt, net::IpAddr};
 
 use http::HeaderName;
 
 use super::{
-    client::counted,
-    key::{ADDRESS, KeyPlan, Part, SCHEME, Sink, Subject},
-    reading::Ambiguous,
+    client::mask_address,
+    extract::AmbiguousValue,
+    key::{ADDRESS_TAG, KeyPlan, Part, PartSink, SCHEME_TAG, Subject},
     token::TokenSource,
 };
 
-/// Words in the names of headers, cookies and parameters whose values are not for every eye.
-const SECRETIVE: [&str; 7] = ["auth", "cookie", "key", "pass", "secret", "session", "token"];
+/// Words in the names of headers and parameters whose values are masked.
+const SECRET_WORDS: [&str; 7] = ["auth", "cookie", "key", "pass", "secret", "session", "token"];
 
-/// One part of a key, and what a request has for it.
+/// One part of a key and its value in a request.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Value {
-    /// The part, as a configuration names it.
+pub struct PartValue {
+    /// The part as in the configuration, such as `header:x-team`.
     pub part: String,
-    /// Its value; of a secret only the scheme and the length; empty where the request has none.
+    /// The value; for a secret only the scheme and the length; empty if the request has none.
     pub value: String,
 }
 
-/// What a request is counted by.
+/// The values of a request's key.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct KeyValues {
-    /// The parts; none: everyone is counted together.
-    pub parts: Vec<Value>,
-    /// The client's address, where it is counted because all parts are empty.
+    /// The parts; empty if all requests share one key.
+    pub parts: Vec<PartValue>,
+    /// The client's address, if it is counted because all parts are empty.
     pub fallback: Option<IpAddr>,
 }
 
@@ -50,53 +50,56 @@ impl fmt::Display for Part {
 }
 
 impl KeyPlan {
-    /// What `subject` is counted by.
-    pub fn values(&self, subject: &Subject<'_>) -> Result<KeyValues, Ambiguous> {
+    /// The values of the key of `subject`.
+    ///
+    /// # Errors
+    /// A part can be read in more than one way.
+    pub fn values(&self, subject: &Subject<'_>) -> Result<KeyValues, AmbiguousValue> {
         let mut parts = Vec::new();
         for part in &self.0 {
-            let mut read = Read::default();
-            KeyPlan(vec![part.clone()]).read(subject, &mut read)?;
+            let mut sink = DisplaySink::default();
+            sink.part(part, subject)?;
             let value =
-                if is_secret(part, subject.token_sources) { read.masked() } else { read.text };
-            parts.push(Value { part: part.to_string(), value });
+                if is_secret(part, subject.token_sources) { sink.masked() } else { sink.text };
+            parts.push(PartValue { part: part.to_string(), value });
         }
-        let nowhere = self.read(subject, &mut Read::default())?;
-        let fallback = nowhere.then(|| counted(subject.client.ip, subject.ipv6_prefix));
+        let is_empty = self.read_into(subject, &mut DisplaySink::default())?;
+        let fallback = is_empty.then(|| mask_address(subject.client.ip, subject.ipv6_prefix));
         Ok(KeyValues { parts, fallback })
     }
 }
 
 fn is_secret(part: &Part, sources: &[TokenSource]) -> bool {
-    let secretive = |name: &str| {
+    let has_secret_word = |name: &str| {
         let name = name.to_ascii_lowercase();
-        SECRETIVE.iter().any(|word| name.contains(word))
+        SECRET_WORDS.iter().any(|word| name.contains(word))
     };
-    let source = |name: &HeaderName| {
+    let is_token_source = |name: &HeaderName| {
         sources.iter().any(|source| matches!(source, TokenSource::Header(header) if header == name))
     };
     match part {
         Part::Token | Part::Cookie(_) => true,
-        Part::Header(name) => source(name) || secretive(name.as_str()),
-        Part::Query(name) => secretive(name),
+        Part::Header(name) => is_token_source(name) || has_secret_word(name.as_str()),
+        Part::Query(name) => has_secret_word(name),
         _ => false,
     }
 }
 
-/// What was read of one part.
+/// The text of one part.
 #[derive(Default)]
-struct Read {
+struct DisplaySink {
     scheme: String,
     text: String,
     bytes: usize,
 }
 
-impl Sink for Read {
+impl PartSink for DisplaySink {
     fn put(&mut self, tag: u8, bytes: &[u8]) {
         let text = String::from_utf8_lossy(bytes);
         match (tag, bytes) {
-            (SCHEME, _) => self.scheme = text.into_owned(),
-            (ADDRESS, [a, b, c, d]) => self.text = IpAddr::from([*a, *b, *c, *d]).to_string(),
-            (ADDRESS, _) => {
+            (SCHEME_TAG, _) => self.scheme = text.into_owned(),
+            (ADDRESS_TAG, [a, b, c, d]) => self.text = IpAddr::from([*a, *b, *c, *d]).to_string(),
+            (ADDRESS_TAG, _) => {
                 let octets = bytes.first_chunk::<16>();
                 self.text =
                     octets.map(|octets| IpAddr::from(*octets).to_string()).unwrap_or_default();
@@ -106,7 +109,7 @@ impl Sink for Read {
     }
 }
 
-impl Read {
+impl DisplaySink {
     fn masked(&self) -> String {
         match (&*self.scheme, self.bytes) {
             (_, 0) => String::new(),
@@ -124,7 +127,7 @@ mod tests {
     use super::super::ClientAddress;
     use super::*;
 
-    fn values(parts: Vec<Part>, headers: &Fields) -> KeyValues {
+    fn key_values(parts: Vec<Part>, headers: &Fields) -> KeyValues {
         let subject = Subject {
             client: ClientAddress::of_peer("2001:db8:1:2:3::4".parse().unwrap()),
             host: "api.example.com",
@@ -141,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_person_reads_the_parts_and_no_secret() {
+    fn secrets_are_masked() {
         let mut headers = Fields::new();
         headers.push("authorization", "Bearer topsecret");
         headers.push("cookie", "c=topsecret");
@@ -163,18 +166,18 @@ mod tests {
             (Part::Query("page".into()), "query:page", "2"),
             (Part::Query("api_key".into()), "query:api_key", "*** (9 bytes)"),
         ] {
-            let told = values(vec![part], &headers);
-            let wanted = Value { part: name.to_owned(), value: value.to_owned() };
-            assert_eq!(told, KeyValues { parts: vec![wanted], fallback: None });
+            let values = key_values(vec![part], &headers);
+            let wanted = PartValue { part: name.to_owned(), value: value.to_owned() };
+            assert_eq!(values, KeyValues { parts: vec![wanted], fallback: None });
         }
     }
 
     #[test]
-    fn what_stands_in_for_an_empty_key_is_told() {
-        let told = values(vec![Part::Token, Part::Cookie("c".into())], &Fields::new());
-        assert_eq!(told.fallback, Some("2001:db8:1:2::".parse().unwrap()));
-        assert!(told.parts.iter().all(|part| part.value.is_empty()));
-        let everyone = values(Vec::new(), &Fields::new());
+    fn empty_key_shows_the_fallback_address() {
+        let values = key_values(vec![Part::Token, Part::Cookie("c".into())], &Fields::new());
+        assert_eq!(values.fallback, Some("2001:db8:1:2::".parse().unwrap()));
+        assert!(values.parts.iter().all(|part| part.value.is_empty()));
+        let everyone = key_values(Vec::new(), &Fields::new());
         assert_eq!(everyone, KeyValues { parts: Vec::new(), fallback: None });
     }
 }

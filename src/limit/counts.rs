@@ -1,51 +1,51 @@
-//! A row of counters that lives inside its record where it is short.
+//! A row of counters, stored inline if it is short.
 
-/// Up to so many counters live inside the record.
-const INSIDE: usize = 8;
+/// The largest number of counters that are stored inline.
+const INLINE_LEN: usize = 8;
 
-/// Counters, all of them 0 until they are written. Eight live inside the record, more beside it.
+/// Counters, all 0 until they are written: up to eight inline, more on the heap.
 ///
-/// An enum of this house and not a general small vector, because its tag leaves the room in which
-/// [`super::State`] tells the algorithms apart: so a record has no word more than this.
+/// Not a general small vector: the spare values of this enum's tag hold the tag of [`super::State`], so
+/// a record takes no extra word for its algorithm.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Counts {
-    /// In the record.
-    Inside([u32; INSIDE]),
+    /// Inline the record.
+    Inline([u32; INLINE_LEN]),
     /// On the heap.
-    Beside(Box<[u32]>),
+    Heap(Box<[u32]>),
 }
 
 impl Default for Counts {
     fn default() -> Self {
-        Self::Inside([0; INSIDE])
+        Self::Inline([0; INLINE_LEN])
     }
 }
 
 impl Counts {
-    /// All counters that there is room for.
-    pub fn all(&self) -> &[u32] {
+    /// Every allocated counter.
+    pub fn as_slice(&self) -> &[u32] {
         match self {
-            Self::Inside(counts) => counts,
-            Self::Beside(counts) => counts,
+            Self::Inline(counts) => counts,
+            Self::Heap(counts) => counts,
         }
     }
 
-    /// The first `length` counters, for writing; makes room for them where there is none.
-    pub fn first(&mut self, length: usize) -> &mut [u32] {
-        if length > INSIDE && self.all().len() < length {
+    /// The first `length` counters; allocates those that are missing.
+    pub fn prefix_mut(&mut self, length: usize) -> &mut [u32] {
+        if length > INLINE_LEN && self.as_slice().len() < length {
             self.grow(length);
         }
         match self {
-            Self::Inside(counts) => &mut counts[..length],
-            Self::Beside(counts) => &mut counts[..length],
+            Self::Inline(counts) => &mut counts[..length],
+            Self::Heap(counts) => &mut counts[..length],
         }
     }
 
     #[cold]
     fn grow(&mut self, length: usize) {
-        let mut longer = vec![0; length];
-        longer[..self.all().len()].copy_from_slice(self.all());
-        *self = Self::Beside(longer.into());
+        let mut grown = vec![0; length];
+        grown[..self.as_slice().len()].copy_from_slice(self.as_slice());
+        *self = Self::Heap(grown.into());
     }
 }
 
@@ -54,12 +54,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_grows_and_keeps_what_it_counted() {
+    fn growing_keeps_the_counts() {
         let mut counts = Counts::default();
-        counts.first(8).copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
-        assert!(matches!(counts, Counts::Inside(_)));
-        assert_eq!(counts.first(9), [1, 2, 3, 4, 5, 6, 7, 8, 0]);
-        assert!(matches!(counts, Counts::Beside(_)));
+        counts.prefix_mut(8).copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
+        assert!(matches!(counts, Counts::Inline(_)));
+        assert_eq!(counts.prefix_mut(9), [1, 2, 3, 4, 5, 6, 7, 8, 0]);
+        assert!(matches!(counts, Counts::Heap(_)));
         assert_eq!(size_of::<Counts>(), 40);
     }
 }

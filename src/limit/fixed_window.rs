@@ -1,38 +1,41 @@
 //! The fixed window: one counter, and the time at which it ends.
 //!
-//! A window starts with its first charge and ends `W` ms later. The end is stored, as GitHub came to
-//! do it: a reset that is worked out from a TTL wobbles. What is past its end means nothing, whoever
-//! still holds it; a TTL only cleans up.
+//! A window starts with its first charge and ends `W` ms later. The end is stored in the record, because
+//! a reset time computed from a TTL differs from one response to the next. A window past its end counts
+//! as empty, even if the store still has the record; the TTL only cleans up.
 //!
-//! What holds, for charges that were admitted by an unchanged quota `L`: each window holds at most
-//! `L`; any interval of `W` meets at most two windows, and so holds at most `2L`.
+//! Record: `reset_at` (ms) and `count`.
 //!
-//! The Lua twin is `lua/fixed_window.lua`: function for function the same.
+//! Bound, for charges admitted under an unchanged quota `L`: each window holds at most `L`. An interval
+//! of `W` overlaps at most two windows, so it holds at most `2L`.
+//!
+//! Source: GitHub, "How we scaled the GitHub API with a sharded, replicated rate limiter in Redis"
+//! (fixed window with a stored reset time). The Lua twin is `lua/fixed_window.lua`.
 
 use super::{Decision, MAX_STEP_BACK, Millis, Quota};
 
-/// What is remembered of one caller under one limit. [`State::default`] is a caller never seen.
+/// The record of one caller under one limit. [`State::default`] is that of a new caller.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct State {
-    /// When the window ends; at that time it is over.
+    /// The first ms after the window.
     pub reset_at: Millis,
-    /// What was charged in it.
+    /// The units charged in the window.
     pub count: u32,
 }
 
-/// Decides what a charge of `cost` at `now` would meet, and charges nothing. A cost of 0 only looks.
+/// Decides on a charge of `cost` at `now` without charging it.
 ///
-/// The record changes only if the clock was set back by more than [`MAX_STEP_BACK`], so that the
-/// window's end is further ahead than a window is long: then it ends a window from now.
+/// The record changes only if its window ends more than [`MAX_STEP_BACK`] later than any charge at `now`
+/// could set it, because the clock was set back: the window then ends `W` from now.
 pub fn decide(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
-    settle(state, quota, now);
+    follow_clock(state, quota, now);
     decision(state, quota, now, cost)
 }
 
-/// Charges `cost` at `now` and tells what holds after it. It does not ask: whoever may not overdraw
-/// has asked [`decide`]. A count ends at `u32::MAX`.
+/// Charges `cost` at `now` without a check: call [`decide`] first unless an overdraft is allowed. The
+/// count saturates at `u32::MAX`.
 pub fn charge(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
-    settle(state, quota, now);
+    follow_clock(state, quota, now);
     if cost > 0 {
         if state.reset_at <= now {
             *state = State { reset_at: now + quota.window, count: 0 };
@@ -42,14 +45,14 @@ pub fn charge(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decis
     decision(state, quota, now, 0)
 }
 
-/// [`decide`] and, where that admits, [`charge`].
+/// Charges `cost` if [`decide`] admits it.
 pub fn admit(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
     let decision = decide(state, quota, now, cost);
     if decision.admitted { charge(state, quota, now, cost) } else { decision }
 }
 
-/// Gives back `cost` units that were charged at `charged_at`, if the window of that time still lasts,
-/// and no more than it counts. Its end stays.
+/// Gives back `cost` units charged at `charged_at`, if they belong to the current window; its count
+/// never goes below 0, and its end stays.
 pub fn refund(
     state: &mut State,
     quota: &Quota,
@@ -57,7 +60,7 @@ pub fn refund(
     charged_at: Millis,
     cost: u32,
 ) -> Decision {
-    settle(state, quota, now);
+    follow_clock(state, quota, now);
     let started = state.reset_at.saturating_sub(quota.window);
     if state.reset_at > now && (started..state.reset_at).contains(&charged_at) {
         state.count = state.count.saturating_sub(cost);
@@ -65,19 +68,19 @@ pub fn refund(
     decision(state, quota, now, 0)
 }
 
-/// When the record means nothing any more.
+/// The first ms at which the record is equivalent to that of a new caller.
 pub fn expires_at(state: &State) -> Millis {
     state.reset_at
 }
 
-/// Moves the window with a clock that was set back.
-fn settle(state: &mut State, quota: &Quota, now: Millis) {
+/// Moves the window back with a clock that was set back.
+fn follow_clock(state: &mut State, quota: &Quota, now: Millis) {
     if state.reset_at > now + quota.window + MAX_STEP_BACK {
         state.reset_at = now + quota.window;
     }
 }
 
-/// What a charge of `cost` would meet.
+/// The decision on a charge of `cost`.
 fn decision(state: &State, quota: &Quota, now: Millis, cost: u32) -> Decision {
     let limit = u64::from(quota.limit);
     let (used, reset_at) =

@@ -1,46 +1,49 @@
-//! The leaky bucket: a constant rate, kept by delaying what comes faster.
+//! The leaky bucket: a constant rate, enforced by delaying requests that come faster.
 //!
-//! Requests of cost 1 are released `W / L` ms apart, exactly: each takes the next free slot, waits for
-//! it, and is refused if that would take longer than `max_wait`. This is CALLR's second script with a
-//! whole number of ms and a fraction in place of a sorted set of slots ([`Horizon`]). A request that
-//! costs `q` takes `q` slots in a row and is released in the first; all of them must be within `max_wait`.
+//! Requests of cost 1 are released exactly `W / L` ms apart: each takes the next free slot and is delayed
+//! until then, or refused if the delay would exceed `max_wait`. A request of cost `q` takes `q` adjacent
+//! slots and is released in the first; all of them must begin within `max_wait`.
 //!
-//! Slots are given back in any order. The last that is taken moves the end of what is taken; one before
-//! it is kept as free (`holes.rs`), and goes to the first request that it is long enough for. So after all
-//! have given back what they took, nothing is taken. 32 runs of free slots are kept; what is more passes
-//! unused. So does what was freed before the quota was changed or the clock was set back, and, where
-//! several slots fall into one ms, now and then one of a request that took several.
+//! Slots may be refunded in any order. A refund of the last taken slots shortens the backlog; an earlier
+//! one leaves a run of free slots (`free_slots.rs`), which goes to the first request that fits. So once
+//! every request has refunded its slots, none is taken. A record keeps 32 runs; what does not fit passes
+//! unused. So do runs that were freed before a change of the quota or a clock that was set back, and,
+//! where several slots begin in the same ms, occasionally a slot of a request of cost > 1.
 //!
-//! What is told of it: `limit` is the number of slots within `max_wait`, and so of requests that could
-//! come at once; `remaining` how many of them are free. A request that costs more than 1 may be refused
-//! though as many are free, if they are not in a row. A new quota keeps the slots that are taken.
+//! In a decision, `limit` is the number of slots within `max_wait`, the requests that can be admitted at
+//! once, and `remaining` is how many of them are free. A request of cost > 1 may be refused although
+//! enough slots are free, if they are not adjacent. A new quota keeps the slots that are taken.
 //!
-//! What holds: of an unchanged quota no two requests are released in the same slot, nor any slot
-//! before its time; and no request waits longer than `max_wait`.
+//! Record: a [`GcraState`], whose TAT is the end of the taken slots, and the runs of free slots before it.
 //!
-//! The Lua twin is `lua/leaky_bucket.lua`: function for function the same.
+//! Bound, for charges admitted under an unchanged quota: no two requests share a slot, none is released
+//! before its slot, and none is delayed by more than `max_wait`. So any interval of `W` releases at most
+//! `L` requests of cost 1.
+//!
+//! Source: CALLR, "Rate limiting for distributed systems with Redis and Lua" (the second script), with a
+//! TAT in place of the sorted set of slots. The Lua twin is `lua/leaky_bucket.lua`.
 
 use super::{
-    Decision, Horizon, MAX_EXACT, Millis, Quota,
-    holes::{Hole, Holes},
-    horizon::owe,
+    Decision, GcraState, MAX_EXACT, Millis, Quota,
+    free_slots::{FreeSlots, StoredRun},
+    gcra::extend_backlog,
 };
 
-/// What is remembered of one caller under one limit. [`State::default`] is a caller never seen.
+/// The record of one caller under one limit. [`State::default`] is that of a new caller.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct State {
-    /// Where the slots that are taken end.
-    horizon: Horizon,
-    /// Those before it that are free.
-    holes: Box<[Hole]>,
+    /// Its TAT is the end of the taken slots.
+    gcra: GcraState,
+    /// The free slots before the TAT.
+    free_slots: Box<[StoredRun]>,
 }
 
-/// The slots within `max_wait`: what can be admitted at once.
+/// The number of slots that begin within `max_wait`: what can be admitted at once.
 pub fn slots(quota: &Quota) -> u64 {
     u64::from(quota.max_wait) * u64::from(quota.limit) / quota.window + 1
 }
 
-/// Decides what a charge of `cost` at `now` would meet, and charges nothing. A cost of 0 only looks.
+/// Decides on a charge of `cost` at `now` without charging it.
 ///
 /// The record changes only if the clock was set back by more than [`super::MAX_STEP_BACK`]: it then
 /// moves back with the clock.
@@ -48,106 +51,108 @@ pub fn decide(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decis
     Reading::new(state, quota, now).decision(state, cost)
 }
 
-/// Charges `cost` at `now` and tells what holds after it, and how long the request waits for its slot.
-/// It does not ask: whoever may not overdraw has asked [`decide`].
+/// Charges `cost` at `now` without a check: call [`decide`] first unless an overdraft is allowed. The
+/// decision's `wait` is the delay until the request's slot.
 pub fn charge(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
     let mut reading = Reading::new(state, quota, now);
     let wait = if cost > 0 { reading.charge(state, cost) } else { 0 };
     Decision { wait, ..reading.decision(state, 0) }
 }
 
-/// [`decide`] and, where that admits, [`charge`].
+/// Charges `cost` if [`decide`] admits it.
 pub fn admit(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
     let decision = decide(state, quota, now, cost);
     if decision.admitted { charge(state, quota, now, cost) } else { decision }
 }
 
-/// Gives back `cost` slots, the first of which begins at `slot`. The reset-at stays.
+/// Gives back `cost` slots, the first of which begins at `slot` (ms). `reset_at` stays.
 pub fn refund(state: &mut State, quota: &Quota, now: Millis, slot: Millis, cost: u32) -> Decision {
     let mut reading = Reading::new(state, quota, now);
     reading.refund(state, slot, cost);
     reading.decision(state, 0)
 }
 
-/// When the record means nothing any more: every slot has passed, and so has the reset-at.
+/// The first ms at which the record is equivalent to that of a new caller: every slot has passed, and so
+/// has `reset_at`.
 pub fn expires_at(state: &State) -> Millis {
-    state.horizon.reset_at
+    state.gcra.reset_at
 }
 
-/// A record as it stands at one time. Lengths of time are in units of `1 / rate` ms.
+/// A record as read at `now`. Lengths of time are in units of `1 / rate` ms.
 struct Reading<'a> {
     quota: &'a Quota,
     now: Millis,
     rate: u64,
-    /// Where the slots that are taken end.
-    ahead: u64,
-    /// Those before it that are free; none where another quota made them.
-    holes: Holes,
+    /// From now to the end of the taken slots.
+    backlog: u64,
+    /// The free slots in the backlog; none if the last charge was made under another quota.
+    free_slots: FreeSlots,
     /// Whether the last charge was made under this quota.
     same_rate: bool,
 }
 
 impl<'a> Reading<'a> {
     fn new(state: &mut State, quota: &'a Quota, now: Millis) -> Self {
-        let seen = state.horizon.seen;
-        let now = state.horizon.settle(now);
-        if state.horizon.seen != seen {
-            state.holes = Box::default();
+        let updated_at = state.gcra.updated_at;
+        let now = state.gcra.follow_clock(now);
+        if state.gcra.updated_at != updated_at {
+            state.free_slots = Box::default();
         }
         let rate = u64::from(quota.limit);
-        let ahead = state.horizon.ahead_at(now, rate);
-        let same_rate = state.horizon.rate() == rate;
-        let stored: &[Hole] = if same_rate && ahead > 0 { &state.holes } else { &[] };
-        let holes = Holes::read(stored, now, rate, quota.window);
-        Self { quota, now, rate, ahead, holes, same_rate }
+        let backlog = state.gcra.backlog_at_rate(now, rate);
+        let same_rate = state.gcra.rate() == rate;
+        let stored: &[StoredRun] = if same_rate && backlog > 0 { &state.free_slots } else { &[] };
+        let free_slots = FreeSlots::read(stored, now, rate, quota.window);
+        Self { quota, now, rate, backlog, free_slots, same_rate }
     }
 
-    /// Writes a charge into the record; tells how long the request waits.
+    /// Writes a charge into the record. Returns the request's delay, in ms.
     fn charge(&mut self, state: &mut State, cost: u32) -> Millis {
-        let begins = if let Some(hole) = self.hole(cost) {
-            self.holes.take(hole.cast_signed(), cost);
-            hole
+        let begins = if let Some(free) = self.first_free(cost) {
+            self.free_slots.take(free.cast_signed(), cost);
+            free
         } else {
-            let ahead = self.ahead;
-            self.ahead = owe(ahead, self.rate, self.quota.window, cost);
-            ahead
+            let backlog = self.backlog;
+            self.backlog = extend_backlog(backlog, self.rate, self.quota.window, cost);
+            backlog
         };
         self.write(state);
-        state.horizon.promise();
+        state.gcra.raise_reset();
         begins.div_ceil(self.rate)
     }
 
-    /// Frees `cost` slots of which the first is released at `slot`, if they are taken and not over.
+    /// Frees `cost` slots of which the first begins at `slot` (ms), if they are taken and have not passed.
     fn refund(&mut self, state: &mut State, slot: Millis, cost: u32) {
         let most = i128::from(MAX_EXACT);
-        let given = i128::from(cost) * i128::from(self.quota.window);
-        let until = (i128::from(slot) - i128::from(self.now)) * i128::from(self.rate);
-        if self.ahead == 0 || cost == 0 || given > most || until.abs() > most / 2 {
+        let length = i128::from(cost) * i128::from(self.quota.window);
+        let released = (i128::from(slot) - i128::from(self.now)) * i128::from(self.rate);
+        if self.backlog == 0 || cost == 0 || length > most || released.abs() > most / 2 {
             return;
         }
-        let (given, until) = (given as i64, until as i64);
+        let (length, released) = (length as i64, released as i64);
         let (rate, window) = (self.rate.cast_signed(), self.quota.window.cast_signed());
-        let ahead = self.ahead.cast_signed();
-        let last = ahead - given;
+        let backlog = self.backlog.cast_signed();
+        let last = backlog - length;
         let mut begins = last;
-        // Another quota's slots were rounded up to a ms: of them only the last can be told.
-        let latest = if self.same_rate { until } else { until + rate - 1 };
+        // A change of the quota rounded the end of the slots up to a ms: of the slots taken before it, only
+        // the last can be identified.
+        let latest = if self.same_rate { released } else { released + rate - 1 };
         if last > latest {
-            // The latest that is released at that ms.
-            let back = ahead - until;
+            // The last slots that are released in that ms.
+            let back = backlog - released;
             if !self.same_rate || back.unsigned_abs() > MAX_EXACT {
                 return;
             }
-            begins = ahead - (back + window - 1) / window * window;
+            begins = backlog - (back + window - 1) / window * window;
         }
-        begins = self.holes.place(begins, given);
-        if begins <= until - rate {
+        begins = self.free_slots.last_taken(begins, length);
+        if begins <= released - rate {
             return;
         }
         if begins == last {
-            self.ahead = self.holes.absorb(last).max(0).cast_unsigned();
-        } else if begins + given > 0 {
-            self.holes.add(begins, cost.into());
+            self.backlog = self.free_slots.trim_end(last).max(0).cast_unsigned();
+        } else if begins + length > 0 {
+            self.free_slots.insert(begins, cost.into());
         } else {
             return;
         }
@@ -155,51 +160,55 @@ impl<'a> Reading<'a> {
     }
 
     fn write(&mut self, state: &mut State) {
-        if self.ahead == 0 {
-            self.holes.clear();
+        if self.backlog == 0 {
+            self.free_slots.clear();
         }
-        state.horizon.set(self.now, self.ahead, self.rate);
-        state.holes = self.holes.write(self.now);
+        state.gcra.set_backlog(self.now, self.backlog, self.rate);
+        state.free_slots = self.free_slots.write(self.now);
     }
 
-    /// What the first of `cost` slots must not begin after, for the last of them to be within `max_wait`.
-    fn latest(&self, cost: u32) -> Option<u64> {
-        let patience = u64::from(self.quota.max_wait) * self.rate;
-        patience.checked_sub(u64::from(cost).saturating_sub(1).saturating_mul(self.quota.window))
+    /// `max_wait` in units.
+    fn max_delay(&self) -> u64 {
+        u64::from(self.quota.max_wait) * self.rate
     }
 
-    /// Where `cost` free slots in a row begin within `max_wait`, if there are some before those that are
-    /// taken end.
-    fn hole(&self, cost: u32) -> Option<u64> {
-        let latest = self.latest(cost)?.cast_signed();
-        let first = self.holes.first(cost, latest).filter(|&first| first <= latest);
+    /// The last position for the first of `cost` slots at which the last of them begins within `max_wait`.
+    fn latest_start(&self, cost: u32) -> Option<u64> {
+        self.max_delay()
+            .checked_sub(u64::from(cost).saturating_sub(1).saturating_mul(self.quota.window))
+    }
+
+    /// The position of the first `cost` adjacent free slots in the backlog that fit into `max_wait`.
+    fn first_free(&self, cost: u32) -> Option<u64> {
+        let latest = self.latest_start(cost)?.cast_signed();
+        let first = self.free_slots.first_fit(cost, latest).filter(|&first| first <= latest);
         first.map(i64::cast_unsigned)
     }
 
-    /// What a charge of `cost` would meet.
+    /// The decision on a charge of `cost`.
     fn decision(&self, state: &State, cost: u32) -> Decision {
-        let (rate, window, ahead) = (self.rate, self.quota.window, self.ahead);
-        let patience = u64::from(self.quota.max_wait) * rate;
+        let (rate, window, backlog) = (self.rate, self.quota.window, self.backlog);
+        let max_delay = self.max_delay();
         let limit = slots(self.quota);
-        // Slots that start too late to be taken count as used, too: those that were overdrawn.
-        let (remaining, used) = match patience.checked_sub(ahead) {
+        // Overdrawn slots, which begin after `max_wait`, count as used as well.
+        let (remaining, used) = match max_delay.checked_sub(backlog) {
             Some(left) => (left / window + 1, limit - (left / window + 1)),
-            None => (0, limit + (ahead - patience).div_ceil(window) - 1),
+            None => (0, limit + (backlog - max_delay).div_ceil(window) - 1),
         };
-        let free = self.holes.free(patience.cast_signed());
-        let latest = self.latest(cost);
-        let after = latest.filter(|&latest| ahead <= latest).map(|_| ahead);
-        let begins = if cost == 0 { Some(0) } else { self.hole(cost).or(after) };
+        let free = self.free_slots.count_until(max_delay.cast_signed());
+        let latest = self.latest_start(cost);
+        let after = latest.filter(|&latest| backlog <= latest).map(|_| backlog);
+        let begins = if cost == 0 { Some(0) } else { self.first_free(cost).or(after) };
         let retry_at = latest.filter(|_| begins.is_none()).map(|latest| {
-            let first = self.holes.first(cost, latest.cast_signed());
-            self.now + (first.map_or(ahead, i64::cast_unsigned) - latest).div_ceil(rate)
+            let first = self.free_slots.first_fit(cost, latest.cast_signed());
+            self.now + (first.map_or(backlog, i64::cast_unsigned) - latest).div_ceil(rate)
         });
         Decision {
             admitted: begins.is_some(),
             limit,
             remaining: remaining + free,
             used: used - free,
-            reset_at: state.horizon.reset_at.max(self.now),
+            reset_at: state.gcra.reset_at.max(self.now),
             retry_at,
             wait: begins.map_or(0, |begins| begins.div_ceil(rate)),
         }
@@ -207,8 +216,8 @@ impl<'a> Reading<'a> {
 }
 
 #[cfg(test)]
-mod given_back;
-#[cfg(test)]
 mod out_of_order;
+#[cfg(test)]
+mod refunds;
 #[cfg(test)]
 mod tests;

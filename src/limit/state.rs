@@ -1,24 +1,24 @@
-//! The record of any algorithm, and the dispatch to the one that understands it.
+//! The record of any algorithm, with dispatch to that algorithm.
 //!
-//! A trait for the contract would cost a pointer and an allocation a record; an enum costs neither.
-//! A new algorithm is one variant here and one arm in each function.
+//! An enum, because a trait object would cost each record a pointer and an allocation. A new algorithm is
+//! one variant here and one arm in each function.
 
 use super::{
-    Algorithm, Change, Decision, Horizon, Millis, Quota, concurrency, fixed_window, leaky_bucket,
+    Algorithm, Change, Decision, GcraState, Millis, Quota, concurrency, fixed_window, leaky_bucket,
     sliding_log, sliding_window, token_bucket,
 };
 
-/// What is remembered of one caller under one limit.
+/// The record of one caller under one limit.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum State {
     /// See [`sliding_window::State`].
     SlidingWindow(sliding_window::State),
-    /// See [`sliding_log::State`]; apart, so that no other record grows by it.
+    /// See [`sliding_log::State`]; boxed, so that it does not make the other records larger.
     SlidingLog(Box<sliding_log::State>),
     /// See [`fixed_window::State`].
     FixedWindow(fixed_window::State),
     /// See [`token_bucket`].
-    TokenBucket(Horizon),
+    TokenBucket(GcraState),
     /// See [`leaky_bucket::State`].
     LeakyBucket(leaky_bucket::State),
     /// See [`concurrency::State`].
@@ -26,19 +26,21 @@ pub enum State {
 }
 
 impl State {
-    /// A caller never seen.
+    /// The record of a new caller.
     pub fn fresh(algorithm: Algorithm) -> Self {
         match algorithm {
             Algorithm::SlidingWindow => Self::SlidingWindow(sliding_window::State::default()),
             Algorithm::SlidingLog => Self::SlidingLog(Box::default()),
             Algorithm::FixedWindow => Self::FixedWindow(fixed_window::State::default()),
-            Algorithm::TokenBucket => Self::TokenBucket(Horizon::default()),
+            Algorithm::TokenBucket => Self::TokenBucket(GcraState::default()),
             Algorithm::LeakyBucket => Self::LeakyBucket(leaky_bucket::State::default()),
             Algorithm::Concurrency => Self::Concurrency(concurrency::State::default()),
         }
     }
 
-    /// What a charge of `cost` at `now` would meet; charges nothing. A cost of 0 only looks.
+    /// Decides on a charge of `cost` at `now` without charging it. A cost of 0 is always admitted.
+    ///
+    /// Changes the record only if the clock was set back.
     pub fn decide(&mut self, quota: &Quota, now: Millis, cost: u32) -> Decision {
         match self {
             Self::SlidingWindow(state) => sliding_window::decide(state, quota, now, cost),
@@ -50,8 +52,8 @@ impl State {
         }
     }
 
-    /// Charges without asking, and tells what holds after it: after [`Self::decide`] has admitted it,
-    /// or to settle what a request turned out to cost, though that overdraws the quota.
+    /// Charges without a check, even if that overdraws the quota: for a charge that [`Self::decide`] has
+    /// admitted, or for cost that is only known after the request. Returns the state after it.
     pub fn charge(&mut self, quota: &Quota, now: Millis, cost: u32) -> Decision {
         match self {
             Self::SlidingWindow(state) => sliding_window::charge(state, quota, now, cost),
@@ -63,7 +65,7 @@ impl State {
         }
     }
 
-    /// Charges if it is admitted: both of the above from one reading.
+    /// Charges `cost` if it is admitted: [`Self::decide`] and [`Self::charge`] in one step.
     pub fn admit(&mut self, quota: &Quota, now: Millis, cost: u32) -> Decision {
         match self {
             Self::SlidingWindow(state) => sliding_window::admit(state, quota, now, cost),
@@ -75,8 +77,8 @@ impl State {
         }
     }
 
-    /// Gives back `cost` units charged at `charged_at`, as far as they still count. Never below
-    /// nothing, and the reset-at stays where it is.
+    /// Gives back `cost` units charged at `charged_at` (see [`Change::Refund`]), as far as they still
+    /// count. Usage never goes below 0, and `reset_at` stays.
     pub fn refund(
         &mut self,
         quota: &Quota,
@@ -96,16 +98,16 @@ impl State {
         }
     }
 
-    /// Corrects what was charged, and tells what holds after it.
-    pub fn settle(&mut self, quota: &Quota, now: Millis, change: Change) -> Decision {
+    /// Changes what was charged. Returns the state after it.
+    pub fn adjust(&mut self, quota: &Quota, now: Millis, change: Change) -> Decision {
         match change {
             Change::Refund { charged_at, cost } => self.refund(quota, now, charged_at, cost),
-            // The request is over: nothing waits any more.
+            // The request has ended, so it is not delayed.
             Change::Overdraw { cost } => Decision { wait: 0, ..self.charge(quota, now, cost) },
         }
     }
 
-    /// When the record means nothing any more.
+    /// The first ms at which the record is equivalent to that of a new caller, or a little later.
     pub fn expires_at(&self, quota: &Quota) -> Millis {
         match self {
             Self::SlidingWindow(state) => sliding_window::expires_at(state, quota),
@@ -123,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_algorithm_makes_the_records_of_another_longer() {
+    fn state_is_no_larger_than_a_sliding_window() {
         assert_eq!(size_of::<State>(), size_of::<sliding_window::State>());
         assert_eq!(size_of::<State>(), 56);
     }

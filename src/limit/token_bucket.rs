@@ -1,82 +1,85 @@
-//! The token bucket, as GCRA keeps it: one point in time.
+//! The token bucket, as GCRA: one point in time.
 //!
-//! A bucket of `L` tokens refills with `L` tokens each `W` ms. Instead of tokens the record keeps
-//! when the bucket will be full again ([`Horizon`]): a charge of `q` tokens puts that off by
-//! `q * W / L` ms, exactly, and is admitted if the bucket then owes no more than it holds.
+//! A bucket of `L` tokens refills with `L` tokens every `W` ms. Instead of a number of tokens, the record
+//! holds the time at which the bucket will be full again ([`GcraState`]). A charge of `q` tokens delays
+//! that by exactly `q * W / L` ms, and is admitted if the bucket then lacks at most `L` tokens. After a
+//! change of the quota the missing tokens stay missing, and refill at the old rate until the next charge.
 //!
-//! What holds, for charges that were admitted by an unchanged quota: any interval of `I` ms holds at
-//! most the burst and what flows in, `L + L * I / W`. A new quota keeps the tokens that are owed; they
-//! flow back at the old rate until the next charge.
+//! Record: [`GcraState`].
 //!
-//! The Lua twin is `lua/token_bucket.lua`: function for function the same.
+//! Bound, for charges admitted under an unchanged quota: any interval of `I` ms holds at most the burst
+//! and the refill, `L + L * I / W`; so any interval of `W` holds at most `2L`.
+//!
+//! Source: GCRA (ITU-T I.371). The Lua twin is `lua/token_bucket.lua`.
 
-use super::{Decision, Horizon, Millis, Quota, horizon::owe};
+use super::{Decision, GcraState, Millis, Quota, gcra::extend_backlog};
 
-/// Decides what a charge of `cost` at `now` would meet, and charges nothing. A cost of 0 only looks.
+/// Decides on a charge of `cost` at `now` without charging it.
 ///
 /// The record changes only if the clock was set back by more than [`super::MAX_STEP_BACK`]: it then
 /// moves back with the clock.
-pub fn decide(state: &mut Horizon, quota: &Quota, now: Millis, cost: u32) -> Decision {
-    let now = state.settle(now);
+pub fn decide(state: &mut GcraState, quota: &Quota, now: Millis, cost: u32) -> Decision {
+    let now = state.follow_clock(now);
     decision(state, quota, now, cost)
 }
 
-/// Charges `cost` at `now` and tells what holds after it. It does not ask: whoever may not overdraw
-/// has asked [`decide`]. What is owed ends near [`super::MAX_EXACT`].
-pub fn charge(state: &mut Horizon, quota: &Quota, now: Millis, cost: u32) -> Decision {
-    let now = state.settle(now);
+/// Charges `cost` at `now` without a check: call [`decide`] first unless an overdraft is allowed. The
+/// backlog saturates near [`super::MAX_EXACT`].
+pub fn charge(state: &mut GcraState, quota: &Quota, now: Millis, cost: u32) -> Decision {
+    let now = state.follow_clock(now);
     if cost > 0 {
         let rate = u64::from(quota.limit);
-        let owed = owe(state.ahead(now), rate, quota.window, cost);
-        state.set(now, owed, rate);
-        state.promise();
+        let backlog = extend_backlog(state.backlog(now), rate, quota.window, cost);
+        state.set_backlog(now, backlog, rate);
+        state.raise_reset();
     }
     decision(state, quota, now, 0)
 }
 
-/// [`decide`] and, where that admits, [`charge`].
-pub fn admit(state: &mut Horizon, quota: &Quota, now: Millis, cost: u32) -> Decision {
+/// Charges `cost` if [`decide`] admits it.
+pub fn admit(state: &mut GcraState, quota: &Quota, now: Millis, cost: u32) -> Decision {
     let decision = decide(state, quota, now, cost);
     if decision.admitted { charge(state, quota, now, cost) } else { decision }
 }
 
-/// Gives back `cost` tokens that were charged at `charged_at`, unless they have flowed back already:
-/// after a window they have. The reset-at stays.
+/// Gives back `cost` tokens that were charged at `charged_at`, unless a window has passed since: then they
+/// have been refilled. `reset_at` stays.
 pub fn refund(
-    state: &mut Horizon,
+    state: &mut GcraState,
     quota: &Quota,
     now: Millis,
     charged_at: Millis,
     cost: u32,
 ) -> Decision {
-    let now = state.settle(now);
-    let owed = state.ahead(now);
-    if owed > 0 && now < charged_at.saturating_add(quota.window) {
-        let given = u64::from(cost).saturating_mul(quota.window);
-        state.set(now, owed.saturating_sub(given), state.rate());
+    let now = state.follow_clock(now);
+    let backlog = state.backlog(now);
+    if backlog > 0 && now < charged_at.saturating_add(quota.window) {
+        let refunded = u64::from(cost).saturating_mul(quota.window);
+        state.set_backlog(now, backlog.saturating_sub(refunded), state.rate());
     }
     decision(state, quota, now, 0)
 }
 
-/// When the record means nothing any more: the bucket is full, and the reset-at has passed.
-pub fn expires_at(state: &Horizon) -> Millis {
+/// The first ms at which the record is equivalent to that of a new caller: the bucket is full, and
+/// `reset_at` has passed.
+pub fn expires_at(state: &GcraState) -> Millis {
     state.reset_at
 }
 
-/// What a charge of `cost` would meet.
-fn decision(state: &Horizon, quota: &Quota, now: Millis, cost: u32) -> Decision {
+/// The decision on a charge of `cost`.
+fn decision(state: &GcraState, quota: &Quota, now: Millis, cost: u32) -> Decision {
     let limit = u64::from(quota.limit);
-    let owed = state.ahead(now);
-    let used = owed.div_ceil(quota.window);
+    let backlog = state.backlog(now);
+    let used = backlog.div_ceil(quota.window);
     let remaining = limit.saturating_sub(used);
     let admitted = u64::from(cost) <= remaining;
     let retry_at = if admitted {
         None
     } else {
-        // As much as may be owed before the charge. The rate is that of the record, which is not
-        // empty: a fresh one refuses nothing that is not above the quota.
+        // The largest backlog that admits the charge. `state.rate()` is not 0: the record of a new caller
+        // refuses only costs above the quota.
         let room = quota.limit.checked_sub(cost).map(|room| u64::from(room) * quota.window);
-        room.map(|room| now + (owed - room).div_ceil(state.rate()))
+        room.map(|room| now + (backlog - room).div_ceil(state.rate()))
     };
     let reset_at = state.reset_at.max(now);
     Decision { admitted, limit, remaining, used, reset_at, retry_at, wait: 0 }

@@ -1,44 +1,45 @@
-//! What the limits of one request say together.
+//! The decisions of all limits of one request.
 
 use smallvec::SmallVec;
 
 use super::{Decision, Millis};
 
-/// Where a decision was made, and so where its charge is corrected.
+/// The store that made a decision, and that its charge must be adjusted in.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Decider {
-    /// The store that keeps the counters: this process' memory, or Redis where it is configured.
+pub enum DecisionSource {
+    /// The store of the counters: Redis if it is configured, else this process' memory.
     Store,
     /// This process' memory, because Redis gave no answer.
     Fallback,
 }
 
-/// A decision, with its place and time.
+/// A decision, with its store and time.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Decided {
-    /// What the limit says.
+pub struct StoreDecision {
+    /// The limit's decision.
     pub decision: Decision,
-    /// When it was made, in ms by the clock of the store that made it.
+    /// When it was made, in ms by the store's clock.
     pub at: Millis,
-    /// Which store made it.
-    pub by: Decider,
+    /// The store that made it.
+    pub source: DecisionSource,
 }
 
-impl Decided {
-    /// The time that a refund of this charge names: of a leaky bucket, the slot.
+impl StoreDecision {
+    /// The `charged_at` of a refund of this charge, in ms; for a leaky bucket, the time of the slot.
     pub fn charged_at(&self) -> Millis {
         self.at + self.decision.wait
     }
 }
 
-/// What came of one charge.
+/// The outcome of one charge.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Outcome {
-    /// A store decided. An admitted charge was made if the whole request was admitted.
-    Decided(Decided),
-    /// Redis gave no answer, and the limit admits then: nothing was charged.
+    /// A store decided. If it admitted the charge, the charge was made only if the whole request was
+    /// admitted.
+    Decided(StoreDecision),
+    /// Redis gave no answer, and the limit admits in that case: nothing was charged.
     Unknown,
-    /// The request was refused before this limit was asked, or its charge was undone because another
+    /// The request was refused before this limit was checked, or its charge was undone because another
     /// limit refused.
     #[default]
     NotCharged,
@@ -46,76 +47,76 @@ pub enum Outcome {
 
 impl Outcome {
     /// The decision, if one was made.
-    pub fn decided(&self) -> Option<&Decided> {
+    pub fn decided(&self) -> Option<&StoreDecision> {
         match self {
             Self::Decided(decided) => Some(decided),
             Self::Unknown | Self::NotCharged => None,
         }
     }
 
-    /// The decision, if it admits.
-    pub fn admitted(&self) -> Option<&Decided> {
+    /// The decision, if it admits the charge.
+    pub fn admitted(&self) -> Option<&StoreDecision> {
         self.decided().filter(|decided| decided.decision.admitted)
     }
 
-    /// The decision, if it refuses.
-    pub fn refused(&self) -> Option<&Decided> {
+    /// The decision, if it refuses the charge.
+    pub fn refused(&self) -> Option<&StoreDecision> {
         self.decided().filter(|decided| !decided.decision.admitted)
     }
 }
 
-/// What all limits of one request say.
+/// The outcomes of all limits of one request.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Verdict {
-    /// Whether every limit that is enforced admits. If not, none has been charged.
+    /// Whether every enforced limit admits the request. If not, no limit was charged.
     pub admitted: bool,
-    /// One a charge, in the charges' order.
+    /// One for each charge, in the order of the charges.
     pub outcomes: SmallVec<[Outcome; 2]>,
 }
 
 impl Verdict {
-    /// The verdict on no charge: admitted.
+    /// The verdict on no charges: admitted.
     pub fn empty() -> Self {
         Self { admitted: true, outcomes: SmallVec::new() }
     }
 
-    /// Adds the decision of one store on one charge; `enforced`: the limit may refuse.
-    pub fn push(&mut self, decided: Decided, enforced: bool) {
+    /// Adds the decision on one charge; `enforced`: whether the limit may refuse.
+    pub fn push(&mut self, decided: StoreDecision, enforced: bool) {
         self.admitted &= decided.decision.admitted || !enforced;
         self.outcomes.push(Outcome::Decided(decided));
     }
 
     /// The decision at `index`, if one was made.
-    pub fn decided(&self, index: usize) -> Option<&Decided> {
+    pub fn decided(&self, index: usize) -> Option<&StoreDecision> {
         self.outcomes.get(index)?.decided()
     }
 }
 
-/// How a request fared with its limits: the word that access log, `explain` and `replay` have for it.
+/// How a request's limits decided, as the access log, `explain` and `replay` report it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Admission {
-    /// The request ended before its limits were asked.
+    /// The request ended before its limits were checked.
     #[default]
     Unasked,
-    /// Nothing limits it.
+    /// No limit applies to the request.
     Unlimited,
-    /// Every limit that is enforced admits it.
+    /// Every enforced limit admits it.
     Admitted,
     /// A limit refuses it.
     Refused,
     /// The throttle refuses it.
     Throttled,
-    /// Redis gave no answer, and a limit refuses then.
+    /// Redis gave no answer, and a limit refuses in that case.
     Unknown,
 }
 
 impl Admission {
-    /// Whether limits decided: then answers tell of them.
+    /// Whether limits decided: then the response has rate-limit headers.
     pub fn is_decided(self) -> bool {
         matches!(self, Self::Admitted | Self::Refused)
     }
 
-    /// The word for it.
+    /// The value in the access log, `explain` and `replay`.
     pub fn label(self) -> &'static str {
         match self {
             Self::Unasked => "unasked",

@@ -1,14 +1,14 @@
-//! What a request asks for: its host, and the target that is forwarded. RFC 9112, 3.2.
+//! The requested host and the path to forward: RFC 9112, 3.2.
 
 use std::{borrow::Cow, net::Ipv6Addr};
 
 use crate::framing::Fields;
 
-/// The requested host as routes and keys know it: lower case, without port and final dot, an IPv6
-/// address in its shortest form. Empty where HTTP/1.0 sent none.
+/// The requested host in the form that routes and keys use: lower case, without port and trailing dot, an
+/// IPv6 address in its shortest form. Empty for an HTTP/1.0 request without `Host`.
 pub fn host(fields: &Fields) -> Cow<'_, str> {
     let value = fields.get("host").unwrap_or_default();
-    // The framing has checked it: letters, digits and a few signs.
+    // Always valid: the framing accepts only ASCII names and addresses.
     let value = std::str::from_utf8(value).unwrap_or_default();
     if let Some((address, _)) = value.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         let address = address.parse::<Ipv6Addr>().unwrap_or(Ipv6Addr::UNSPECIFIED);
@@ -23,12 +23,12 @@ pub fn host(fields: &Fields) -> Cow<'_, str> {
     }
 }
 
-/// The path that is forwarded for `path`, which is in normal form: without the route's prefix.
+/// The path to forward for the normalized `path`: without the route's `strip_prefix`.
 pub fn forwarded_path<'p>(path: &'p str, strip_prefix: Option<&str>) -> &'p str {
     match strip_prefix.and_then(|prefix| path.strip_prefix(prefix)) {
         Some("") => "/",
         Some(rest) if rest.starts_with('/') => rest,
-        // The prefix ends inside a segment, so it is not this path's.
+        // The prefix ends within a segment, so it does not match.
         Some(_) | None => path,
     }
 }
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_host_has_one_spelling() {
+    fn host_is_canonical() {
         for (sent, wanted) in [
             ("API.example.com:8080", "api.example.com"),
             ("api.example.com.", "api.example.com"),
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn the_prefix_is_whole_segments() {
+    fn prefix_is_stripped_only_as_whole_segments() {
         for (path, prefix, wanted) in [
             ("/v1/items", Some("/v1"), "/items"),
             ("/v1", Some("/v1"), "/"),

@@ -1,35 +1,40 @@
-//! The formats `common` and `combined` of nginx and Apache:
+//! Parses the access log formats `common` and `combined` of nginx and Apache:
 //! `CLIENT IDENT USER [TIME] "METHOD TARGET VERSION" STATUS BYTES ...`.
 
 use std::{borrow::Cow, net::IpAddr};
 
-use super::line::{Line, LineFault, shown};
-use crate::{identity::client::canonical, limit::Millis};
+use super::line::{LineError, LogLine, excerpt};
+use crate::{identity::client::canonical_address, limit::Millis};
 
-/// `10/Oct/2000:13:55:36 -0700`
+/// Length of a time such as `10/Oct/2000:13:55:36 -0700`, in bytes.
 const TIME_LENGTH: usize = 26;
-const TIME_FORM: &str = "[10/Oct/2000:13:55:36 -0700]";
+/// An example of a time, for faults.
+const TIME_EXAMPLE: &str = "[10/Oct/2000:13:55:36 -0700]";
 const MONTHS: &[u8] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
 
-/// How many brackets in the name of a user are tried as the beginning of the time.
-const BRACKETS: usize = 8;
+/// Number of `[` in a line that are tried as the beginning of the time: user names may contain brackets.
+const MAX_BRACKETS: usize = 8;
 
-/// Reads one line. What follows the status is not looked at.
-pub(super) fn parse(line: &[u8]) -> Result<Line<'_>, LineFault> {
-    let space = memchr::memchr(b' ', line).ok_or(LineFault::Missing("client"))?;
+/// Parses one line. The fields after the status are ignored.
+///
+/// # Errors
+///
+/// A field is missing or malformed.
+pub(super) fn parse(line: &[u8]) -> Result<LogLine<'_>, LineError> {
+    let space = memchr::memchr(b' ', line).ok_or(LineError::Missing("client"))?;
     let (client, rest) = (client(&line[..space])?, &line[space + 1..]);
     let (names, time, rest) = split_time(rest)?;
     let user = memchr::memchr(b' ', names).map(|space| names[space + 1..].trim_ascii());
-    let user = user.filter(|user| !user.is_empty()).ok_or(LineFault::Missing("user"))?;
-    let (request, rest) = quoted(rest).ok_or(LineFault::Missing("request in quotes"))?;
+    let user = user.filter(|user| !user.is_empty()).ok_or(LineError::Missing("user"))?;
+    let (request, rest) = quoted(rest).ok_or(LineError::Missing("request in quotes"))?;
     let status = rest.strip_prefix(b" ").and_then(|rest| rest.split(|byte| *byte == b' ').next());
     let number = |text: &[u8]| match text {
         b"-" => Some(0),
         _ => digits(text).filter(|_| text.len() == 3).map(|status| status as u16),
     };
-    let status = status.and_then(number).ok_or(LineFault::Missing("status"))?;
+    let status = status.and_then(number).ok_or(LineError::Missing("status"))?;
     let (method, target) = split_request(request);
-    Ok(Line {
+    Ok(LogLine {
         time,
         client,
         token: if user == b"-" { Cow::Borrowed("") } else { String::from_utf8_lossy(user) },
@@ -41,31 +46,31 @@ pub(super) fn parse(line: &[u8]) -> Result<Line<'_>, LineFault> {
     })
 }
 
-fn client(text: &[u8]) -> Result<IpAddr, LineFault> {
+fn client(text: &[u8]) -> Result<IpAddr, LineError> {
     let address = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
-    address.map(canonical).ok_or_else(|| LineFault::Client(shown(text)))
+    address.map(canonical_address).ok_or_else(|| LineError::Client(excerpt(text)))
 }
 
-/// What stands before the time, the time, and what follows it. A user's name may have spaces and
-/// brackets in it.
-fn split_time(rest: &[u8]) -> Result<(&[u8], Millis, &[u8]), LineFault> {
-    let mut fault = LineFault::Missing("time in brackets");
-    for bracket in memchr::memchr_iter(b'[', rest).take(BRACKETS) {
+/// Splits at the time into the fields before it, the time in ms since the epoch, and the rest. User names
+/// may contain spaces and brackets.
+fn split_time(rest: &[u8]) -> Result<(&[u8], Millis, &[u8]), LineError> {
+    let mut fault = LineError::Missing("time in brackets");
+    for bracket in memchr::memchr_iter(b'[', rest).take(MAX_BRACKETS) {
         let text = &rest[bracket + 1..];
         let stamp = text.get(..TIME_LENGTH).filter(|_| text.get(TIME_LENGTH) == Some(&b']'));
         if let Some(time) = stamp.and_then(millis) {
             return Ok((rest[..bracket].trim_ascii(), time, &text[TIME_LENGTH + 1..]));
         }
         let end = memchr::memchr(b']', text).unwrap_or(text.len());
-        fault = LineFault::Time(shown(&text[..end]), TIME_FORM);
+        fault = LineError::Time(excerpt(&text[..end]), TIME_EXAMPLE);
     }
     Err(fault)
 }
 
 /// `10/Oct/2000:13:55:36 -0700` in ms since the epoch.
 fn millis(text: &[u8]) -> Option<Millis> {
-    let marks = [(2, b'/'), (6, b'/'), (11, b':'), (14, b':'), (17, b':'), (20, b' ')];
-    if text.len() != TIME_LENGTH || marks.iter().any(|(at, mark)| text[*at] != *mark) {
+    let separators = [(2, b'/'), (6, b'/'), (11, b':'), (14, b':'), (17, b':'), (20, b' ')];
+    if text.len() != TIME_LENGTH || separators.iter().any(|(at, byte)| text[*at] != *byte) {
         return None;
     }
     let name = &text[3..6];
@@ -74,7 +79,7 @@ fn millis(text: &[u8]) -> Option<Millis> {
     let (hour, minute, second) =
         (digits(&text[12..14])?, digits(&text[15..17])?, digits(&text[18..20])?);
     let (east, west) = (digits(&text[22..24])?, digits(&text[24..26])?);
-    let sound = (1..=days_in(month, year)).contains(&day)
+    let is_valid = (1..=days_in(month, year)).contains(&day)
         && year >= 1970
         && (hour < 24 && minute < 60 && second <= 60 && east < 24 && west < 60);
     let local = days_before(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second;
@@ -84,7 +89,7 @@ fn millis(text: &[u8]) -> Option<Millis> {
         b'-' => local + offset,
         _ => return None,
     };
-    sound.then_some(utc * 1000)
+    is_valid.then_some(utc * 1000)
 }
 
 fn is_leap(year: u64) -> bool {
@@ -100,7 +105,7 @@ fn days_in(month: u64, year: u64) -> u64 {
     }
 }
 
-/// Days from the epoch to a date from 1970 on; 0 for one that is none.
+/// Days from the epoch to a date in 1970 or later; 0 for an invalid date.
 fn days_before(year: u64, month: u64, day: u64) -> u64 {
     const BEFORE_MONTH: [u64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
     let leaps_before = |year: u64| year / 4 - year / 100 + year / 400;
@@ -112,13 +117,13 @@ fn days_before(year: u64, month: u64, day: u64) -> u64 {
     days.saturating_sub(1)
 }
 
+/// The value of decimal digits.
 fn digits(text: &[u8]) -> Option<u64> {
-    let all = text.iter().all(u8::is_ascii_digit);
-    all.then(|| text.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))
+    let is_decimal = text.iter().all(u8::is_ascii_digit);
+    is_decimal.then(|| text.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))
 }
 
-/// The inside of the quotes that `rest` begins with after a space, its escapes decoded, and what
-/// follows them.
+/// The quoted text at the start of `rest`, after a space, with its escapes decoded, and what follows.
 fn quoted(rest: &[u8]) -> Option<(Cow<'_, [u8]>, &[u8])> {
     let text = rest.strip_prefix(b" \"")?;
     let mut at = 0;
@@ -130,11 +135,11 @@ fn quoted(rest: &[u8]) -> Option<(Cow<'_, [u8]>, &[u8])> {
         at = (at + 2).min(text.len());
     }
     let (inside, after) = (&text[..at], &text[at + 1..]);
-    let plain = memchr::memchr(b'\\', inside).is_none();
-    Some((if plain { Cow::Borrowed(inside) } else { Cow::Owned(unescape(inside)) }, after))
+    let is_plain = memchr::memchr(b'\\', inside).is_none();
+    Some((if is_plain { Cow::Borrowed(inside) } else { Cow::Owned(unescape(inside)) }, after))
 }
 
-/// `\"`, `\\` and `\x1F` of both servers, and `\n` and its like of Apache.
+/// Decodes `\"`, `\\` and `\x1F`, which both servers write, and `\n`, `\r` and `\t` of Apache.
 fn unescape(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -160,13 +165,13 @@ fn hex(digit: u8) -> Option<u8> {
     char::from(digit).to_digit(16).map(|value| value as u8)
 }
 
-/// The method and the target; both empty where this is no request line, as when a client sends garbage.
+/// The method and the target; both empty if the client did not send a valid request line.
 fn split_request(request: Cow<'_, [u8]>) -> (Cow<'_, str>, Cow<'_, [u8]>) {
     let cut = |request: &[u8]| {
         let first = memchr::memchr(b' ', request)?;
         let last = memchr::memrchr(b' ', request).filter(|last| *last > first)?;
-        let sound = request[last + 1..].starts_with(b"HTTP/") && request[..first].is_ascii();
-        sound.then_some((first, last))
+        let is_valid = request[last + 1..].starts_with(b"HTTP/") && request[..first].is_ascii();
+        is_valid.then_some((first, last))
     };
     let Some((first, last)) = cut(&request) else { return (Cow::Borrowed(""), Cow::Borrowed(b"")) };
     match request {

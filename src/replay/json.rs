@@ -1,15 +1,15 @@
-//! Tidegate's own access log: a JSON object a line, as `telemetry` writes it.
+//! Parses Tidegate's own access log, which has one JSON object per line (see `telemetry`).
 
 use std::{borrow::Cow, time::UNIX_EPOCH};
 
 use serde::Deserialize;
 
-use super::line::{Line, LineFault, shown};
+use super::line::{LineError, LogLine, excerpt};
 use crate::limit::{Admission, Millis};
 
-/// What of a line is read; what else stands in it is passed over.
+/// The fields of a line that are used; others are ignored.
 #[derive(Deserialize)]
-struct Written<'l> {
+struct JsonLine<'l> {
     #[serde(borrow)]
     time: Cow<'l, str>,
     #[serde(borrow)]
@@ -28,37 +28,41 @@ struct Written<'l> {
     limit: Cow<'l, str>,
 }
 
-/// Reads one line.
-pub(super) fn parse(line: &[u8]) -> Result<Line<'_>, LineFault> {
-    // Once for the line, not once for each of its texts.
+/// Parses one line.
+///
+/// # Errors
+///
+/// The line is not a JSON object with the required fields, or a field is malformed.
+pub(super) fn parse(line: &[u8]) -> Result<LogLine<'_>, LineError> {
+    // Validated once for the line instead of once per string.
     let text = std::str::from_utf8(line);
-    let text = text.map_err(|_| LineFault::Json(format!("`{}` is not UTF-8", shown(line))))?;
-    let written: Written<'_> = serde_json::from_str(text).map_err(|error| {
-        // There is only one line: its number says nothing.
+    let text = text.map_err(|_| LineError::Json(format!("`{}` is not UTF-8", excerpt(line))))?;
+    let line: JsonLine<'_> = serde_json::from_str(text).map_err(|error| {
+        // The parser's line number is always 1: it is dropped.
         let text = error.to_string();
-        LineFault::Json(shown(text.split(" at line ").next().unwrap_or_default().as_bytes()))
+        LineError::Json(excerpt(text.split(" at line ").next().unwrap_or_default().as_bytes()))
     })?;
-    let client = written.client.parse();
-    Ok(Line {
-        time: millis(&written.time)?,
-        client: client.map_err(|_| LineFault::Client(shown(written.client.as_bytes())))?,
-        token: written.token,
-        method: written.method,
-        host: written.host,
-        target: match written.path {
+    let client = line.client.parse();
+    Ok(LogLine {
+        time: millis(&line.time)?,
+        client: client.map_err(|_| LineError::Client(excerpt(line.client.as_bytes())))?,
+        token: line.token,
+        method: line.method,
+        host: line.host,
+        target: match line.path {
             Cow::Borrowed(path) => Cow::Borrowed(path.as_bytes()),
             Cow::Owned(path) => Cow::Owned(path.into_bytes()),
         },
-        status: written.status,
-        unasked: written.limit == Admission::Unasked.label(),
+        status: line.status,
+        unasked: line.limit == Admission::Unasked.label(),
     })
 }
 
-/// RFC 3339 in UTC.
-fn millis(text: &str) -> Result<Millis, LineFault> {
+/// Parses a time (RFC 3339, UTC) into ms since the epoch.
+fn millis(text: &str) -> Result<Millis, LineError> {
     let time = humantime::parse_rfc3339(text).ok();
     let since = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     since
         .and_then(|since| Millis::try_from(since.as_millis()).ok())
-        .ok_or_else(|| LineFault::Time(shown(text.as_bytes()), "2026-01-02T03:04:05.678Z"))
+        .ok_or_else(|| LineError::Time(excerpt(text.as_bytes()), "2026-01-02T03:04:05.678Z"))
 }

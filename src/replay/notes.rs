@@ -1,48 +1,51 @@
-//! What the log does not have, and what is not replayed: told, so that nobody is misled.
+//! Notes on what a log does not contain and what is not replayed, so that results are not misread.
 
 use std::collections::BTreeSet;
 
-use super::{Candidate, Format, Replay};
+use super::{ConfigReplay, Format, Replay};
 use crate::identity::Part;
-use crate::snapshot::{Cost, Policy, Whose};
+use crate::snapshot::{Cost, Policy, TierMatch};
 
-/// One sentence each.
+/// The notes, one sentence each.
 pub(super) fn notes(replay: &Replay) -> Vec<String> {
-    let has = |wanted| replay.files.iter().any(|file| file.format == Some(wanted));
+    let has = |format| replay.files.iter().any(|file| file.format == Some(format));
     let mut notes = Vec::new();
     if has(Format::Json) {
-        notes.push(missing(replay, "Tidegate's log", &["headers", "cookies", "query"], |part| {
-            matches!(part, Part::Header(_) | Part::Cookie(_) | Part::Query(_))
-        }));
+        notes.push(missing_parts(
+            replay,
+            "Tidegate's log",
+            &["headers", "cookies", "query"],
+            |part| matches!(part, Part::Header(_) | Part::Cookie(_) | Part::Query(_)),
+        ));
     }
     if has(Format::Combined) {
         let parts =
-            ["host (see --host)", "headers", "cookies", "token (the user's name stands for it)"];
-        notes.push(missing(replay, "a log in the format `combined`", &parts, |part| {
+            ["host (see --host)", "headers", "cookies", "token (the user name is used instead)"];
+        notes.push(missing_parts(replay, "a log in the format `combined`", &parts, |part| {
             matches!(part, Part::Host | Part::Header(_) | Part::Cookie(_) | Part::Token)
         }));
     }
     if replay.from_proxies > 0 {
         notes.push(format!(
-            "requests from trusted proxies: {}; the log does not have the clients behind them, so each \
-             proxy is one client here",
+            "requests from trusted proxies: {}; the log does not contain the clients behind them, so each \
+             proxy counts as one client",
             replay.from_proxies
         ));
     }
-    for candidate in &replay.candidates {
-        if candidate.snapshot.throttle.is_some() {
+    for config in &replay.configs {
+        if config.snapshot.throttle.is_some() {
             notes.push(format!(
-                "{}: the throttle (active users) is not replayed: nobody is refused by it here",
-                candidate.name
+                "{}: the throttle is not replayed and refuses no request here",
+                config.name
             ));
         }
-        notes.extend(costs(candidate));
-        if candidate.evictions() > 0 {
+        notes.extend(limit_notes(config));
+        if config.evictions() > 0 {
             notes.push(format!(
-                "{}: counters dropped because there were more than store.memory.max_keys: {}; too little \
-                 may be refused",
-                candidate.name,
-                candidate.evictions()
+                "{}: counters evicted because there were more than store.memory.max_keys: {}; the refusals may \
+                 be too few",
+                config.name,
+                config.evictions()
             ));
         }
     }
@@ -51,74 +54,85 @@ pub(super) fn notes(replay: &Replay) -> Vec<String> {
             "lines that are more than {1} lines out of order: {0}; replayed at the time of the line \
              before them",
             replay.late,
-            super::WINDOW
+            super::REORDER_LINES
         ));
     }
     if replay.unasked > 0 {
         notes.push(format!(
-            "requests that had ended at the gateway before any limit was asked (malformed, ambiguous or \
+            "requests that the gateway had ended before any limit was charged (malformed, ambiguous or \
              too long): {}; not charged here either",
             replay.unasked
         ));
     }
-    if replay.forgotten_callers() > 0 {
+    if replay.evicted_callers() > 0 {
         notes.push(
-            "there were too many callers to tell all apart: the counts by caller may be too low"
+            "there were too many callers to count each: the counts by caller may be too low"
                 .to_owned(),
         );
     }
     notes
 }
 
-/// What of the limits' rules a log cannot follow.
-fn costs(candidate: &Candidate) -> Vec<String> {
-    let (name, limits) = (&candidate.name, &candidate.snapshot.limits);
+/// Notes on rules of limits that cannot be replayed from a log.
+fn limit_notes(config: &ConfigReplay) -> Vec<String> {
+    let (name, limits) = (&config.name, &config.snapshot.limits);
     let named = |which: fn(&Policy) -> bool| {
         let found = limits.iter().filter(|policy| which(policy));
         let names: Vec<&str> = found.map(|policy| &*policy.limit.name).collect();
         (!names.is_empty()).then(|| names.join(", "))
     };
-    let told = named(|policy| !matches!(policy.cost, Cost::Fixed(_)));
-    let given = named(|policy| !policy.refund.is_empty());
+    let costs = named(|policy| !matches!(policy.cost, Cost::Fixed(_)));
+    let refunds = named(|policy| !policy.refund.is_empty());
     let tiers = named(|policy| {
-        let unseen = |part: &Part| {
+        let is_missing = |part: &Part| {
             matches!(part, Part::Token | Part::Header(_) | Part::Cookie(_) | Part::Query(_))
         };
-        policy.tiers.iter().any(|tier| matches!(&tier.whose, Whose::Part(part, _) if unseen(part)))
+        policy
+            .tiers
+            .iter()
+            .any(|tier| matches!(&tier.matches, TierMatch::Part(part, _) if is_missing(part)))
     });
     let tiers = tiers.map(|limits| {
         format!(
-            "{name}: the log does not tell who is in a tier; all have the limit's quota: {limits}"
+            "{name}: the log does not show which tier a caller is in; all have the limit's own quota: {limits}"
         )
     });
-    let told = told.map(|limits| {
-        format!("{name}: the log does not have what requests cost; they cost 1 here: {limits}")
-    });
-    let given = given.map(|limits| {
+    let costs = costs.map(|limits| {
         format!(
-            "{name}: what is refunded is given back at once, not when the answer ends: {limits}"
+            "{name}: the log does not contain the cost of requests; each costs 1 here: {limits}"
         )
     });
-    tiers.into_iter().chain(told).chain(given).collect()
+    let refunds = refunds.map(|limits| {
+        format!("{name}: refunds are made at once instead of at the end of the response: {limits}")
+    });
+    tiers.into_iter().chain(costs).chain(refunds).collect()
 }
 
-/// Which parts of keys a log does not have, and which limits count by them.
-fn missing(replay: &Replay, log: &str, parts: &[&str], lacks: impl Fn(&Part) -> bool) -> String {
-    let concerned: BTreeSet<&str> =
-        replay.candidates.iter().flat_map(|candidate| limits(candidate, &lacks)).collect();
+/// Notes the parts of keys that a log does not contain, and the limits that count by them.
+fn missing_parts(
+    replay: &Replay,
+    log: &str,
+    parts: &[&str],
+    lacks: impl Fn(&Part) -> bool,
+) -> String {
+    let affected: BTreeSet<&str> =
+        replay.configs.iter().flat_map(|config| affected_limits(config, &lacks)).collect();
     let parts = parts.join(", ");
-    if concerned.is_empty() {
-        return format!("{log} does not have: {parts}; no limit here counts by them");
+    if affected.is_empty() {
+        return format!("{log} does not contain: {parts}; no limit counts by them");
     }
-    let concerned = concerned.into_iter().collect::<Vec<_>>().join(", ");
+    let affected = affected.into_iter().collect::<Vec<_>>().join(", ");
     format!(
-        "{log} does not have: {parts}; limits that count by them: {concerned} (a part that is missing is \
-         empty, and a key that is wholly empty is the client's address)"
+        "{log} does not contain: {parts}; limits that count by them: {affected} (a missing part is empty; if \
+         all parts of a key are empty, the client's address is counted instead)"
     )
 }
 
-fn limits(candidate: &Candidate, lacks: impl Fn(&Part) -> bool) -> impl Iterator<Item = &str> {
-    let used = candidate.snapshot.routes.iter().flat_map(|route| &route.limits);
+fn affected_limits(
+    config: &ConfigReplay,
+    lacks: impl Fn(&Part) -> bool,
+) -> impl Iterator<Item = &str> {
+    let used = config.snapshot.routes.iter().flat_map(|route| &route.limits);
     used.filter(move |used| used.policy.key.0.iter().any(&lacks))
         .map(|used| &*used.policy.limit.name)
 }

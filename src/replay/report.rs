@@ -1,39 +1,43 @@
-//! What a replay tells: one value, printed as tables or as JSON. Names of fields are promises.
+//! The report of a replay, printed as tables or as JSON. Its field names are the JSON's: a stable interface.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use super::{Caller, CallerCounts, Candidate, Counts, Moment, Replay, line::shown, notes};
+use super::{
+    Caller, CallerCounts, ConfigReplay, DecisionCounts, LogEvent, LogPosition, Replay,
+    line::excerpt, notes,
+};
 use crate::limit::Millis;
 
-/// What a replay tells.
+/// The report of a replay.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// The log's files.
+    /// The files of the log.
     pub files: Vec<File>,
-    /// Lines read.
+    /// Number of lines.
     pub lines: u64,
-    /// Lines that hold a request.
+    /// Number of lines with a request.
     pub requests: u64,
-    /// Lines that could not be read.
+    /// Number of malformed lines.
     pub malformed: u64,
-    /// The first of them.
+    /// The first malformed lines.
     pub first_malformed: Vec<Malformed>,
-    /// Requests that the gateway which wrote the log ended before any limit was asked.
+    /// Number of requests that the logging gateway had ended before any limit was charged.
     pub unasked: u64,
-    /// Requests replayed later than their time, because their line came too late.
+    /// Number of requests that were replayed after their own time, because their lines were too late to be
+    /// sorted.
     pub late: u64,
-    /// The time of the first request.
+    /// Time of the first request (RFC 3339).
     pub from: Option<String>,
-    /// The time of the last request.
+    /// Time of the last request (RFC 3339).
     pub to: Option<String>,
-    /// What each configuration would have done: one, or two that are compared.
-    pub results: Vec<Outcome>,
-    /// How the second differs from the first.
+    /// Results of the one configuration, or of the two that are compared.
+    pub results: Vec<ConfigResult>,
+    /// How the second configuration differs from the first; `None` without a second one.
     pub difference: Option<Difference>,
-    /// What the reader should know.
+    /// Restrictions of this replay, one sentence each.
     pub notes: Vec<String>,
 }
 
@@ -42,115 +46,115 @@ pub struct Report {
 pub struct File {
     /// Its name.
     pub name: String,
-    /// `json`, `combined`, or none where no line could be read.
+    /// `json`, `combined`, or `None` if no line could be read.
     pub format: Option<&'static str>,
-    /// Its lines.
+    /// Number of lines.
     pub lines: u64,
-    /// Why it could not be read to its end, if so.
+    /// The error that ended the reading before the end of the file, if any.
     pub broken: Option<String>,
 }
 
-/// A line that could not be read.
+/// A malformed line.
 #[derive(Debug, Serialize)]
 pub struct Malformed {
     /// `file:line`.
     pub at: String,
-    /// What is wrong, and what was expected.
+    /// What was found, and what was expected.
     pub fault: String,
 }
 
-/// What one configuration would have done.
+/// Results of one configuration.
 #[derive(Debug, Serialize)]
-pub struct Outcome {
+pub struct ConfigResult {
     /// The configuration's file.
     pub config: String,
-    /// Requests that a route was found for.
+    /// Number of requests with a route.
     pub matched: u64,
-    /// Requests that the gateway would have answered with an error of its own, by status.
+    /// Number of requests that the gateway itself would have answered before any limit, by status.
     pub unmatched: BTreeMap<u16, u64>,
-    /// Requests of routes without limits.
+    /// Number of requests of routes without limits.
     pub unlimited: u64,
-    /// Requests that all limits of their routes would have admitted.
+    /// Number of requests that all limits of their routes would have admitted.
     pub admitted: u64,
-    /// Requests that a limit would have refused.
+    /// Number of requests that a limit would have refused.
     pub refused: u64,
-    /// The limits.
+    /// Results by limit.
     pub limits: Vec<Row>,
-    /// The routes.
+    /// Results by route.
     pub routes: Vec<Row>,
-    /// The callers refused most, then those that asked most.
+    /// The callers with the most refusals, then those with the most requests.
     pub callers: Vec<CallerRow>,
 }
 
-/// What became of the requests of one limit or route.
+/// Decisions of one limit or route.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    /// The limit's or the route's name.
+    /// Name of the limit or route.
     pub name: String,
-    /// Requests that it was asked about.
+    /// Number of requests.
     pub requests: u64,
-    /// Those that it would have admitted.
+    /// Number of requests that it would have admitted.
     pub admitted: u64,
-    /// Those that it would have refused.
+    /// Number of requests that it would have refused.
     pub refused: u64,
-    /// The first of those.
-    pub first_refusal: Option<Place>,
-    /// The minute with the most of them.
+    /// The first refused request.
+    pub first_refusal: Option<Refusal>,
+    /// The minute with the most refusals.
     pub worst_minute: Option<Minute>,
 }
 
-/// A request of the log.
+/// A refused request.
 #[derive(Debug, Serialize)]
-pub struct Place {
-    /// Its time.
+pub struct Refusal {
+    /// Its time (RFC 3339).
     pub time: String,
     /// `file:line`.
     pub at: String,
 }
 
-/// A minute.
+/// A minute with refusals.
 #[derive(Debug, Serialize)]
 pub struct Minute {
-    /// When it began.
+    /// Its start (RFC 3339).
     pub time: String,
-    /// Requests refused in it.
+    /// Number of requests that would have been refused in it.
     pub refused: u64,
 }
 
-/// One caller.
+/// Decisions on one caller's requests.
 #[derive(Debug, Serialize)]
 pub struct CallerRow {
     /// `token:HASH`, `user:NAME`, or an address.
     pub caller: String,
-    /// Its requests.
+    /// Number of requests.
     pub requests: u64,
-    /// Those that would have been refused.
+    /// Number of requests that would have been refused.
     pub refused: u64,
-    /// The limit that would have refused it most.
+    /// The limit that would have refused most of them.
     pub limit: Option<String>,
 }
 
 /// How the second configuration differs from the first.
 #[derive(Debug, Serialize)]
 pub struct Difference {
-    /// Requests that only the second would have refused.
+    /// Number of requests that only the second would have refused.
     pub newly_refused: u64,
-    /// Requests that only the first would have refused.
+    /// Number of requests that only the first would have refused.
     pub newly_admitted: u64,
-    /// By limit: of the second those that newly refuse, of the first those that no longer do.
+    /// Differences by limit: new refusals of the second configuration, dropped refusals of the first.
     pub limits: Vec<ChangedLimit>,
-    /// The callers that differ most.
+    /// The callers with the largest differences.
     pub callers: Vec<ChangedCaller>,
 }
 
 /// How one limit differs.
 #[derive(Debug, Default, Serialize)]
 pub struct ChangedLimit {
-    /// Its name.
+    /// Name of the limit.
     pub name: String,
-    /// Requests that it newly refuses.
+    /// Number of requests that it newly refuses.
     pub newly_refused: u64,
-    /// Requests that it no longer refuses, and nothing else does.
+    /// Number of requests that it no longer refuses and that are now admitted.
     pub newly_admitted: u64,
 }
 
@@ -159,25 +163,25 @@ pub struct ChangedLimit {
 pub struct ChangedCaller {
     /// As in [`CallerRow`].
     pub caller: String,
-    /// Its requests.
+    /// Number of requests.
     pub requests: u64,
-    /// Those that only the second would have refused.
+    /// Number of requests that only the second would have refused.
     pub newly_refused: u64,
-    /// Those that only the first would have refused.
+    /// Number of requests that only the first would have refused.
     pub newly_admitted: u64,
 }
 
-/// RFC 3339 in UTC.
+/// A time in ms since the epoch as RFC 3339 in UTC.
 pub fn rfc3339(time: Millis) -> String {
-    // Lines name years of four digits, so it always fits.
+    // Never overflows: logs have years of four digits.
     let time = UNIX_EPOCH.checked_add(Duration::from_millis(time)).unwrap_or(UNIX_EPOCH);
     humantime::format_rfc3339_millis(time).to_string()
 }
 
 impl Report {
-    /// Tells of a replay that is finished. `top`: how many callers.
+    /// The report of a finished replay, with at most `top` callers in each list of callers.
     pub fn new(replay: &Replay, top: usize) -> Self {
-        let results = replay.candidates.iter().enumerate();
+        let results = replay.configs.iter().enumerate();
         Self {
             files: replay.files.iter().map(File::new).collect(),
             lines: replay.files.iter().map(|file| file.lines).sum(),
@@ -186,8 +190,8 @@ impl Report {
             first_malformed: replay
                 .faults
                 .iter()
-                .map(|(place, fault)| Malformed {
-                    at: at(replay, *place),
+                .map(|(position, fault)| Malformed {
+                    at: file_and_line(replay, *position),
                     fault: fault.to_string(),
                 })
                 .collect(),
@@ -195,8 +199,8 @@ impl Report {
             late: replay.late,
             from: replay.span.map(|(from, _)| rfc3339(from)),
             to: replay.span.map(|(_, to)| rfc3339(to)),
-            results: results.map(|(which, of)| Outcome::new(replay, which, of, top)).collect(),
-            difference: match &replay.candidates[..] {
+            results: results.map(|(which, of)| ConfigResult::new(replay, which, of, top)).collect(),
+            difference: match &replay.configs[..] {
                 [old, new] => Some(Difference::new(replay, old, new, top)),
                 _ => None,
             },
@@ -212,28 +216,28 @@ impl File {
     }
 }
 
-impl Outcome {
-    fn new(replay: &Replay, which: usize, candidate: &Candidate, top: usize) -> Self {
-        let rules = &candidate.snapshot;
-        let limits = rules.limits.iter().zip(&candidate.limits);
-        let routes = rules.routes.iter().zip(&candidate.routes);
+impl ConfigResult {
+    fn new(replay: &Replay, which: usize, config: &ConfigReplay, top: usize) -> Self {
+        let rules = &config.snapshot;
+        let limits = rules.limits.iter().zip(&config.limits);
+        let routes = rules.routes.iter().zip(&config.routes);
         let weight = |counts: &CallerCounts| (counts.refused[which], counts.requests);
         let callers = replay.top_callers(top, weight).into_iter().map(|(caller, counts)| {
             let most = counts.by_limit[which].iter().max_by_key(|(_, count)| *count);
             CallerRow {
-                caller: name(caller),
+                caller: caller_name(caller),
                 requests: counts.requests,
                 refused: counts.refused[which],
                 limit: most.map(|(limit, _)| rules.limits[*limit as usize].limit.name.to_string()),
             }
         });
         Self {
-            config: candidate.name.clone(),
-            matched: candidate.routes.iter().map(|counts| counts.requests).sum(),
-            unmatched: candidate.unserved.clone(),
-            unlimited: candidate.unlimited,
-            admitted: candidate.admitted,
-            refused: candidate.refused,
+            config: config.name.clone(),
+            matched: config.routes.iter().map(|counts| counts.requests).sum(),
+            unmatched: config.unserved.clone(),
+            unlimited: config.unlimited,
+            admitted: config.admitted,
+            refused: config.refused,
             limits: limits
                 .map(|(limit, counts)| Row::new(replay, &limit.limit.name, counts))
                 .collect(),
@@ -244,29 +248,30 @@ impl Outcome {
 }
 
 impl Row {
-    fn new(replay: &Replay, name: &str, counts: &Counts) -> Self {
+    fn new(replay: &Replay, name: &str, counts: &DecisionCounts) -> Self {
         let minute = |(time, refused)| Minute { time: rfc3339(time), refused };
         Self {
             name: name.to_owned(),
             requests: counts.requests,
             admitted: counts.admitted,
             refused: counts.refused,
-            first_refusal: counts
-                .first_refusal
-                .map(|Moment { time, place }| Place { time: rfc3339(time), at: at(replay, place) }),
+            first_refusal: counts.first_refusal.map(|LogEvent { time, position }| Refusal {
+                time: rfc3339(time),
+                at: file_and_line(replay, position),
+            }),
             worst_minute: counts.worst_minute.map(minute),
         }
     }
 }
 
 impl Difference {
-    fn new(replay: &Replay, old: &Candidate, new: &Candidate, top: usize) -> Self {
+    fn new(replay: &Replay, old: &ConfigReplay, new: &ConfigReplay, top: usize) -> Self {
         let mut limits = BTreeMap::<&str, (u64, u64)>::new();
-        for (limit, changed) in new.snapshot.limits.iter().zip(&new.changed) {
-            limits.entry(&limit.limit.name).or_default().0 += changed;
+        for (limit, refusals) in new.snapshot.limits.iter().zip(&new.unshared_refusals) {
+            limits.entry(&limit.limit.name).or_default().0 += refusals;
         }
-        for (limit, changed) in old.snapshot.limits.iter().zip(&old.changed) {
-            limits.entry(&limit.limit.name).or_default().1 += changed;
+        for (limit, refusals) in old.snapshot.limits.iter().zip(&old.unshared_refusals) {
+            limits.entry(&limit.limit.name).or_default().1 += refusals;
         }
         let weight = |counts: &CallerCounts| (counts.newly_refused + counts.newly_admitted, 0);
         let callers = replay.top_callers(top, weight).into_iter();
@@ -283,7 +288,7 @@ impl Difference {
                 .collect(),
             callers: callers
                 .map(|(caller, counts)| ChangedCaller {
-                    caller: name(caller),
+                    caller: caller_name(caller),
                     requests: counts.requests,
                     newly_refused: counts.newly_refused,
                     newly_admitted: counts.newly_admitted,
@@ -294,15 +299,15 @@ impl Difference {
 }
 
 /// `file:line`.
-fn at(replay: &Replay, place: super::Place) -> String {
-    let file = replay.files.get(place.file as usize).map_or("", |file| &file.name);
-    format!("{file}:{}", place.line)
+fn file_and_line(replay: &Replay, position: LogPosition) -> String {
+    let file = replay.files.get(position.file as usize).map_or("", |file| &file.name);
+    format!("{file}:{}", position.line)
 }
 
-fn name(caller: &Caller) -> String {
+fn caller_name(caller: &Caller) -> String {
     match caller {
         Caller::Address(address) => address.to_string(),
-        Caller::Token(token) => format!("token:{}", shown(token)),
-        Caller::User(user) => format!("user:{}", shown(user)),
+        Caller::Token(token) => format!("token:{}", excerpt(token)),
+        Caller::User(user) => format!("user:{}", excerpt(user)),
     }
 }

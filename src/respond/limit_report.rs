@@ -1,42 +1,42 @@
-//! One limit of a request and what came of it, as an answer tells of it.
+//! One limit of a request and its outcome, and whether a response shows them.
 
-use crate::limit::{Algorithm, Decided, Limit, Outcome};
+use crate::limit::{Algorithm, Limit, Outcome, StoreDecision};
 
-/// One limit of a request, and what came of it.
+/// One limit of a request and its outcome.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitReport<'a> {
     /// The limit, in the caller's tier.
     pub limit: &'a Limit,
-    /// What the request costs.
+    /// The request's cost, in units of the quota.
     pub cost: u32,
-    /// What came of it.
+    /// The outcome of the charge.
     pub outcome: &'a Outcome,
 }
 
 impl<'a> LimitReport<'a> {
-    /// The decision, where a client is told of it: not of a limit that only watches, nor of slots that
-    /// were free, which say nothing of how many requests may follow.
-    pub(super) fn told(self) -> Option<Reported<'a>> {
+    /// The decision, if responses show it. Not shown: a limit that is not enforced, and free
+    /// concurrency slots, which do not say how many requests may follow.
+    pub(super) fn advertised(self) -> Option<AdvertisedLimit<'a>> {
         let decided = self.outcome.decided()?;
-        let says_nothing =
+        let is_free_slot =
             self.limit.algorithm == Algorithm::Concurrency && decided.decision.admitted;
-        (self.limit.enforce && !says_nothing).then_some(Reported {
+        (self.limit.enforce && !is_free_slot).then_some(AdvertisedLimit {
             limit: self.limit,
             cost: self.cost,
             decided,
         })
     }
 
-    /// The decision, where it refuses the request.
-    pub(super) fn refusing(self) -> Option<Reported<'a>> {
-        self.told().filter(|told| !told.decided.decision.admitted)
+    /// The decision, if responses show it and it refuses the request.
+    pub(super) fn refusal(self) -> Option<AdvertisedLimit<'a>> {
+        self.advertised().filter(|limit| !limit.decided.decision.admitted)
     }
 }
 
-/// A limit that a client is told of.
+/// A limit that a response shows to the client.
 #[derive(Clone, Copy)]
-pub(super) struct Reported<'a> {
+pub(super) struct AdvertisedLimit<'a> {
     pub(super) limit: &'a Limit,
     pub(super) cost: u32,
-    pub(super) decided: &'a Decided,
+    pub(super) decided: &'a StoreDecision,
 }

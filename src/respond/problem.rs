@@ -1,10 +1,10 @@
-//! Problem documents, RFC 9457: what a client is told of a request that ended early.
+//! Problem documents (RFC 9457): the response to a request that was refused or failed.
 
 use bytes::Bytes;
 use http::Method;
 use smallvec::SmallVec;
 
-use super::{LimitReport, Reply, retry_after, throttle_retry_after};
+use super::{LimitReport, LocalReply, retry_after, throttle_retry_after};
 use crate::{error::GatewayError, framing::Fields, throttle::POLICY};
 
 const PROBLEM: &str = "application/problem+json";
@@ -12,20 +12,20 @@ const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#qu
 const REDUCED_CAPACITY: &str =
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 const STORE_UNAVAILABLE: &str = "urn:tidegate:problem:store-unavailable";
-/// Longer than most documents, so that one allocation holds them.
-const LENGTH: usize = 320;
+/// Initial capacity of a document, in bytes: most then need one allocation.
+const CAPACITY: usize = 320;
 
-/// The answer to a request that ended early; `limits` are those that it was charged by.
-pub fn error<'a>(
+/// The response to a request that was refused or failed. `limits` are the limits of the request.
+pub fn problem<'a>(
     error: &GatewayError,
     limits: impl Iterator<Item = LimitReport<'a>> + Clone,
     request_id: &str,
-) -> Reply {
+) -> LocalReply {
     let mut fields = Fields::new();
     let status = error.status();
-    let mut json = Json(Vec::with_capacity(LENGTH));
+    let mut json = Json(Vec::with_capacity(CAPACITY));
     match error {
-        GatewayError::Refused => {
+        GatewayError::LimitExceeded => {
             let retry_after = retry_after(limits.clone());
             json.begin(QUOTA_EXCEEDED, "Quota exceeded", status.as_u16());
             json.refusal(limits, retry_after);
@@ -33,8 +33,8 @@ pub fn error<'a>(
                 fields.push_number("retry-after", seconds);
             }
         }
-        GatewayError::Throttled(turned) => {
-            let seconds = throttle_retry_after(turned);
+        GatewayError::Throttled(denied) => {
+            let seconds = throttle_retry_after(denied);
             json.begin(REDUCED_CAPACITY, "Temporary reduced capacity", status.as_u16());
             json.member("detail", &error.detail());
             json.raw(",\"violated-policies\":[");
@@ -55,29 +55,29 @@ pub fn error<'a>(
             if let Some(allow) = allow(error) {
                 fields.push("allow", allow);
             }
-            if let GatewayError::Late = error {
+            if let GatewayError::DelayTimeout = error {
                 fields.push_number("retry-after", 1);
             }
         }
     }
     fields.push("content-type", PROBLEM);
-    Reply { status, fields, body: json.end(request_id) }
+    LocalReply { status, fields, body: json.end(request_id) }
 }
 
-/// The methods that a path is served for, where the request's is not among them.
+/// The value of `Allow`, which a 405 must have (RFC 9110, 15.5.6).
 fn allow(error: &GatewayError) -> Option<String> {
     match error {
-        GatewayError::OtherMethods(methods) => {
+        GatewayError::MethodNotAllowed(methods) => {
             let names: Vec<_> = methods.iter().map(Method::as_str).collect();
             Some(names.join(", "))
         }
-        GatewayError::MethodRefused(_) => Some(String::new()),
+        GatewayError::MethodNotSupported(_) => Some(String::new()),
         _ => None,
     }
 }
 
-/// A document as it is written. By hand, because a gateway under a flood writes little else: a general
-/// writer took a fifth of a refusal.
+/// A JSON writer for problem documents. Written by hand: in a flood refusals are most responses,
+/// and `serde_json` took a fifth of the time of one.
 struct Json(Vec<u8>);
 
 impl Json {
@@ -94,18 +94,18 @@ impl Json {
         limits: impl Iterator<Item = LimitReport<'a>> + Clone,
         retry_after: Option<u64>,
     ) {
-        let refusing = limits.filter_map(LimitReport::refusing).map(|told| &*told.limit.name);
+        let refused = limits.filter_map(LimitReport::refusal).map(|refusal| &*refusal.limit.name);
         let mut names: SmallVec<[&str; 4]> = SmallVec::new();
-        for name in refusing {
-            // Of several callers that one request counts as, each may be refused.
+        for name in refused {
+            // One limit may refuse under several keys; it is listed once.
             if !names.contains(&name) {
                 names.push(name);
             }
         }
-        // The names of limits are letters, digits and a few signs: nothing to escape.
+        // A limit's name has no characters that JSON escapes.
         self.raw(",\"detail\":\"");
-        for (place, name) in names.iter().enumerate() {
-            self.raw(if place == 0 { "" } else { ", " });
+        for (index, name) in names.iter().enumerate() {
+            self.raw(if index == 0 { "" } else { ", " });
             self.raw(name);
         }
         match retry_after {
@@ -119,8 +119,8 @@ impl Json {
             }
         }
         self.raw(",\"violated-policies\":[");
-        for (place, name) in names.iter().enumerate() {
-            self.raw(if place == 0 { "" } else { "," });
+        for (index, name) in names.iter().enumerate() {
+            self.raw(if index == 0 { "" } else { "," });
             self.string(name);
         }
         self.raw("]");
@@ -145,10 +145,10 @@ impl Json {
 
     fn string(&mut self, text: &str) {
         let is_special = |byte: u8| byte < 0x20 || matches!(byte, b'"' | b'\\');
-        // Without a way out in between: many bytes at a time.
+        // `fold` instead of `any`: without an early exit the loop is vectorized.
         let special = text.bytes().fold(false, |found, byte| found | is_special(byte));
         if special {
-            // A string always has a JSON form, and a vector takes it.
+            // Writing a string to a `Vec` cannot fail.
             let _ = serde_json::to_writer(&mut self.0, text);
         } else {
             self.raw("\"");
@@ -171,9 +171,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_text_is_json() {
+    fn any_request_id_gives_valid_json() {
         for id in ["0123abcd", "a\"b\\c", "\u{1}\n", "\u{e9}\u{1f30a}", ""] {
-            let reply = error(&GatewayError::NoRoute, std::iter::empty(), id);
+            let reply = problem(&GatewayError::NoRoute, std::iter::empty(), id);
             let body: serde_json::Value = serde_json::from_slice(&reply.body).unwrap();
             assert_eq!(body["request-id"], id);
             assert_eq!((&body["status"], &body["title"]), (&404.into(), &"Not Found".into()));
@@ -182,9 +182,9 @@ mod tests {
     }
 
     #[test]
-    fn a_documents_headers_are_its_own() {
+    fn a_405_has_allow_and_content_type_only() {
         let methods = vec![Method::GET, Method::HEAD];
-        let reply = error(&GatewayError::OtherMethods(methods), std::iter::empty(), "id");
+        let reply = problem(&GatewayError::MethodNotAllowed(methods), std::iter::empty(), "id");
         assert_eq!(reply.fields.len(), 2);
         assert_eq!(reply.fields.get("allow"), Some(&b"GET, HEAD"[..]));
     }

@@ -1,18 +1,18 @@
-//! The one normal form of a path, used for routing, for keys and for what the upstream is sent.
+//! The normal form of a path, RFC 3986, 6.2.2, used for routing, for keys and for the forwarded request.
 //!
-//! `//a`, `/%61` and `/x/../a` are all `/a`, so no spelling escapes a route or its limits. What could
-//! be read in two ways is refused instead: `%00`, a broken escape, a `..` above the root. `%2F` stays
-//! as it is: it is data in a segment, never a separator. RFC 3986, 6.2.2.
+//! `//a`, `/%61` and `/x/../a` are all `/a`, so no spelling bypasses a route or its limits. Ambiguous paths
+//! are rejected: `%00`, a malformed escape, a `..` above the root. `%2F` is kept: it is data in a segment,
+//! not a separator.
 
 use std::borrow::Cow;
 
 /// Why a path has no normal form.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum PathFault {
+pub enum PathError {
     /// The path does not start with `/`.
     #[error("the path must start with /")]
     NotAbsolute,
-    /// A `%` that two hexadecimal digits do not follow.
+    /// A `%` without two hexadecimal digits.
     #[error("a % in the path must be followed by two hexadecimal digits")]
     BrokenEscape,
     /// `%00`, which some upstreams read as the end of the path.
@@ -23,10 +23,13 @@ pub enum PathFault {
     AboveRoot,
 }
 
-/// Brings `path` into its normal form; borrows where it already is. `merge_slashes` makes `//` one.
-pub fn normalize(path: &str, merge_slashes: bool) -> Result<Cow<'_, str>, PathFault> {
+/// Returns the normal form of `path`, borrowed if `path` is normal. `merge_slashes` replaces `//` by `/`.
+///
+/// # Errors
+/// The path is relative, ambiguous or has a malformed escape.
+pub fn normalize(path: &str, merge_slashes: bool) -> Result<Cow<'_, str>, PathError> {
     if !path.starts_with('/') {
-        return Err(PathFault::NotAbsolute);
+        return Err(PathError::NotAbsolute);
     }
     if is_normal(path.as_bytes(), merge_slashes) {
         return Ok(Cow::Borrowed(path));
@@ -47,16 +50,17 @@ fn is_normal(path: &[u8], merge_slashes: bool) -> bool {
     true
 }
 
-/// Decodes what never needs an escape and writes the other escapes in capitals.
-fn decode_unreserved(path: &str) -> Result<String, PathFault> {
+/// Decodes the unreserved characters and writes the other escapes in upper case: RFC 3986, 6.2.2.1 and
+/// 6.2.2.2.
+fn decode_unreserved(path: &str) -> Result<String, PathError> {
     let mut out = String::with_capacity(path.len());
     let mut rest = path;
     while let Some(at) = memchr::memchr(b'%', rest.as_bytes()) {
         out.push_str(&rest[..at]);
-        let digits = rest.as_bytes().get(at + 1..at + 3).ok_or(PathFault::BrokenEscape)?;
+        let digits = rest.as_bytes().get(at + 1..at + 3).ok_or(PathError::BrokenEscape)?;
         let byte = hex(digits[0])? << 4 | hex(digits[1])?;
         match byte {
-            0 => return Err(PathFault::Nul),
+            0 => return Err(PathError::Nul),
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
                 out.push(char::from(byte));
             }
@@ -71,19 +75,19 @@ fn decode_unreserved(path: &str) -> Result<String, PathFault> {
     Ok(out)
 }
 
-fn hex(digit: u8) -> Result<u8, PathFault> {
-    char::from(digit).to_digit(16).map(|value| value as u8).ok_or(PathFault::BrokenEscape)
+fn hex(digit: u8) -> Result<u8, PathError> {
+    char::from(digit).to_digit(16).map(|value| value as u8).ok_or(PathError::BrokenEscape)
 }
 
-/// RFC 3986, 5.2.4, but that a `..` with nothing before it is refused.
-fn remove_dots(path: &str, merge_slashes: bool) -> Result<String, PathFault> {
+/// Removes dot segments: RFC 3986, 5.2.4, but a `..` above the root is an error.
+fn remove_dots(path: &str, merge_slashes: bool) -> Result<String, PathError> {
     let mut kept: Vec<&str> = Vec::new();
     let mut ends_in_directory = false;
     for segment in path[1..].split('/') {
         let skipped = matches!(segment, "." | "..") || (segment.is_empty() && merge_slashes);
         ends_in_directory = skipped;
         if segment == ".." {
-            kept.pop().ok_or(PathFault::AboveRoot)?;
+            kept.pop().ok_or(PathError::AboveRoot)?;
         } else if !skipped {
             kept.push(segment);
         }
@@ -105,7 +109,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn spellings_of_one_path_are_one() {
+    fn spellings_of_a_path_have_one_normal_form() {
         for (given, wanted) in [
             ("/", "/"),
             ("/a", "/a"),
@@ -128,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn slashes_are_kept_where_the_configuration_says_so() {
+    fn slashes_are_kept_without_merge_slashes() {
         for (given, wanted) in
             [("//a", "//a"), ("/a//b", "/a//b"), ("/a//", "/a//"), ("/a//.", "/a//")]
         {
@@ -137,26 +141,26 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_read_in_two_ways_is_refused() {
-        for (given, fault) in [
-            ("a", PathFault::NotAbsolute),
-            ("", PathFault::NotAbsolute),
-            ("*", PathFault::NotAbsolute),
-            ("/%", PathFault::BrokenEscape),
-            ("/%4", PathFault::BrokenEscape),
-            ("/%zz", PathFault::BrokenEscape),
-            ("/a%00b", PathFault::Nul),
-            ("/..", PathFault::AboveRoot),
-            ("/a/../..", PathFault::AboveRoot),
-            ("/%2e%2e/etc", PathFault::AboveRoot),
+    fn ambiguous_paths_are_rejected() {
+        for (given, error) in [
+            ("a", PathError::NotAbsolute),
+            ("", PathError::NotAbsolute),
+            ("*", PathError::NotAbsolute),
+            ("/%", PathError::BrokenEscape),
+            ("/%4", PathError::BrokenEscape),
+            ("/%zz", PathError::BrokenEscape),
+            ("/a%00b", PathError::Nul),
+            ("/..", PathError::AboveRoot),
+            ("/a/../..", PathError::AboveRoot),
+            ("/%2e%2e/etc", PathError::AboveRoot),
         ] {
-            assert_eq!(normalize(given, true), Err(fault), "{given}");
+            assert_eq!(normalize(given, true), Err(error), "{given}");
         }
     }
 
     proptest! {
         #[test]
-        fn the_normal_form_is_its_own_normal_form(path in "/[a-z%./0-9A-F]{0,24}", merge: bool) {
+        fn normalize_is_idempotent(path in "/[a-z%./0-9A-F]{0,24}", merge: bool) {
             if let Ok(once) = normalize(&path, merge) {
                 prop_assert!(once.starts_with('/'));
                 prop_assert!(!once.split('/').any(|s| s == "." || s == ".."));

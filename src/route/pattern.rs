@@ -1,4 +1,4 @@
-//! The patterns that a route's host and path are written in.
+//! The patterns for a route's host and path.
 
 use std::{fmt::Write, net::Ipv6Addr};
 
@@ -15,32 +15,32 @@ pub const MAX_SEGMENTS: usize = 128;
 /// The most parameters of a path pattern.
 pub const MAX_PARAMS: usize = 64;
 
-/// Why a pattern is not one.
+/// Why a pattern is invalid.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum PatternError {
-    /// A host that no request could name.
+    /// A host that no request can have.
     #[error(
-        "`{host}` is no host ({why}); expected a name such as api.example.com, or *.example.com"
+        "`{host}` is not a host ({why}); expected a name such as api.example.com or *.example.com"
     )]
     Host {
-        /// The pattern as written, shortened where it is long.
+        /// The pattern as written, truncated if it is long.
         host: String,
         /// What is wrong with it.
         why: String,
     },
-    /// A path that no request could have, or whose braces are wrong.
+    /// A path that no request can have, or with invalid braces.
     #[error(
-        "`{path}` is no path pattern ({why}); expected such as /items/{{id}} or /files/{{*rest}}"
+        "`{path}` is not a path pattern ({why}); expected one such as /items/{{id}} or /files/{{*rest}}"
     )]
     Path {
-        /// The pattern as written, shortened where it is long.
+        /// The pattern as written, truncated if it is long.
         path: String,
         /// What is wrong with it.
         why: String,
     },
 }
 
-/// Which hosts a route answers for.
+/// The hosts of a route.
 #[derive(Clone, Debug, Default, Eq, Hash, PartialEq)]
 pub enum HostPattern {
     /// Every host.
@@ -48,35 +48,38 @@ pub enum HostPattern {
     Any,
     /// `api.example.com`, in lower case.
     Exact(String),
-    /// `*.example.com`, kept as `example.com`: every name below it, not itself.
-    Below(String),
+    /// `*.example.com`, stored as `example.com`: all subdomains, not the name itself.
+    Wildcard(String),
 }
 
 impl HostPattern {
-    /// Reads `*`, `*.example.com`, `api.example.com` or an address literal; case does not count.
+    /// Parses `*`, `*.example.com`, `api.example.com` or an IP address, without regard to case.
+    ///
+    /// # Errors
+    /// No request can have such a host.
     pub fn parse(text: &str) -> Result<Self, PatternError> {
         if text == "*" {
             return Ok(Self::Any);
         }
         let lower = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
-        let (name, below) = match lower.strip_prefix("*.") {
+        let (name, is_wildcard) = match lower.strip_prefix("*.") {
             Some(name) => (name, true),
             None => (lower.as_str(), false),
         };
         let literal = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-        match literal.filter(|_| !below) {
+        match literal.filter(|_| !is_wildcard) {
             Some(address) if address.parse::<Ipv6Addr>().is_ok() => Ok(()),
-            Some(_) => Err("the brackets hold no IPv6 address".to_owned()),
+            Some(_) => Err("the brackets must contain an IPv6 address".to_owned()),
             None => check_name(name),
         }
         .map_err(|why| PatternError::Host { host: clip(text), why })?;
-        Ok(if below { Self::Below(name.to_owned()) } else { Self::Exact(name.to_owned()) })
+        Ok(if is_wildcard { Self::Wildcard(name.to_owned()) } else { Self::Exact(name.to_owned()) })
     }
 }
 
 fn check_name(name: &str) -> Result<(), String> {
     if name.len() > MAX_HOST {
-        return Err(format!("{} bytes, at most {MAX_HOST}", name.len()));
+        return Err(format!("{} bytes; at most {MAX_HOST}", name.len()));
     }
     for label in name.split('.') {
         let fits = |b: char| b.is_ascii_alphanumeric() || matches!(b, '-' | '_');
@@ -84,16 +87,16 @@ fn check_name(name: &str) -> Result<(), String> {
             return Err("an empty label".to_owned());
         }
         if let Some(other) = label.chars().find(|&b| !fits(b)) {
-            return Err(format!("no host has `{}`", other.escape_debug()));
+            return Err(format!("`{}` is not allowed in a host", other.escape_debug()));
         }
         if label.len() > MAX_LABEL {
-            return Err(format!("a label of {} bytes, at most {MAX_LABEL}", label.len()));
+            return Err(format!("a label has {} bytes; at most {MAX_LABEL}", label.len()));
         }
     }
     Ok(())
 }
 
-/// Which paths a route answers for: `/items/{id}`, `/files/{*rest}`.
+/// The paths of a route: `/items/{id}`, `/files/{*rest}`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PathPattern {
     text: String,
@@ -101,22 +104,25 @@ pub struct PathPattern {
     params: Vec<String>,
 }
 
-/// What stands between two slashes of a path pattern.
+/// The part of a path pattern between two slashes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Segment {
-    /// Fixed text; empty after a slash at the end.
+    /// Fixed text; empty after a trailing slash.
     Fixed(Box<str>),
-    /// `{name}`: a value of at least one byte, between fixed texts that may be empty.
+    /// `prefix{name}suffix`: the value has at least one byte; the fixed texts may be empty.
     Param { prefix: Box<str>, suffix: Box<str> },
-    /// `{*name}`: the last, all that is left of the path, after fixed text that may be empty.
+    /// `prefix{*name}`, only in the last segment: the value is the rest of the path and may be empty.
     Rest { prefix: Box<str> },
 }
 
 impl PathPattern {
-    /// Reads a pattern. `{name}` stands for one segment or a part of it, `{*name}` for all that is
-    /// left, nothing included; `{{` and `}}` are braces.
+    /// Parses a pattern. `{name}` matches a segment or a part of it, `{*name}` the rest of the path, also an
+    /// empty one. `{{` and `}}` are literal braces.
+    ///
+    /// # Errors
+    /// The braces are invalid, a bound is exceeded, or no request can have such a path.
     pub fn parse(text: &str) -> Result<Self, PatternError> {
-        read(text).map_err(|why| PatternError::Path { path: clip(text), why })
+        parse_path(text).map_err(|why| PatternError::Path { path: clip(text), why })
     }
 
     /// The pattern as written.
@@ -134,69 +140,72 @@ impl PathPattern {
     }
 }
 
-fn read(text: &str) -> Result<PathPattern, String> {
-    let Some(path) = text.strip_prefix('/') else { return Err("it must start with /".to_owned()) };
+fn parse_path(text: &str) -> Result<PathPattern, String> {
+    let Some(path) = text.strip_prefix('/') else {
+        return Err("the path must start with /".to_owned());
+    };
     if text.len() > MAX_PATH {
-        return Err(format!("{} bytes, at most {MAX_PATH}", text.len()));
+        return Err(format!("{} bytes; at most {MAX_PATH}", text.len()));
     }
     let mut params = Vec::new();
-    let segments = path.split('/').map(|text| segment(text, &mut params));
+    let segments = path.split('/').map(|text| parse_segment(text, &mut params));
     let segments = segments.collect::<Result<Vec<_>, _>>()?;
     if segments.len() > MAX_SEGMENTS {
-        return Err(format!("{} segments, at most {MAX_SEGMENTS}", segments.len()));
+        return Err(format!("{} segments; at most {MAX_SEGMENTS}", segments.len()));
     }
     if params.len() > MAX_PARAMS {
-        return Err(format!("{} parameters, at most {MAX_PARAMS}", params.len()));
+        return Err(format!("{} parameters; at most {MAX_PARAMS}", params.len()));
     }
     let before_last = segments.split_last().map_or(&[][..], |(_, before)| before);
     if before_last.iter().any(|segment| matches!(segment, Segment::Rest { .. })) {
-        return Err("`{*name}` must be its end".to_owned());
+        return Err("`{*name}` must be at the end".to_owned());
     }
     let again = params.iter().enumerate().find(|(index, name)| params[..*index].contains(name));
     if let Some((_, again)) = again {
-        return Err(format!("two parameters `{again}`"));
+        return Err(format!("parameter `{again}` is used twice"));
     }
-    let example = example(&segments);
-    if let Some(other) = example.chars().find(|&c| !stands_in_requests(c)) {
+    let example = example_path(&segments);
+    if let Some(other) = example.chars().find(|&c| !is_request_path_char(c)) {
         let mut escaped = String::new();
         for byte in other.encode_utf8(&mut [0; 4]).bytes() {
             let _ = write!(escaped, "%{byte:02X}");
         }
-        return Err(format!("`{}` is {escaped} in a request's path", other.escape_debug()));
+        return Err(format!("`{}` must be written as {escaped}", other.escape_debug()));
     }
     if normalize(&example, true).as_deref() != Ok(example.as_str()) {
-        return Err("it is not in normal form, so no request would match it".to_owned());
+        return Err("the path is not normalized, so no request matches it".to_owned());
     }
     Ok(PathPattern { text: text.to_owned(), segments, params })
 }
 
-/// Reads what stands between two slashes; its parameter's name goes to `params`.
-fn segment(text: &str, params: &mut Vec<String>) -> Result<Segment, String> {
-    let (prefix, after) = literal(text)?;
+/// Parses one segment and appends its parameter's name to `params`.
+fn parse_segment(text: &str, params: &mut Vec<String>) -> Result<Segment, String> {
+    let (prefix, after) = parse_literal(text)?;
     let Some(after) = after else { return Ok(Segment::Fixed(prefix)) };
     let Some((name, after)) = after.split_once('}') else {
-        return Err("a `{` without its `}`".to_owned());
+        return Err("`{` without `}`".to_owned());
     };
     let (name, is_rest) = name.strip_prefix('*').map_or((name, false), |name| (name, true));
     if name.is_empty() {
         return Err("a parameter without a name".to_owned());
     }
     if let Some(wrong) = name.chars().find(|&c| matches!(c, '{' | '*') || c.is_control()) {
-        return Err(format!("`{}` in a parameter's name", wrong.escape_debug()));
+        return Err(format!("`{}` is not allowed in a parameter's name", wrong.escape_debug()));
     }
     params.push(name.to_owned());
-    let (suffix, more) = literal(after)?;
+    let (suffix, more) = parse_literal(after)?;
     if is_rest && !after.is_empty() {
-        return Err("`{*name}` must be its end".to_owned());
+        return Err("`{*name}` must be at the end".to_owned());
     }
     if more.is_some() {
-        return Err("two parameters in one segment".to_owned());
+        return Err("more than one parameter in a segment".to_owned());
     }
     Ok(if is_rest { Segment::Rest { prefix } } else { Segment::Param { prefix, suffix } })
 }
 
-/// The fixed text at the beginning of `text`, and what follows the brace that ends it.
-fn literal(text: &str) -> Result<(Box<str>, Option<&str>), String> {
+/// Parses the fixed text at the start of `text`. Returns it, and the text after the opening brace that ends
+/// it.
+fn parse_literal(text: &str) -> Result<(Box<str>, Option<&str>), String> {
     let mut fixed = String::new();
     let mut rest = text;
     while let Some(at) = rest.find(['{', '}']) {
@@ -209,15 +218,16 @@ fn literal(text: &str) -> Result<(Box<str>, Option<&str>), String> {
                 rest = after;
             }
             None if brace == "{" => return Ok((fixed.into(), Some(&from[1..]))),
-            None => return Err("a `}` without its `{`".to_owned()),
+            None => return Err("`}` without `{`".to_owned()),
         }
     }
     fixed.push_str(rest);
     Ok((fixed.into(), None))
 }
 
-/// A path that the pattern matches. A value of `x` completes no escape and no dot segment.
-fn example(segments: &[Segment]) -> String {
+/// A path that matches the pattern. Its parameters are `x`, which cannot complete an escape or a dot
+/// segment.
+fn example_path(segments: &[Segment]) -> String {
     let mut path = String::new();
     for segment in segments {
         path.push('/');
@@ -230,12 +240,12 @@ fn example(segments: &[Segment]) -> String {
     path
 }
 
-/// Whether a request's path may have it unescaped: what RFC 3986 allows and browsers send.
-fn stands_in_requests(c: char) -> bool {
+/// Whether a request's path can contain `c` unescaped: RFC 3986, and characters that browsers send.
+fn is_request_path_char(c: char) -> bool {
     c.is_ascii_graphic() && !matches!(c, '?' | '#' | '<' | '>' | '\\')
 }
 
-/// As much of `text` as a fault repeats.
+/// `text`, truncated for an error message.
 fn clip(text: &str) -> String {
     const MAX: usize = 80;
     match text.char_indices().nth(MAX) {
@@ -245,5 +255,4 @@ fn clip(text: &str) -> String {
 }
 
 #[cfg(test)]
-#[path = "pattern/tests.rs"]
 mod tests;

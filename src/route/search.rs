@@ -1,24 +1,24 @@
 //! The search for a path in the trie of a host's paths.
 //!
-//! A node has one parent, so a search visits it at most once, and none deeper than the path has
-//! segments: no path costs more than the patterns that begin as it does. It recurses no deeper than
-//! the longest pattern has segments, and finds the end of each segment once.
+//! A depth-first search with backtracking. A node has one parent and a level for each segment, so a search
+//! visits each node at most once and finds the end of each segment once. The recursion is bounded by the
+//! number of segments in the longest pattern.
 
 use smallvec::SmallVec;
 
-use super::tree::{Leaf, Target, Tree};
+use super::tree::{Leaf, Successor, Tree};
 
-/// So many bytes of a segment are looked at one by one: most are shorter.
-const SHORT: usize = 16;
+/// The bytes of a segment that are scanned without `memchr`; most segments are shorter.
+const LINEAR_SCAN: usize = 16;
 
-/// The values of a path's parameters, in the pattern's order. An empty rest is left out.
+/// The values of a path's parameters, in the pattern's order. An empty `{*rest}` is left out.
 pub(super) type Values<'p> = SmallVec<[&'p str; 4]>;
 
 /// A search for one path.
 pub(super) struct Search<'t, 'p> {
     tree: &'t Tree,
     path: &'p str,
-    /// Where each segment ends, as far as the search has come.
+    /// The end of each segment found so far.
     ends: SmallVec<[usize; 16]>,
     values: Values<'p>,
     #[cfg(test)]
@@ -37,25 +37,25 @@ impl<'t, 'p> Search<'t, 'p> {
         }
     }
 
-    /// Offers the leaves whose patterns match the path, the most specific first, until one is taken.
+    /// Calls `take` with the leaves whose patterns match, the most specific first, until it returns a value.
     #[inline]
     pub(super) fn run<T>(&mut self, mut take: impl FnMut(&'t Leaf) -> Option<T>) -> Option<T> {
         if self.path.starts_with('/') { self.visit(0, 0, &mut take) } else { None }
     }
 
-    /// The values of the match that was taken.
+    /// The parameter values of the leaf that was taken.
     pub(super) fn into_values(self) -> Values<'p> {
         self.values
     }
 
-    /// How many nodes were visited.
+    /// The number of visited nodes.
     #[cfg(test)]
     pub(super) fn visited(&self) -> usize {
         self.visited
     }
 
-    /// Visits `node` for the segment of this number, and those after it. The last way on is taken in
-    /// the loop. What is in `values` when nothing was taken is of no use.
+    /// Matches the segments from index `depth` on below `node`. The last branch continues in the loop
+    /// instead of a recursive call. Without a match `values` is left in an arbitrary state.
     fn visit<T>(
         &mut self,
         mut node: usize,
@@ -68,14 +68,14 @@ impl<'t, 'p> Search<'t, 'p> {
                 self.visited += 1;
             }
             let tree = self.tree;
-            let here = &tree.nodes[node];
+            let current = &tree.nodes[node];
             let Some((segment, left)) = self.segment(depth) else {
-                return take(&tree.leaves[here.end?]);
+                return take(&tree.leaves[current.end?]);
             };
             depth += 1;
-            let fixed = here.fixed(segment);
-            let param = if segment.is_empty() { None } else { here.param };
-            if param.is_none() && here.rest.is_none() && here.partial.is_empty() {
+            let fixed = current.fixed(segment);
+            let param = if segment.is_empty() { None } else { current.param };
+            if param.is_none() && current.rest.is_none() && current.partial.is_empty() {
                 node = fixed?;
                 continue;
             }
@@ -87,12 +87,12 @@ impl<'t, 'p> Search<'t, 'p> {
                 }
                 self.values.truncate(values);
             }
-            for partial in here.partial.iter().rev() {
-                let Some((target, value)) = partial.step(segment, left) else { continue };
+            for partial in current.partial.iter().rev() {
+                let Some((target, value)) = partial.match_segment(segment, left) else { continue };
                 self.values.extend((!value.is_empty()).then_some(value));
                 let found = match target {
-                    Target::Node(next) => self.visit(next, depth, take),
-                    Target::Leaf(leaf) => take(&tree.leaves[leaf]),
+                    Successor::Node(next) => self.visit(next, depth, take),
+                    Successor::Leaf(leaf) => take(&tree.leaves[leaf]),
                 };
                 if found.is_some() {
                     return found;
@@ -101,7 +101,7 @@ impl<'t, 'p> Search<'t, 'p> {
             }
             if let Some(next) = param {
                 self.values.push(segment);
-                if here.rest.is_none() {
+                if current.rest.is_none() {
                     node = next;
                     continue;
                 }
@@ -111,7 +111,7 @@ impl<'t, 'p> Search<'t, 'p> {
                 }
                 self.values.truncate(values);
             }
-            let leaf = here.rest?;
+            let leaf = current.rest?;
             if !left.is_empty() {
                 self.values.push(left);
             }
@@ -119,33 +119,32 @@ impl<'t, 'p> Search<'t, 'p> {
         }
     }
 
-    /// The segment of this number, and the path from there on; `None` past the last. Those before it
-    /// are known.
+    /// The segment with index `depth`, and the path from there on; `None` after the last one. The ends of
+    /// the segments before it must be known.
     #[inline]
     fn segment(&mut self, depth: usize) -> Option<(&'p str, &'p str)> {
         let start = if depth == 0 { 1 } else { self.ends[depth - 1] + 1 };
         let left = self.path.get(start..)?;
         if depth == self.ends.len() {
-            self.ends.push(start + length(left.as_bytes()));
+            self.ends.push(start + segment_length(left.as_bytes()));
         }
         Some((&self.path[start..self.ends[depth]], left))
     }
 }
 
-/// The length of the first segment of `left`.
+/// The length of the first segment of `left`, in bytes.
 #[inline]
-fn length(left: &[u8]) -> usize {
-    let short = &left[..left.len().min(SHORT)];
+fn segment_length(left: &[u8]) -> usize {
+    let short = &left[..left.len().min(LINEAR_SCAN)];
     match short.iter().position(|&byte| byte == b'/') {
         Some(length) => length,
-        None if left.len() <= SHORT => left.len(),
+        None if left.len() <= LINEAR_SCAN => left.len(),
         None => {
-            let more = &left[SHORT..];
-            SHORT + memchr::memchr(b'/', more).unwrap_or(more.len())
+            let more = &left[LINEAR_SCAN..];
+            LINEAR_SCAN + memchr::memchr(b'/', more).unwrap_or(more.len())
         }
     }
 }
 
 #[cfg(test)]
-#[path = "search/tests.rs"]
 mod tests;

@@ -1,12 +1,12 @@
-//! The table of all routes, and the search in it.
+//! The table of all routes.
 //!
-//! A route matches when its host, its path and its methods do; among those that match, the most
-//! specific wins: first by host (exact, then the longest wildcard, then any), then by path, then by
-//! method (named before any). Paths are compared segment by segment from the left: fixed text, then
-//! text around a parameter, more of it before less, then `{param}`, then `{*rest}`.
+//! A route matches if its host, path and methods match. The most specific match wins: first by host (exact,
+//! then the longest wildcard, then any), then by path, then by method (listed before any). Paths are
+//! compared segment by segment from the left: fixed text, then a parameter with fixed text around it (the
+//! longer text first), then `{param}`, then `{*rest}`.
 //!
-//! A route that does not serve the method does not match, however specific it is: the next is
-//! looked at. Only where none serves it are the methods told that the path has.
+//! A route without the request's method does not match, however specific it is. If no route has the method,
+//! the lookup returns the methods of the path.
 
 use ahash::RandomState;
 use hashbrown::{HashMap, HashSet};
@@ -17,30 +17,30 @@ use super::pattern::{HostPattern, PathPattern};
 use super::search::{Search, Values};
 use super::tree::Tree;
 
-/// What a route answers for.
+/// The requests that a route matches.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Its hosts.
+    /// The hosts.
     pub host: HostPattern,
-    /// Its paths.
+    /// The paths.
     pub path: PathPattern,
-    /// Its methods; empty: all.
+    /// The methods; empty: all.
     pub methods: Vec<Method>,
 }
 
-/// Two routes that would match the same requests.
+/// Two routes that match the same requests.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct TableError {
-    /// The place of the first in the list.
+    /// The index of the first route.
     pub first: usize,
-    /// The place of the second, which adds nothing.
+    /// The index of the second route.
     pub second: usize,
 }
 
-/// A route that was found.
+/// The route that matches a request.
 #[derive(Debug)]
-pub struct Found<'a> {
-    /// Its place in the list that the table was built from.
+pub struct TableMatch<'a> {
+    /// The route's index in the list that the table was built from.
     pub route: usize,
     /// The values of the path's parameters, by name.
     pub params: Params<'a>,
@@ -54,58 +54,61 @@ pub struct Params<'a> {
 }
 
 impl<'a> Params<'a> {
-    /// The value of `{name}`, borrowed from the path. `None` where the pattern has no such parameter,
-    /// and for a `{*name}` that stands for nothing.
+    /// The value of `{name}`, borrowed from the path. `None` if the pattern has no such parameter, or for an
+    /// empty `{*name}`.
     #[inline]
     pub fn get(&self, name: &str) -> Option<&'a str> {
         self.iter().find_map(|(own, value)| (own == name).then_some(value))
     }
 
-    /// Names and values in the pattern's order.
+    /// The names and values, in the pattern's order.
     pub fn iter(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.names.iter().map(String::as_str).zip(self.values.iter().copied())
     }
 }
 
-/// What a search ends with.
+/// The result of a lookup.
 #[derive(Debug)]
 pub enum Lookup<'a> {
     /// The most specific route.
-    Found(Found<'a>),
-    /// The path exists, for these methods.
-    OtherMethods(Vec<Method>),
-    /// No route has this host and path.
-    Nothing,
+    Found(TableMatch<'a>),
+    /// The path exists, but only for these methods.
+    MethodNotAllowed(Vec<Method>),
+    /// No route matches the host and path.
+    NotFound,
 }
 
-/// All routes, ready to be searched.
+/// All routes, by host.
 #[derive(Clone, Debug, Default)]
-pub struct Table {
-    exact: Names,
-    below: Names,
-    /// The most labels that a name in `below` has.
-    most_labels: usize,
+pub struct RouteTable {
+    exact: HostTrees,
+    wildcards: HostTrees,
+    /// The largest number of labels of a name in `wildcards`.
+    max_labels: usize,
     any: Tree,
-    /// The names of each route's parameters.
+    /// The parameter names of each route.
     params: Vec<Box<[String]>>,
 }
 
-/// Paths by host name.
+/// The tries of paths, by host name.
 #[derive(Clone, Debug, Default)]
-struct Names {
+struct HostTrees {
     trees: HashMap<String, Tree, RandomState>,
-    /// The bytes of the longest name.
+    /// The length of the longest name, in bytes.
     longest: usize,
 }
 
-impl Table {
-    /// Builds the table. Every pair of routes that match the same is reported, not the first alone.
+impl RouteTable {
+    /// Builds the table.
+    ///
+    /// # Errors
+    /// All pairs of routes that match the same requests.
     pub fn build(rules: &[Rule]) -> Result<Self, Vec<TableError>> {
         let mut table = Self::default();
         let mut errors = Vec::new();
         for (second, rule) in rules.iter().enumerate() {
-            let clash = |first| errors.push(TableError { first, second });
-            table.tree_mut(&rule.host).leaf_mut(&rule.path).add(second, &rule.methods, clash);
+            let conflict = |first| errors.push(TableError { first, second });
+            table.tree_mut(&rule.host).leaf_mut(&rule.path).add(second, &rule.methods, conflict);
             table.params.push(rule.path.params().into());
         }
         errors.sort_by_key(|error| (error.second, error.first));
@@ -117,19 +120,19 @@ impl Table {
         match host {
             HostPattern::Any => &mut self.any,
             HostPattern::Exact(name) => self.exact.tree_mut(name),
-            HostPattern::Below(name) => {
+            HostPattern::Wildcard(name) => {
                 let labels = name.split('.').count();
-                self.most_labels = labels.max(self.most_labels);
-                self.below.tree_mut(name)
+                self.max_labels = labels.max(self.max_labels);
+                self.wildcards.tree_mut(name)
             }
         }
     }
 
-    /// Searches for a request: `host` in lower case without port, `path` in normal form.
+    /// Finds the route of a request. `host` must be in lower case without port, `path` in normal form.
     pub fn find<'a>(&'a self, host: &str, path: &'a str, method: &Method) -> Lookup<'a> {
         let exact = self.exact.get(host).and_then(|tree| self.find_in(tree, path, method));
         let found = exact
-            .or_else(|| self.below(host).find_map(|tree| self.find_in(tree, path, method)))
+            .or_else(|| self.wildcards(host).find_map(|tree| self.find_in(tree, path, method)))
             .or_else(|| self.find_in(&self.any, path, method));
         match found {
             Some(found) => Lookup::Found(found),
@@ -138,48 +141,53 @@ impl Table {
     }
 
     #[inline]
-    fn find_in<'a>(&'a self, tree: &Tree, path: &'a str, method: &Method) -> Option<Found<'a>> {
+    fn find_in<'a>(
+        &'a self,
+        tree: &Tree,
+        path: &'a str,
+        method: &Method,
+    ) -> Option<TableMatch<'a>> {
         let mut search = Search::new(tree, path);
         let route = search.run(|leaf| leaf.route(method))?;
-        Some(Found {
+        Some(TableMatch {
             route,
             params: Params { names: &self.params[route], values: search.into_values() },
         })
     }
 
-    /// The trees of the wildcards that `host` matches, the longest first.
-    fn below<'t>(&'t self, host: &str) -> impl Iterator<Item = &'t Tree> {
-        let mut below = SmallVec::<[&Tree; 4]>::new();
-        if self.most_labels > 0 {
-            let suffixes = suffixes(host, self.most_labels, self.below.longest);
-            below.extend(suffixes.filter_map(|suffix| self.below.get(suffix)));
+    /// The tries of the wildcards that match `host`, the longest first.
+    fn wildcards<'t>(&'t self, host: &str) -> impl Iterator<Item = &'t Tree> {
+        let mut wildcards = SmallVec::<[&Tree; 4]>::new();
+        if self.max_labels > 0 {
+            let suffixes = suffixes(host, self.max_labels, self.wildcards.longest);
+            wildcards.extend(suffixes.filter_map(|suffix| self.wildcards.get(suffix)));
         }
-        below.into_iter().rev()
+        wildcards.into_iter().rev()
     }
 
     #[cold]
     fn other_methods<'a>(&self, host: &str, path: &str) -> Lookup<'a> {
         let mut methods: Vec<Method> = Vec::new();
-        // Most paths without a route have no methods either.
-        let mut told = None::<HashSet<&Method, RandomState>>;
+        // Allocated lazily: most paths without a route have no methods.
+        let mut seen = None::<HashSet<&Method, RandomState>>;
         let exact = self.exact.get(host).into_iter();
-        for tree in exact.chain(self.below(host)).chain([&self.any]) {
-            let mut named = Vec::new();
+        for tree in exact.chain(self.wildcards(host)).chain([&self.any]) {
+            let mut listed = Vec::new();
             Search::new(tree, path).run(|leaf| {
-                named.extend(leaf.methods());
+                listed.extend(leaf.methods());
                 None::<()>
             });
-            named.sort_by_key(|(named, _)| *named);
-            let new = named
+            listed.sort_by_key(|(route, _)| *route);
+            let new = listed
                 .into_iter()
-                .filter(|(_, method)| told.get_or_insert_with(HashSet::default).insert(*method));
+                .filter(|(_, method)| seen.get_or_insert_with(HashSet::default).insert(*method));
             methods.extend(new.map(|(_, method)| method.clone()));
         }
-        if methods.is_empty() { Lookup::Nothing } else { Lookup::OtherMethods(methods) }
+        if methods.is_empty() { Lookup::NotFound } else { Lookup::MethodNotAllowed(methods) }
     }
 }
 
-impl Names {
+impl HostTrees {
     fn tree_mut(&mut self, name: &str) -> &mut Tree {
         self.longest = name.len().max(self.longest);
         self.trees.entry_ref(name).or_default()
@@ -187,13 +195,13 @@ impl Names {
 
     #[inline]
     fn get(&self, name: &str) -> Option<&Tree> {
-        // A longer name is not worth its hash.
+        // A longer name cannot match, so it is not hashed.
         if name.len() > self.longest { None } else { self.trees.get(name) }
     }
 }
 
-/// What follows each of the last `labels` dots of `host`, the shortest first, as long as it is no
-/// longer than `longest`: a host of many labels costs no more look-ups than the patterns have labels.
+/// The suffixes of `host` after each of its last `labels` dots, at most `longest` bytes long, the shortest
+/// first. Bounds the lookups for a host with many labels.
 fn suffixes(host: &str, labels: usize, longest: usize) -> impl Iterator<Item = &str> {
     let dots = memchr::memrchr_iter(b'.', host.as_bytes()).take(labels);
     dots.map(|dot| &host[dot + 1..]).take_while(move |suffix| suffix.len() <= longest)
@@ -202,5 +210,4 @@ fn suffixes(host: &str, labels: usize, longest: usize) -> impl Iterator<Item = &
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
-#[path = "table/tests.rs"]
 mod tests;

@@ -1,4 +1,4 @@
-//! The paths of one host: a trie with a level for each segment.
+//! The trie of one host's path patterns, with a level for each segment.
 
 use std::hash::Hash;
 
@@ -8,76 +8,76 @@ use http::Method;
 
 use super::pattern::{PathPattern, Segment};
 
-/// Up to so many keys are compared one by one.
-const FEW: usize = 8;
+/// The most keys that are searched linearly.
+const MAX_LINEAR: usize = 8;
 
-/// The paths of one host.
+/// The path patterns of one host.
 #[derive(Clone, Debug)]
 pub(super) struct Tree {
-    /// The first is the root: what follows the path's first slash.
+    /// The first node is the root, after the path's first slash.
     pub(super) nodes: Vec<Node>,
     pub(super) leaves: Vec<Leaf>,
 }
 
-/// What may follow a slash.
+/// The branches after a slash.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Node {
     /// The nodes after fixed segments.
-    fixed: Map<Box<str>, usize>,
-    /// The bytes of the longest of them.
-    longest: usize,
-    /// Parameters with fixed text around them; the least specific first.
-    pub(super) partial: Vec<Partial>,
+    fixed: SmallMap<Box<str>, usize>,
+    /// The length of the longest fixed segment, in bytes.
+    longest_fixed: usize,
+    /// Parameters with fixed text around them, the least specific first.
+    pub(super) partial: Vec<PartialSegments>,
     /// The node after `{name}`.
     pub(super) param: Option<usize>,
     /// The leaf of `{*name}`.
     pub(super) rest: Option<usize>,
-    /// The leaf of the pattern that ends before this segment.
+    /// The leaf of the pattern that ends here.
     pub(super) end: Option<usize>,
 }
 
-/// A map that is quick for few keys, too.
+/// A map that is searched linearly while it has few keys.
 #[derive(Clone, Debug)]
-pub(super) enum Map<K, V> {
-    Few(Vec<(K, V)>),
-    Many(HashMap<K, V, RandomState>),
+pub(super) enum SmallMap<K, V> {
+    Linear(Vec<(K, V)>),
+    Hashed(HashMap<K, V, RandomState>),
 }
 
-/// Segments that are a parameter between fixed texts of certain lengths.
+/// Segments of one shape: a parameter between fixed texts of the same lengths.
 #[derive(Clone, Debug)]
-pub(super) struct Partial {
+pub(super) struct PartialSegments {
     shape: Shape,
     targets: HashMap<Texts, usize, RandomState>,
 }
 
-/// The form of a partly fixed segment; the greater, the more specific.
+/// The shape of a partly fixed segment; a greater one is more specific.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 struct Shape {
-    /// The bytes of fixed text.
+    /// The number of bytes of fixed text.
     fixed: usize,
-    /// Whether it is `prefix{name}suffix`, not `prefix{*name}`.
+    /// Whether the segment is `prefix{name}suffix`, and not `prefix{*name}`.
     is_param: bool,
-    /// The bytes of fixed text before the parameter.
+    /// The number of bytes of fixed text before the parameter.
     prefix: usize,
 }
 
-/// Where a partly fixed segment leads.
+/// What follows a partly fixed segment.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Target {
-    /// To what follows the parameter.
+pub(super) enum Successor {
+    /// The node for the next segment.
     Node(usize),
-    /// To the end of the pattern.
+    /// The leaf after `{*name}`.
     Leaf(usize),
 }
 
 /// The fixed texts before and after a parameter.
 type Texts = (Box<str>, Box<str>);
 
-/// [`Texts`] in a path; hashes as they do.
+/// Borrowed [`Texts`] with the same hash.
 #[derive(Hash)]
-struct TextsIn<'p>(&'p str, &'p str);
+struct TextsRef<'p>(&'p str, &'p str);
 
-impl Equivalent<Texts> for TextsIn<'_> {
+impl Equivalent<Texts> for TextsRef<'_> {
     fn equivalent(&self, (prefix, suffix): &Texts) -> bool {
         *self.0 == **prefix && *self.1 == **suffix
     }
@@ -86,16 +86,16 @@ impl Equivalent<Texts> for TextsIn<'_> {
 /// The routes of one path pattern.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Leaf {
-    named: Map<Method, Named>,
+    by_method: SmallMap<Method, MethodRoute>,
     any: Option<usize>,
 }
 
-/// A route that names a method.
+/// A route that lists a method.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) struct Named {
+pub(super) struct MethodRoute {
     pub(super) route: usize,
-    /// The method's place in the route's list.
-    pub(super) place: usize,
+    /// The method's index in the route's list.
+    pub(super) index: usize,
 }
 
 impl Default for Tree {
@@ -105,7 +105,7 @@ impl Default for Tree {
 }
 
 impl Tree {
-    /// The leaf of `pattern`, which is made where there is none.
+    /// The leaf of `pattern`, created if it does not exist.
     pub(super) fn leaf_mut(&mut self, pattern: &PathPattern) -> &mut Leaf {
         let mut node = 0;
         for segment in pattern.segments() {
@@ -114,12 +114,12 @@ impl Tree {
                 Segment::Param { prefix, suffix } if prefix.is_empty() && suffix.is_empty() => {
                     let next = self.nodes.len();
                     let next = *self.nodes[node].param.get_or_insert(next);
-                    self.grown_to(next)
+                    self.node_or_new(next)
                 }
                 Segment::Param { prefix, suffix } => {
                     let next = self.nodes.len();
                     let next = self.nodes[node].partial(true, prefix, suffix, next);
-                    self.grown_to(next)
+                    self.node_or_new(next)
                 }
                 Segment::Rest { prefix } => {
                     let new = self.leaves.len();
@@ -144,20 +144,20 @@ impl Tree {
         if let Some(known) = node.fixed(text) {
             return known;
         }
-        node.longest = text.len().max(node.longest);
+        node.longest_fixed = text.len().max(node.longest_fixed);
         node.fixed.insert(text.into(), next);
-        self.grown_to(next)
+        self.node_or_new(next)
     }
 
-    /// `node`, which may be the next new one.
-    fn grown_to(&mut self, node: usize) -> usize {
+    /// Creates `node` if it is the next free index, and returns it.
+    fn node_or_new(&mut self, node: usize) -> usize {
         if node == self.nodes.len() {
             self.nodes.push(Node::default());
         }
         node
     }
 
-    /// The leaf with this number, which may be the next new one.
+    /// The leaf with this index, created if it is the next free one.
     fn leaf(&mut self, leaf: usize) -> &mut Leaf {
         if leaf == self.leaves.len() {
             self.leaves.push(Leaf::default());
@@ -167,105 +167,115 @@ impl Tree {
 }
 
 impl Node {
-    /// The node after the fixed segment `text`. A longer text than there is is not worth its hash.
+    /// The node after the fixed segment `text`. A text longer than all keys is not hashed.
     #[inline]
     pub(super) fn fixed(&self, text: &str) -> Option<usize> {
-        if text.len() > self.longest { None } else { self.fixed.get(text).copied() }
+        if text.len() > self.longest_fixed { None } else { self.fixed.get(text).copied() }
     }
 
-    /// What follows a partly fixed segment; `new` where there was none.
+    /// The successor of a partly fixed segment; `new` if it did not exist.
     fn partial(&mut self, is_param: bool, prefix: &str, suffix: &str, new: usize) -> usize {
         let shape = Shape { fixed: prefix.len() + suffix.len(), is_param, prefix: prefix.len() };
         let found = self.partial.binary_search_by_key(&shape, |partial| partial.shape);
         let place = found.unwrap_or_else(|place| {
-            self.partial.insert(place, Partial { shape, targets: HashMap::default() });
+            self.partial.insert(place, PartialSegments { shape, targets: HashMap::default() });
             place
         });
         *self.partial[place].targets.entry((prefix.into(), suffix.into())).or_insert(new)
     }
 }
 
-impl<K, V> Default for Map<K, V> {
+impl<K, V> Default for SmallMap<K, V> {
     fn default() -> Self {
-        Self::Few(Vec::new())
+        Self::Linear(Vec::new())
     }
 }
 
-impl<K: Eq + Hash, V> Map<K, V> {
+impl<K: Eq + Hash, V> SmallMap<K, V> {
     #[inline]
     fn get<Q: Equivalent<K> + Hash + ?Sized>(&self, key: &Q) -> Option<&V> {
         match self {
-            Self::Few(few) => few.iter().find_map(|(k, v)| key.equivalent(k).then_some(v)),
-            Self::Many(many) => many.get(key),
+            Self::Linear(linear) => linear.iter().find_map(|(k, v)| key.equivalent(k).then_some(v)),
+            Self::Hashed(hashed) => hashed.get(key),
         }
     }
 
-    /// Adds a key that is not there yet.
+    /// Adds a key that the map does not have.
     fn insert(&mut self, key: K, value: V) {
         match self {
-            Self::Few(few) if few.len() < FEW => few.push((key, value)),
-            Self::Few(few) => *self = Self::Many(few.drain(..).chain([(key, value)]).collect()),
-            Self::Many(many) => drop(many.insert(key, value)),
+            Self::Linear(linear) if linear.len() < MAX_LINEAR => linear.push((key, value)),
+            Self::Linear(linear) => {
+                *self = Self::Hashed(linear.drain(..).chain([(key, value)]).collect());
+            }
+            Self::Hashed(hashed) => drop(hashed.insert(key, value)),
         }
     }
 
     fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
-        let (few, many) = match self {
-            Self::Few(few) => (Some(few.iter().map(|(k, v)| (k, v))), None),
-            Self::Many(many) => (None, Some(many.iter())),
+        let (linear, hashed) = match self {
+            Self::Linear(linear) => (Some(linear.iter().map(|(k, v)| (k, v))), None),
+            Self::Hashed(hashed) => (None, Some(hashed.iter())),
         };
-        few.into_iter().flatten().chain(many.into_iter().flatten())
+        linear.into_iter().flatten().chain(hashed.into_iter().flatten())
     }
 }
 
-impl Partial {
-    /// Where `segment` leads if it has the texts of one of the patterns, and the parameter's value.
-    /// `left` is the path from this segment on.
-    pub(super) fn step<'p>(&self, segment: &'p str, left: &'p str) -> Option<(Target, &'p str)> {
+impl PartialSegments {
+    /// The successor and the parameter's value, if `segment` has the fixed texts of a pattern. `left` is the
+    /// path from this segment on.
+    pub(super) fn match_segment<'p>(
+        &self,
+        segment: &'p str,
+        left: &'p str,
+    ) -> Option<(Successor, &'p str)> {
         let Shape { fixed, is_param, prefix } = self.shape;
         if is_param {
             let before = segment.get(..prefix)?;
-            // A value has at least one byte.
+            // The value has at least one byte.
             let end = segment.len().checked_sub(fixed - prefix).filter(|end| *end > prefix)?;
             let (value, after) = segment.get(prefix..)?.split_at_checked(end - prefix)?;
-            let node = *self.targets.get(&TextsIn(before, after))?;
-            Some((Target::Node(node), value))
+            let node = *self.targets.get(&TextsRef(before, after))?;
+            Some((Successor::Node(node), value))
         } else {
             let (before, value) = left.split_at_checked(prefix)?;
-            let leaf = *self.targets.get(&TextsIn(before, ""))?;
-            Some((Target::Leaf(leaf), value))
+            let leaf = *self.targets.get(&TextsRef(before, ""))?;
+            Some((Successor::Leaf(leaf), value))
         }
     }
 }
 
 impl Leaf {
-    /// Adds `route` for its `methods`, all where there are none. `clash` is told of each route that
-    /// is there already.
-    pub(super) fn add(&mut self, route: usize, methods: &[Method], mut clash: impl FnMut(usize)) {
+    /// Adds `route` for its `methods`; for all if there are none. Calls `conflict` with each route that is
+    /// already stored for the same method.
+    pub(super) fn add(
+        &mut self,
+        route: usize,
+        methods: &[Method],
+        mut conflict: impl FnMut(usize),
+    ) {
         if methods.is_empty() {
             match self.any {
-                Some(other) => clash(other),
+                Some(other) => conflict(other),
                 None => self.any = Some(route),
             }
         }
-        for (place, method) in methods.iter().enumerate() {
-            let named = Named { route, place };
-            match self.named.get(method) {
+        for (index, method) in methods.iter().enumerate() {
+            match self.by_method.get(method) {
                 Some(first) if first.route == route => {}
-                Some(first) => clash(first.route),
-                None => self.named.insert(method.clone(), named),
+                Some(first) => conflict(first.route),
+                None => self.by_method.insert(method.clone(), MethodRoute { route, index }),
             }
         }
     }
 
-    /// The route for `method`: one that names it before one for any.
+    /// The route for `method`: one that lists it, or else one for all methods.
     #[inline]
     pub(super) fn route(&self, method: &Method) -> Option<usize> {
-        self.named.get(method).map(|named| named.route).or(self.any)
+        self.by_method.get(method).map(|entry| entry.route).or(self.any)
     }
 
-    /// The methods that its routes name.
-    pub(super) fn methods(&self) -> impl Iterator<Item = (Named, &Method)> {
-        self.named.iter().map(|(method, named)| (*named, method))
+    /// The listed methods and their routes.
+    pub(super) fn methods(&self) -> impl Iterator<Item = (MethodRoute, &Method)> {
+        self.by_method.iter().map(|(method, entry)| (*entry, method))
     }
 }

@@ -3,38 +3,40 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::*;
-use crate::config::Loaded;
+use crate::config::LoadedConfig;
 
-fn saying(word: &str) -> String {
+/// A configuration with one route of this name.
+fn yaml_with_route(name: &str) -> String {
     format!(
         "listen: [{{address: \"127.0.0.1:0\"}}]
 workers: 1
 access_log: off
-upstreams: {{hello: {{respond: {{body: {word}}}}}}}
-routes: [{{name: {word}, match: {{path: /a}}, upstream: hello}}]
+upstreams: {{hello: {{respond: {{body: hello}}}}}}
+routes: [{{name: {name}, match: {{path: /a}}, upstream: hello}}]
 "
     )
 }
 
-/// A gateway, and beside its own reloader one that reads the file with `load`.
-struct Reloading {
+/// A gateway, with a second reloader that reads another file with a function of the test.
+struct ReloadTest {
     server: Server,
     path: std::path::PathBuf,
     reloader: Arc<Reloader>,
     _folder: tempfile::TempDir,
 }
 
-impl Reloading {
-    fn start(load: fn(&Path) -> Result<(Loaded, Snapshot), LoadError>) -> Self {
+impl ReloadTest {
+    fn start(load: fn(&Path) -> Result<(LoadedConfig, Snapshot), LoadError>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.yaml");
-        std::fs::write(&path, saying("one")).unwrap();
+        std::fs::write(&path, yaml_with_route("one")).unwrap();
         let server = Server::start(&path, Clock::system()).unwrap();
         let (loaded, _) = Snapshot::load(&path).unwrap();
-        // Its own file: the gateway watches the other.
+        // Another file, because the gateway's own reloader watches the first.
         let path = folder.path().join("other.yaml");
-        std::fs::write(&path, saying("one")).unwrap();
-        let reloader = Reloader::new(path.clone(), &loaded, server.shared.clone()).loading(load);
+        std::fs::write(&path, yaml_with_route("one")).unwrap();
+        let reloader =
+            Reloader::new(path.clone(), &loaded, server.shared.clone()).with_loader(load);
         Self { server, path, reloader: Arc::new(reloader), _folder: folder }
     }
 
@@ -49,12 +51,12 @@ impl Reloading {
 }
 
 #[test]
-fn a_panic_of_a_reload_is_a_fault_and_the_old_rules_stay() {
-    let gateway = Reloading::start(|_| panic!("a bug that a file brings out"));
+fn a_panic_in_a_reload_is_a_fault_and_keeps_the_old_rules() {
+    let gateway = ReloadTest::start(|_| panic!("a bug in the compiler"));
     let before = gateway.server.shared.live.generation();
     for round in 1..=2 {
         let faults = gateway.reloader.reload().unwrap_err().to_string();
-        assert!(faults.contains("(a bug that a file brings out)"), "{faults}");
+        assert!(faults.contains("(a bug in the compiler)"), "{faults}");
         assert!(faults.contains("other.yaml:1:1: ") && faults.contains("report"), "{faults}");
         assert_eq!(gateway.faults(), round);
     }
@@ -64,10 +66,10 @@ fn a_panic_of_a_reload_is_a_fault_and_the_old_rules_stay() {
 }
 
 #[tokio::test]
-async fn a_panic_of_a_reload_does_not_end_the_watch() {
+async fn a_panic_in_a_reload_does_not_end_the_watch() {
     static BROKEN: AtomicBool = AtomicBool::new(true);
-    let gateway = Reloading::start(|path| {
-        assert!(!BROKEN.load(Ordering::Relaxed), "a bug that a file brings out");
+    let gateway = ReloadTest::start(|path| {
+        assert!(!BROKEN.load(Ordering::Relaxed), "a bug in the compiler");
         Snapshot::load(path)
     });
     let stop = CancellationToken::new();
@@ -79,14 +81,14 @@ async fn a_panic_of_a_reload_does_not_end_the_watch() {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        panic!("it did not come to that: {} faults, {}", gateway.faults(), gateway.route());
+        panic!("timeout: {} faults, route {}", gateway.faults(), gateway.route());
     };
-    std::fs::write(&gateway.path, saying("two")).unwrap();
+    std::fs::write(&gateway.path, yaml_with_route("two")).unwrap();
     eventually(&|| gateway.faults() > 0).await;
     assert_eq!(gateway.route(), "one");
     assert!(!watching.is_finished());
     BROKEN.store(false, Ordering::Relaxed);
-    std::fs::write(&gateway.path, saying("three")).unwrap();
+    std::fs::write(&gateway.path, yaml_with_route("three")).unwrap();
     eventually(&|| gateway.route() == "three").await;
     stop.cancel();
     watching.await.unwrap();

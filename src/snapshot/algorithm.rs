@@ -1,10 +1,10 @@
-//! Which algorithm counts.
+//! Algorithms: from the configuration's to the limiter's.
 
 use crate::config;
 use crate::limit::Algorithm;
 
-/// The algorithm that counts.
-pub(super) fn counted_by(algorithm: config::Algorithm) -> Algorithm {
+/// The limiter's algorithm.
+pub(super) fn compile(algorithm: config::Algorithm) -> Algorithm {
     match algorithm {
         config::Algorithm::SlidingLog => Algorithm::SlidingLog,
         config::Algorithm::FixedWindow => Algorithm::FixedWindow,
@@ -15,7 +15,7 @@ pub(super) fn counted_by(algorithm: config::Algorithm) -> Algorithm {
     }
 }
 
-/// The name of an algorithm, as a configuration has it.
+/// The algorithm's name in the configuration.
 pub(super) fn name(algorithm: config::Algorithm) -> &'static str {
     match algorithm {
         config::Algorithm::SlidingWindow => "sliding_window",

@@ -1,13 +1,16 @@
+//! Collects the faults and warnings of a configuration.
+
 use std::collections::BTreeMap;
 
-use crate::config::{Duration, Fault, MAX_FAULTS, Source, Timeout, nearest};
+use crate::config::{Duration, Fault, MAX_FAULTS, Source, Timeout, suggest};
 
-/// The most names that a fault lists, and the most among which it looks for the one that was meant.
+/// Maximum number of names that a fault lists.
 const MAX_NAMES: usize = 20;
+/// Maximum number of names that are compared to find a suggestion.
 const MAX_COMPARED: usize = 1_000;
 
-/// Collects the faults of a configuration while it is compiled: the first [`MAX_FAULTS`], and as many
-/// notes, because the place of each is looked for in the whole file.
+/// Collects the faults of a configuration while it is compiled: at most [`MAX_FAULTS`] faults and as many
+/// warnings, because locating each one walks the whole file.
 pub(super) struct Check<'a> {
     source: &'a Source,
     pub(super) faults: Vec<Fault>,
@@ -19,73 +22,74 @@ impl<'a> Check<'a> {
         Self { source, faults: Vec::new(), notes: Vec::new() }
     }
 
-    /// Notes a fault of the value at `path`, unless it could not be read in the first place.
+    /// Reports a fault of the value at `path`, unless the value could not be read and has a fault already.
     pub(super) fn fault(&mut self, path: &str, what: impl Into<String>, expected: &str) {
-        if self.is_full() || self.source.is_unread(path) {
+        if self.is_full() || self.source.is_skipped(path) {
             return;
         }
         self.faults.push(self.source.fault(path, what, expected));
     }
 
-    /// Whether no more faults are taken, so that what they would say need not be found out.
+    /// True if no more faults are recorded, so that callers can skip expensive checks.
     pub(super) fn is_full(&self) -> bool {
         self.faults.len() >= MAX_FAULTS
     }
 
-    /// Whether the value at `path` could not be read.
-    pub(super) fn is_unread(&self, path: &str) -> bool {
-        self.source.is_unread(path)
+    /// True if the value at `path` could not be read.
+    pub(super) fn is_skipped(&self, path: &str) -> bool {
+        self.source.is_skipped(path)
     }
 
-    /// Notes what works, and what the operator may not have meant.
+    /// Reports a warning: a valid setting that the operator may not intend.
     pub(super) fn note(&mut self, path: &str, what: impl Into<String>, expected: &str) {
         if self.notes.len() < MAX_FAULTS {
             self.notes.push(self.source.fault(path, what, expected));
         }
     }
 
-    /// Notes a fault of the value at `path` unless it `holds`.
-    pub(super) fn ensure(&mut self, holds: bool, path: &str, what: &str, expected: &str) {
-        if !holds {
+    /// Reports a fault of the value at `path` unless `is_valid`.
+    pub(super) fn ensure(&mut self, is_valid: bool, path: &str, what: &str, expected: &str) {
+        if !is_valid {
             self.fault(path, what, expected);
         }
     }
 
-    /// Notes that the value at `path` is known, and that this version cannot do it yet.
-    pub(super) fn unbuilt(&mut self, path: &str, what: &str, expected: &str) {
-        self.fault(path, format!("{what} is not in this version"), expected);
+    /// Reports that this version does not support the value at `path` yet.
+    pub(super) fn unsupported(&mut self, path: &str, what: &str, expected: &str) {
+        self.fault(path, format!("{what} is not supported in this version"), expected);
     }
 
-    /// The line of the value at `path`, from 1.
+    /// The line number of the value at `path`, from 1.
     pub(super) fn line(&self, path: &str) -> usize {
         self.source.fault(path, "", "").location.line
     }
 
-    /// Notes a time of nothing where nothing could ever be done in time.
-    pub(super) fn some_time(&mut self, path: &str, time: Duration) {
-        self.ensure(time.millis() > 0, path, &format!("`{time}`"), "a time of at least 1ms");
+    /// Reports a duration of zero.
+    pub(super) fn positive_duration(&mut self, path: &str, duration: Duration) {
+        let expected = "a duration of at least 1ms";
+        self.ensure(duration.millis() > 0, path, &format!("`{duration}`"), expected);
     }
 
-    /// The same of a time that may be off.
-    pub(super) fn some_timeout(&mut self, path: &str, timeout: Timeout) {
-        let expected = "a time of at least 1ms, or off";
+    /// Reports a timeout of zero; `off` is valid.
+    pub(super) fn positive_timeout(&mut self, path: &str, timeout: Timeout) {
+        let expected = "a duration of at least 1ms, or off";
         self.ensure(timeout.millis() != Some(0), path, &format!("`{timeout}`"), expected);
     }
 
-    /// Notes a name, used as a key at `path`, that could not stand in a header, a metric or a
-    /// Redis key.
+    /// Reports an invalid name that is the key at `path`. Names appear in headers, metrics and Redis keys.
     pub(super) fn key_name(&mut self, path: &str, name: &str) {
         if !is_name(name) && !self.is_full() {
             self.faults.push(self.source.fault_at_key(path, format!("`{name}`"), NAME));
         }
     }
 
-    /// As [`Check::key_name`], of a name that is the value at `path`.
+    /// Reports an invalid name that is the value at `path`.
     pub(super) fn value_name(&mut self, path: &str, name: &str) {
         self.ensure(is_name(name), path, &format!("`{name}`"), NAME);
     }
 
-    /// Notes a reference at `path` to a `kind` that is not among the `known`.
+    /// Reports a reference at `path` to an upstream or limit (`kind`) that does not exist in `known`. A
+    /// name whose definition could not be read counts as existing.
     pub(super) fn reference<T>(
         &mut self,
         path: &str,
@@ -97,13 +101,13 @@ impl<'a> Check<'a> {
             return;
         }
         let section = format!("{kind}s");
-        if self.source.names(&section).any(|unread| unread == name) {
+        if self.source.names(&section).any(|defined| defined == name) {
             return;
         }
         let names = || known.keys().map(String::as_str);
-        let expected = match nearest(name, names().take(MAX_COMPARED)) {
-            Some(near) => format!("`{near}`"),
-            None if known.is_empty() => format!("the name of one (no {kind} is defined)"),
+        let expected = match suggest(name, names().take(MAX_COMPARED)) {
+            Some(closest) => format!("`{closest}`"),
+            None if known.is_empty() => format!("the name of a defined {kind} (there is none)"),
             None => {
                 let first: Vec<&str> = names().take(MAX_NAMES).collect();
                 let more = match known.len() - first.len() {
@@ -117,9 +121,10 @@ impl<'a> Check<'a> {
     }
 }
 
+/// The syntax of names, for faults.
 const NAME: &str = "a name of 1 to 64 letters, digits, `_`, `.` or `-`";
 
 fn is_name(name: &str) -> bool {
-    let fits = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
-    (1..=64).contains(&name.len()) && name.bytes().all(fits)
+    let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
+    (1..=64).contains(&name.len()) && name.bytes().all(is_allowed)
 }

@@ -1,4 +1,4 @@
-//! How much may pass.
+//! Compiles the `limits` section.
 
 use std::hash::Hasher;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use siphasher::sip::SipHasher13;
 
 use smallvec::SmallVec;
 
-use super::algorithm::{self, counted_by};
+use super::algorithm;
 use super::check::Check;
 use super::parts::{header, part};
 use super::policy::{Cost, Policy};
@@ -18,10 +18,11 @@ use crate::config::{self, Config, KeyPart};
 use crate::identity::{KeyPlan, TokenSource};
 use crate::limit::{Limit, Millis, OnFailure, Quota, leaky_bucket};
 
-/// The shortest lease of a slot, in ms: it is renewed each third of it, to the tenth of a second.
-const SHORTEST_LEASE: Millis = 1_000;
+/// Shortest lease of a concurrency permit, in ms. A lease is renewed every third of it, with a precision of
+/// 100 ms.
+const MIN_LEASE: Millis = 1_000;
 
-/// The limits in the order of their names. A faulty one is noted and has its place all the same.
+/// Compiles the limits in the order of their names. A faulty limit is reported and keeps its index.
 pub(super) fn compile(
     check: &mut Check<'_>,
     config: &Config,
@@ -32,11 +33,11 @@ pub(super) fn compile(
         check.key_name(&path, name);
         let key = key(check, &path, &limit.key, !config.client.token.is_empty());
         let quota = quota(check, &path, limit);
-        special(check, &path, limit);
+        algorithm_keys(check, &path, limit);
         let counted = Limit {
             name: name.as_str().into(),
             fingerprint: fingerprint(limit),
-            algorithm: counted_by(limit.algorithm),
+            algorithm: algorithm::compile(limit.algorithm),
             quota,
             cost: 1,
             on_failure: match limit.on_failure {
@@ -53,7 +54,7 @@ pub(super) fn compile(
     compiled.collect()
 }
 
-/// What stands beside the counting: costs, tiers, refunds, a candidate.
+/// Adds cost, tiers, refunds and the candidate to the limit.
 fn policy(
     check: &mut Check<'_>,
     path: &str,
@@ -74,7 +75,7 @@ fn policy(
     let other = written.candidate.and_then(|candidate| {
         let at = format!("{path}.candidate.quota");
         let quota = other_quota(check, path, &at, written, candidate.quota)?;
-        // No configured name has such a sign in it.
+        // `~` is not valid in configured names.
         let name = format!("{}~candidate", counted.name).into();
         Some(Limit { name, quota, enforce: false, ..counted.clone() })
     });
@@ -82,8 +83,8 @@ fn policy(
     make(check, counted.clone(), candidate)
 }
 
-/// Notes what only another algorithm knows.
-fn special(check: &mut Check<'_>, path: &str, limit: &config::Limit) {
+/// Reports keys that do not apply to the limit's algorithm.
+fn algorithm_keys(check: &mut Check<'_>, path: &str, limit: &config::Limit) {
     use config::Algorithm::{LeakyBucket, SlidingWindow};
     let keys = [
         ("resolution", limit.resolution.is_some(), SlidingWindow),
@@ -92,65 +93,68 @@ fn special(check: &mut Check<'_>, path: &str, limit: &config::Limit) {
         ("max_queue", limit.max_queue.is_some(), LeakyBucket),
     ];
     for (key, given, owner) in keys {
-        let what = format!("`{key}`, which only `{}` has", algorithm::name(owner));
-        let fits = !given || limit.algorithm == owner;
-        check.ensure(fits, &format!("{path}.{key}"), &what, "no such key");
+        let what = format!("`{key}` with `{}`", algorithm::name(limit.algorithm));
+        let expected = format!("it only with `{}`", algorithm::name(owner));
+        let applies = !given || limit.algorithm == owner;
+        check.ensure(applies, &format!("{path}.{key}"), &what, &expected);
     }
     if limit.algorithm == config::Algorithm::Concurrency {
-        in_flight(check, path, limit);
+        concurrency(check, path, limit);
     }
 }
 
-/// Notes what makes no sense of requests in flight, which give back what they took when they end.
-fn in_flight(check: &mut Check<'_>, path: &str, limit: &config::Limit) {
+/// Reports settings that do not apply to `concurrency`, whose requests release their permits when they
+/// end.
+fn concurrency(check: &mut Check<'_>, path: &str, limit: &config::Limit) {
     let at = format!("{path}.refund");
-    let what = "`refund`, though every request gives its slots back";
-    check.ensure(limit.refund.is_empty(), &at, what, "no such key");
-    let told = matches!(limit.cost, config::Cost::Response(_));
-    let what = "a cost from the answer, though slots are held before it";
-    check.ensure(!told, &format!("{path}.cost"), what, "a number or `header:NAME`");
-    let renewable = limit.window.millis() >= SHORTEST_LEASE || limit.window.millis() == 0;
-    let what = format!("`{}`, too short to be renewed in time", limit.window);
-    check.ensure(renewable, &format!("{path}.window"), &what, "at least 1s");
+    let what = "`refund` with `concurrency`, which releases every permit anyway";
+    check.ensure(limit.refund.is_empty(), &at, what, "no `refund`");
+    let from_response = matches!(limit.cost, config::Cost::Response(_));
+    let what = "a cost from the response, though permits are acquired before it";
+    check.ensure(!from_response, &format!("{path}.cost"), what, "a number or `header:NAME`");
+    let is_renewable = limit.window.millis() >= MIN_LEASE || limit.window.millis() == 0;
+    let what = format!("`{}`, a lease too short to be renewed in time", limit.window);
+    check.ensure(is_renewable, &format!("{path}.window"), &what, "at least 1s");
 }
 
-/// What it counts by. A part that no request could have is noted and left out.
+/// Compiles the key. A part that no request can have is reported and left out.
 fn key(check: &mut Check<'_>, path: &str, parts: &[KeyPart], tokens: bool) -> KeyPlan {
-    let mut first = hashbrown::HashSet::<&KeyPart, ahash::RandomState>::default();
+    let mut seen = hashbrown::HashSet::<&KeyPart, ahash::RandomState>::default();
     let plan = parts.iter().enumerate().filter_map(|(index, written)| {
         let path = format!("{path}.key[{index}]");
-        check.ensure(first.insert(written), &path, &format!("`{written}` again"), "each part once");
+        let what = format!("duplicate part `{written}`");
+        check.ensure(seen.insert(written), &path, &what, "each part once");
         if *written == KeyPart::Token && !tokens {
-            check.fault(&path, "`token`, though `client.token` is empty", "a place to find it in");
+            check.fault(&path, "`token` with an empty `client.token`", "at least one token source");
         }
         part(check, &path, written)
     });
     KeyPlan(plan.collect())
 }
 
-/// What one request costs; where that is faulty, 1.
+/// Compiles the cost of a request; 1 if it is faulty.
 fn cost(check: &mut Check<'_>, path: &str, limit: &config::Limit, quota: &Quota) -> Cost {
     let at = format!("{path}.cost");
     let leaky = limit.algorithm == config::Algorithm::LeakyBucket;
-    let most = if leaky { leaky_bucket::slots(quota) } else { limit.quota };
-    let max = limit.max_cost.map_or(most, u64::from);
+    let max_possible = if leaky { leaky_bucket::slots(quota) } else { limit.quota };
+    let max = limit.max_cost.map_or(max_possible, u64::from);
     if let Some(written) = limit.max_cost {
         let at = format!("{path}.max_cost");
-        let sound = (1..=most).contains(&u64::from(written)) || most == 0;
-        let expected = format!("1 to {most}: no request of more would pass");
-        check.ensure(sound, &at, &format!("`{written}`"), &expected);
+        let is_valid = (1..=max_possible).contains(&u64::from(written)) || max_possible == 0;
+        let expected = format!("1 to {max_possible}: a higher cost would never be admitted");
+        check.ensure(is_valid, &at, &format!("`{written}`"), &expected);
         if let config::Cost::Fixed(_) = limit.cost {
-            let what = "`max_cost`, which only a cost from a header has";
-            check.fault(&at, what, "no such key, or `cost: header:NAME`");
+            let what = "`max_cost` with a fixed cost";
+            check.fault(&at, what, "no `max_cost`, or `cost: header:NAME`");
         }
     }
     let max = u32::try_from(max).unwrap_or(u32::MAX);
     match &limit.cost {
         config::Cost::Fixed(cost) => {
-            let what = if leaky { "the slots within max_wait" } else { "the quota" };
-            let expected = format!("at most {what}, {most}: no request would pass");
-            let sound = u64::from(*cost) <= most || most == 0;
-            check.ensure(sound, &at, &format!("`{cost}`"), &expected);
+            let bound = if leaky { "the slots within max_wait" } else { "the quota" };
+            let expected = format!("at most {bound}, {max_possible}: no request would be admitted");
+            let is_valid = u64::from(*cost) <= max_possible || max_possible == 0;
+            check.ensure(is_valid, &at, &format!("`{cost}`"), &expected);
             Cost::Fixed(*cost)
         }
         config::Cost::Header(name) => {
@@ -162,8 +166,8 @@ fn cost(check: &mut Check<'_>, path: &str, limit: &config::Limit, quota: &Quota)
     }
 }
 
-/// A hash of what makes the counters meaningful: the same in every process, and without the quota,
-/// so that a changed quota keeps what is used.
+/// A hash of the settings that give stored counters their meaning. It is the same in every process, and
+/// excludes the quota, so that a changed quota keeps what has been used.
 fn fingerprint(limit: &config::Limit) -> u64 {
     let mut hash = SipHasher13::new_with_keys(0, 0);
     let mut add = |text: &str| {

@@ -1,47 +1,50 @@
-//! Listeners, workers and what a connection may cost: checked here.
+//! Checks `listen`, `workers`, `admin` and `http`, and compiles the bounds of client connections.
 
 use super::HttpRules;
 use super::check::Check;
 use crate::config::{Address, Config, Http, Listener};
-use crate::framing::{Deadlines, HeadBounds};
+use crate::framing::{ClientTimeouts, HeadBounds};
 
+/// Maximum number of worker threads.
 const MAX_WORKERS: usize = 1024;
-/// Below it honest requests are refused; above it one head takes more than any needs.
+/// Valid values of `http.max_head`, in bytes: a smaller bound refuses ordinary requests, a larger one only
+/// wastes memory.
 const HEAD_BYTES: std::ops::RangeInclusive<u64> = 8 << 10..=1 << 20;
 
 pub(super) fn check(check: &mut Check<'_>, config: &Config) {
     check.ensure(!config.listen.is_empty(), "listen", "no listener", "at least one address");
     for (index, listener) in config.listen.iter().enumerate() {
-        one(check, &format!("listen[{index}]"), listener, &config.listen[..index]);
+        self::listener(check, &format!("listen[{index}]"), listener, &config.listen[..index]);
     }
     if let Some(admin) = &config.admin {
-        let taken = config.listen.iter().any(|listener| same(listener.address, admin.address));
-        let what = format!("`{}` again", admin.address);
-        check.ensure(!taken, "admin.address", &what, "an address that clients do not connect to");
+        let taken =
+            config.listen.iter().any(|listener| is_conflict(listener.address, admin.address));
+        let what = format!("`{}`, which is also in `listen`", admin.address);
+        check.ensure(!taken, "admin.address", &what, "an address of its own");
     }
     let workers = config.workers;
-    let expected = "0 (one a core) to 1024";
+    let expected = "0 (one per core) to 1024";
     check.ensure(workers <= MAX_WORKERS, "workers", &format!("`{workers}`"), expected);
     http(check, &config.http);
 }
 
-fn one(check: &mut Check<'_>, path: &str, listener: &Listener, before: &[Listener]) {
-    let again = before.iter().any(|other| same(other.address, listener.address));
-    let what = format!("`{}` again", listener.address);
-    check.ensure(!again, &format!("{path}.address"), &what, "each address once");
+fn listener(check: &mut Check<'_>, path: &str, listener: &Listener, before: &[Listener]) {
+    let is_duplicate = before.iter().any(|other| is_conflict(other.address, listener.address));
+    let what = format!("duplicate address `{}`", listener.address);
+    check.ensure(!is_duplicate, &format!("{path}.address"), &what, "each address once");
     if listener.tls.is_some() {
-        check.unbuilt(&format!("{path}.tls"), "`tls`", "plain HTTP, without `tls`");
+        check.unsupported(&format!("{path}.tls"), "`tls`", "plain HTTP, without `tls`");
     }
     if listener.proxy_protocol {
-        check.unbuilt(&format!("{path}.proxy_protocol"), "`proxy_protocol`", "false");
+        check.unsupported(&format!("{path}.proxy_protocol"), "`proxy_protocol`", "false");
     }
 }
 
-/// What clients' connections are held to.
+/// Compiles the bounds of client connections.
 pub(super) fn http_rules(http: &Http) -> HttpRules {
     HttpRules {
         head: HeadBounds { bytes: http.max_head.0 as usize, headers: http.max_headers as usize },
-        deadlines: Deadlines {
+        deadlines: ClientTimeouts {
             head: http.head_timeout.millis(),
             idle: http.idle_timeout.millis(),
             body: http.body_timeout.millis(),
@@ -53,19 +56,19 @@ pub(super) fn http_rules(http: &Http) -> HttpRules {
     }
 }
 
-/// Whether both could not be listened on; port 0 is a free one each time.
-fn same(a: Address, b: Address) -> bool {
+/// True if both cannot be bound at once. Port 0 binds a different free port each time.
+fn is_conflict(a: Address, b: Address) -> bool {
     a == b && a.0.port() != 0
 }
 
 fn http(check: &mut Check<'_>, http: &Http) {
-    check.some_timeout("http.head_timeout", http.head_timeout);
-    check.some_timeout("http.idle_timeout", http.idle_timeout);
-    check.some_timeout("http.body_timeout", http.body_timeout);
+    check.positive_timeout("http.head_timeout", http.head_timeout);
+    check.positive_timeout("http.idle_timeout", http.idle_timeout);
+    check.positive_timeout("http.body_timeout", http.body_timeout);
     let head = http.max_head;
-    let sound = HEAD_BYTES.contains(&head.0);
-    check.ensure(sound, "http.max_head", &format!("`{head}`"), "8KiB to 1MiB");
-    let sound = (1..=1024).contains(&http.max_headers);
-    check.ensure(sound, "http.max_headers", &format!("`{}`", http.max_headers), "1 to 1024");
+    let is_valid = HEAD_BYTES.contains(&head.0);
+    check.ensure(is_valid, "http.max_head", &format!("`{head}`"), "8KiB to 1MiB");
+    let is_valid = (1..=1024).contains(&http.max_headers);
+    check.ensure(is_valid, "http.max_headers", &format!("`{}`", http.max_headers), "1 to 1024");
     check.ensure(http.max_connections > 0, "http.max_connections", "`0`", "at least 1");
 }

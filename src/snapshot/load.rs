@@ -1,4 +1,5 @@
-//! From a file to a snapshot. No file ends the process: a panic on the way is one of the faults.
+//! Loads a file into a snapshot. A panic while reading a file is reported as a fault of it, so that no
+//! file can end the process.
 
 use std::{
     any::Any,
@@ -7,21 +8,21 @@ use std::{
 };
 
 use super::Snapshot;
-use crate::config::{self, Fault, Faults, Loaded, Unread};
+use crate::config::{self, Fault, Faults, LoadedConfig, ReadError};
 
-/// Why there is no snapshot of a file.
+/// Why a file could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The file is faulty.
     #[error("{0}")]
     Faults(#[from] Faults),
-    /// The file brought out a bug: the code that reads it panicked.
+    /// The file triggered a bug: the code that reads it panicked.
     #[error("{0}")]
     Panic(Fault),
 }
 
 impl LoadError {
-    /// What is told of it, as of a faulty file.
+    /// The faults to report; a panic counts as one.
     pub fn into_faults(self) -> Faults {
         match self {
             Self::Faults(faults) => faults,
@@ -31,36 +32,44 @@ impl LoadError {
 }
 
 impl Snapshot {
-    /// Reads and compiles the file at `path`. The error holds all that is wrong with it at once:
-    /// faults of form, and of what could be read all the same, faults of sense.
-    pub fn load(path: &Path) -> Result<(Loaded, Self), LoadError> {
-        contained(path, || match config::load(path) {
+    /// Reads and compiles the file at `path`.
+    ///
+    /// # Errors
+    ///
+    /// All faults of the file: those of syntax and type and, for the part that could be read, those of
+    /// [`Snapshot::compile`]. Or the panic that the file caused.
+    pub fn load(path: &Path) -> Result<(LoadedConfig, Self), LoadError> {
+        catch_panic(path, || match config::load(path) {
             Ok(loaded) => {
                 let snapshot = Self::compile(&loaded)?;
                 Ok((loaded, snapshot))
             }
-            Err(Unread { faults, partial }) => {
-                let more = partial.and_then(|partial| Self::compile(&partial).err());
-                Err(more.into_iter().fold(faults, Faults::with).into())
+            Err(ReadError { faults, partial }) => {
+                let semantic = partial.and_then(|partial| Self::compile(&partial).err());
+                Err(semantic.into_iter().fold(faults, Faults::merge).into())
             }
         })
     }
 }
 
-/// What `read` makes of the file at `path`; where it panics, that as an error.
-pub(crate) fn contained<T>(
+/// Calls `read` for the file at `path` and turns a panic into an error.
+///
+/// # Errors
+///
+/// Those of `read`, and [`LoadError::Panic`].
+pub(crate) fn catch_panic<T>(
     path: &Path,
     read: impl FnOnce() -> Result<T, LoadError>,
 ) -> Result<T, LoadError> {
-    // What it had half made is dropped, and nothing else has seen it.
+    // Unwind safe: the partial result is dropped, and nothing else refers to it.
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|panic| {
-        let what = format!("this file brings out a bug of Tidegate ({})", message(&*panic));
-        let expected = "to read it without a panic: please report this, with the file";
+        let what = format!("this file triggers a bug in Tidegate ({})", message(&*panic));
+        let expected = "no panic: please report this with the file";
         Err(LoadError::Panic(Fault::of_file(&path.display().to_string(), &what, expected)))
     })
 }
 
-/// What the panic says.
+/// The message of a panic.
 fn message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message")
@@ -73,7 +82,7 @@ mod tests {
     type Read<'a> = &'a dyn Fn() -> Result<(), LoadError>;
 
     #[test]
-    fn a_panic_is_an_error_that_names_the_file_and_asks_for_a_report() {
+    fn a_panic_is_reported_with_its_file() {
         let path = Path::new("own.yaml");
         let five: u32 = "5".parse().unwrap();
         let reads: [(&str, Read<'_>); 4] = [
@@ -85,14 +94,14 @@ mod tests {
             }),
             ("without a message", &|| std::panic::panic_any(five)),
         ];
-        for (told, panic) in reads {
-            let error = contained(path, panic).unwrap_err();
+        for (message, panic) in reads {
+            let error = catch_panic(path, panic).unwrap_err();
             assert!(matches!(error, LoadError::Panic(_)));
             let text = error.to_string();
-            assert!(text.starts_with("own.yaml:1:1: this file brings out a bug"), "{text}");
-            assert!(text.contains(told) && text.contains("please report this"), "{text}");
+            assert!(text.starts_with("own.yaml:1:1: this file triggers a bug"), "{text}");
+            assert!(text.contains(message) && text.contains("please report this"), "{text}");
             assert_eq!(error.into_faults().iter().count(), 1);
         }
-        assert_eq!(contained(path, || Ok(5)).unwrap(), 5);
+        assert_eq!(catch_panic(path, || Ok(5)).unwrap(), 5);
     }
 }

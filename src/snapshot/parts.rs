@@ -1,17 +1,17 @@
-//! Headers and parts of keys, as a configuration names them.
+//! Compiles header names and the parts of keys.
 
 use super::check::Check;
 use crate::config::KeyPart;
 use crate::identity::Part;
 
-/// The header named `name`; notes one that no request could have.
+/// The header named `name`; an invalid name is reported.
 pub(super) fn header(check: &mut Check<'_>, path: &str, name: &str) -> Option<http::HeaderName> {
     let header = name.parse().ok();
-    check.ensure(header.is_some(), path, &format!("`{name}`"), "the name of a header");
+    check.ensure(header.is_some(), path, &format!("`{name}`"), "a header name");
     header
 }
 
-/// A part of a key; notes a header that no request could have.
+/// A part of a key; an invalid header name is reported.
 pub(super) fn part(check: &mut Check<'_>, path: &str, part: &KeyPart) -> Option<Part> {
     Some(match part {
         KeyPart::ClientIp => Part::ClientIp,

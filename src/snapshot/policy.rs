@@ -1,4 +1,4 @@
-//! A limit, and beside what counts: what a request costs, whose quota is another, what is given back.
+//! A compiled limit with everything around its counting: cost, tiers, refunds and candidate.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -8,98 +8,102 @@ use smallvec::SmallVec;
 
 use crate::{
     framing::Fields,
-    identity::{Ambiguous, KeyPlan, Part, Secret, Subject, trim},
+    identity::{AmbiguousValue, KeyPlan, Part, Secret, Subject, trim},
     limit::{Key, Limit},
 };
 
-/// A limit as the configuration has it.
+/// A limit with its key, cost, tiers, refunds and candidate.
 #[derive(Debug)]
 pub struct Policy {
-    /// What counts.
+    /// The limit, with its own quota.
     pub limit: Arc<Limit>,
-    /// What it counts by.
+    /// The key that it counts by.
     pub key: KeyPlan,
-    /// What one request costs.
+    /// The cost of a request.
     pub cost: Cost,
-    /// Whose quota is another; the first that matches.
+    /// Other quotas for some callers; the first matching tier applies.
     pub tiers: Vec<Tier>,
-    /// Answers with these statuses are not charged.
+    /// Response statuses that refund the charge.
     pub refund: SmallVec<[u16; 4]>,
-    /// The same with another quota, counted apart and never enforced.
+    /// The same limit with another quota, counted separately and never enforced.
     pub candidate: Option<Arc<Policy>>,
 }
 
-/// What one request costs, in units of the quota.
+/// The cost of a request, in units of the quota.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Cost {
-    /// Always this much.
+    /// A fixed cost.
     Fixed(u32),
-    /// What this header of the request says; without it, 1.
+    /// The value of a request header; 1 without the header.
     Header {
         /// The header.
         name: HeaderName,
-        /// The most that it may say.
+        /// Maximum value; a higher one is an error.
         max: u32,
     },
-    /// 1 when it comes, and what this header of the answer says when it is answered.
+    /// 1 on admission, corrected to the value of a response header.
     Response {
         /// The header.
         name: HeaderName,
-        /// The most that is charged, whatever it says.
+        /// Maximum charge; higher values are lowered to it.
         max: u32,
     },
 }
 
-/// Another quota for some callers. They share window and records with the others of their limit.
+/// Another quota for some callers. It shares window and counters with the limit.
 #[derive(Debug)]
 pub struct Tier {
-    /// Whose.
-    pub whose: Whose,
-    /// The same limit with the other quota.
+    /// The callers that it applies to.
+    pub matches: TierMatch,
+    /// The limit with the tier's quota.
     pub limit: Arc<Limit>,
 }
 
-/// Some callers.
+/// The callers that a tier applies to.
 #[derive(Debug)]
-pub enum Whose {
-    /// Those of whom this part is one of these values.
+pub enum TierMatch {
+    /// Callers whose value of this part is one of these.
     Part(Part, Vec<Box<[u8]>>),
-    /// Those who come from one of these networks, as far as their address is verified.
+    /// Callers with a verified address in one of these networks.
     Networks(Vec<IpNet>),
 }
 
-/// What one request asks of one limit of its route.
+/// A charge of one request to one limit of its route.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LimitRequest {
-    /// The limit's place among those of its route.
+    /// The limit's index in its route.
     pub limit: u16,
-    /// Who is counted.
+    /// The key to charge.
     pub key: Key,
-    /// What it costs.
+    /// The cost, in units of the quota.
     pub cost: u32,
-    /// Which of the limit's tiers the caller is in, if any.
+    /// The index of the caller's tier, if any.
     pub tier: Option<u16>,
 }
 
-/// A request that cannot be counted.
+/// Why a request cannot be charged to a limit.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum Uncountable {
-    /// A part that counts can be read in two ways.
+pub enum LimitRequestError {
+    /// A part of the key is ambiguous.
     #[error("{0}")]
-    Ambiguous(#[from] Ambiguous),
-    /// The header with the cost does not say one.
-    #[error("header {name} must be a whole number from 1 to {max}: it is what the request costs")]
+    Ambiguous(#[from] AmbiguousValue),
+    /// The cost header has no valid value.
+    #[error("header {name} (the request's cost) must be a whole number from 1 to {max}")]
     Cost {
         /// The header.
         name: HeaderName,
-        /// The most that it may say.
+        /// The maximum value.
         max: u32,
     },
 }
 
 impl Policy {
-    /// Adds what the request of `subject` asks of this limit, the `limit`-th of its route, to
-    /// `requests`: once for each caller that it counts as.
+    /// Adds the charges of the request `subject` to this limit, the `limit`-th of its route, to
+    /// `requests`: one for each key, of which a request with several tokens has several.
+    ///
+    /// # Errors
+    ///
+    /// The cost header is invalid, or a part of the key is ambiguous.
     #[inline]
     pub fn request(
         &self,
@@ -107,19 +111,23 @@ impl Policy {
         subject: &Subject<'_>,
         secret: Secret,
         requests: &mut SmallVec<[LimitRequest; 4]>,
-    ) -> Result<(), Uncountable> {
-        let cost = self.cost.asked(subject.headers)?;
-        self.add(limit, cost, subject, secret, requests).map_err(Uncountable::Ambiguous)
+    ) -> Result<(), LimitRequestError> {
+        let cost = self.cost.request_cost(subject.headers)?;
+        self.add(limit, cost, subject, secret, requests).map_err(LimitRequestError::Ambiguous)
     }
 
-    /// Adds what a request of `subject` would ask of it, if it said nothing of its cost.
+    /// As [`Policy::request`], with the limit's own cost instead of that of the request's header.
+    ///
+    /// # Errors
+    ///
+    /// A part of the key is ambiguous.
     pub fn peek(
         &self,
         limit: usize,
         subject: &Subject<'_>,
         secret: Secret,
         requests: &mut SmallVec<[LimitRequest; 4]>,
-    ) -> Result<(), Ambiguous> {
+    ) -> Result<(), AmbiguousValue> {
         self.add(limit, self.limit.cost, subject, secret, requests)
     }
 
@@ -130,11 +138,11 @@ impl Policy {
         subject: &Subject<'_>,
         secret: Secret,
         requests: &mut SmallVec<[LimitRequest; 4]>,
-    ) -> Result<(), Ambiguous> {
+    ) -> Result<(), AmbiguousValue> {
         let limit = u16::try_from(limit).unwrap_or(u16::MAX);
         for subject in self.key.subjects(subject)? {
             let key = Key(self.key.key(&subject, secret)?);
-            // Two sources may have the same token.
+            // Two token sources may carry the same token.
             if requests.iter().any(|other| other.limit == limit && other.key == key) {
                 continue;
             }
@@ -144,15 +152,15 @@ impl Policy {
         Ok(())
     }
 
-    /// The limit that decides a [`LimitRequest`] of a caller in `tier`.
+    /// The limit with the quota of `tier`, an index; with its own quota if there is no such tier.
     pub fn limit(&self, tier: Option<u16>) -> &Arc<Limit> {
         let tier = tier.and_then(|tier| self.tiers.get(usize::from(tier)));
         tier.map_or(&self.limit, |tier| &tier.limit)
     }
 
-    fn tier(&self, subject: &Subject<'_>) -> Result<Option<u16>, Ambiguous> {
+    fn tier(&self, subject: &Subject<'_>) -> Result<Option<u16>, AmbiguousValue> {
         for (at, tier) in self.tiers.iter().enumerate() {
-            if tier.whose.includes(subject)? {
+            if tier.matches.includes(subject)? {
                 return Ok(u16::try_from(at).ok());
             }
         }
@@ -160,31 +168,31 @@ impl Policy {
     }
 }
 
-impl Whose {
-    fn includes(&self, subject: &Subject<'_>) -> Result<bool, Ambiguous> {
+impl TierMatch {
+    fn includes(&self, subject: &Subject<'_>) -> Result<bool, AmbiguousValue> {
         match self {
             Self::Networks(networks) => {
                 let client = subject.client;
-                let from = |network: &IpNet| network.contains(&client.ip);
-                Ok(client.is_verified() && networks.iter().any(from))
+                let contains_client = |network: &IpNet| network.contains(&client.ip);
+                Ok(client.is_verified() && networks.iter().any(contains_client))
             }
             Self::Part(part, values) => {
                 let value: Cow<'_, [u8]> = part.value(subject)?;
-                Ok(values.iter().any(|wanted| same(wanted, &value)))
+                Ok(values.iter().any(|wanted| constant_time_eq(wanted, &value)))
             }
         }
     }
 }
 
-/// Whether they are equal, in a time that does not tell where they differ: values may be secrets.
-fn same(one: &[u8], other: &[u8]) -> bool {
+/// True if both are equal. The time does not depend on where they differ: values may be secrets.
+fn constant_time_eq(one: &[u8], other: &[u8]) -> bool {
     let differences = one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b));
     one.len() == other.len() && differences == 0
 }
 
 impl Cost {
-    /// What is charged when a request with these headers comes.
-    fn asked(&self, headers: &Fields) -> Result<u32, Uncountable> {
+    /// The cost to charge on admission of a request with these headers.
+    fn request_cost(&self, headers: &Fields) -> Result<u32, LimitRequestError> {
         let (name, max) = match self {
             Self::Fixed(cost) => return Ok(*cost),
             Self::Response { .. } => return Ok(1),
@@ -193,29 +201,29 @@ impl Cost {
         let mut values = headers.get_all(name);
         let Some(value) = values.next() else { return Ok(1) };
         if values.next().is_some() {
-            return Err(Ambiguous::Repeated(format!("header {name}")).into());
+            return Err(AmbiguousValue::Repeated(format!("header {name}")).into());
         }
-        let cost = whole(value).and_then(|cost| u32::try_from(cost).ok());
-        let sound = cost.filter(|cost| (1..=max).contains(cost));
-        sound.ok_or_else(|| Uncountable::Cost { name: name.clone(), max })
+        let cost = parse_decimal(value).and_then(|cost| u32::try_from(cost).ok());
+        let valid = cost.filter(|cost| (1..=max).contains(cost));
+        valid.ok_or_else(|| LimitRequestError::Cost { name: name.clone(), max })
     }
 
-    /// What the request has cost after all, by the headers of its answer; `None` if they do not say.
-    pub fn told(&self, headers: &Fields) -> Option<u32> {
+    /// The corrected cost by the headers of the response; `None` without a valid value.
+    pub fn response_cost(&self, headers: &Fields) -> Option<u32> {
         let Self::Response { name, max } = self else { return None };
         let mut values = headers.get_all(name);
         let value = values.next().filter(|_| values.next().is_none())?;
-        let cost = whole(value)?;
+        let cost = parse_decimal(value)?;
         Some(u32::try_from(cost).unwrap_or(u32::MAX).min(*max))
     }
 }
 
-/// Plain decimal digits as a number; one that is too large is the largest.
-fn whole(text: &[u8]) -> Option<u64> {
+/// Parses decimal digits; a number that overflows is `u64::MAX`.
+fn parse_decimal(text: &[u8]) -> Option<u64> {
     let text = trim(text);
-    let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    let is_decimal = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     let add = |sum: u64, digit: &u8| sum.saturating_mul(10).saturating_add(u64::from(digit - b'0'));
-    digits.then(|| text.iter().fold(0, add))
+    is_decimal.then(|| text.iter().fold(0, add))
 }
 
 #[cfg(test)]
@@ -233,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cost_is_a_whole_number_within_its_bound() {
+    fn the_cost_header_must_be_a_whole_number_within_its_bound() {
         for (values, cost) in [
             (&[][..], 1),
             (&["1"], 1),
@@ -242,7 +250,7 @@ mod tests {
             (&["007"], 7),
             (&["7\u{a0}"], 7),
         ] {
-            assert_eq!(header().asked(&headers(values)), Ok(cost), "{values:?}");
+            assert_eq!(header().request_cost(&headers(values)), Ok(cost), "{values:?}");
         }
         for values in [
             &["0"][..],
@@ -257,15 +265,15 @@ mod tests {
             &["99999999999999999999999999"],
             &["1", "1"],
         ] {
-            assert!(header().asked(&headers(values)).is_err(), "{values:?}");
+            assert!(header().request_cost(&headers(values)).is_err(), "{values:?}");
         }
     }
 
     #[test]
-    fn an_answer_tells_what_its_request_has_cost() {
+    fn the_response_header_corrects_the_cost() {
         let cost = Cost::Response { name: HeaderName::from_static("x-cost"), max: 50 };
-        assert_eq!(cost.asked(&headers(&["9"])), Ok(1), "what a client says of it is nothing");
-        for (values, told) in [
+        assert_eq!(cost.request_cost(&headers(&["9"])), Ok(1), "the client's header is ignored");
+        for (values, expected) in [
             (&["0"][..], Some(0)),
             (&["9"], Some(9)),
             (&["51"], Some(50)),
@@ -274,21 +282,21 @@ mod tests {
             (&["x"], None),
             (&["1", "2"], None),
         ] {
-            assert_eq!(cost.told(&headers(values)), told, "{values:?}");
+            assert_eq!(cost.response_cost(&headers(values)), expected, "{values:?}");
         }
-        assert_eq!(header().told(&headers(&["9"])), None);
+        assert_eq!(header().response_cost(&headers(&["9"])), None);
     }
 
     proptest! {
         #[test]
-        fn digits_are_read_as_the_number_that_they_are(number: u64) {
-            prop_assert_eq!(whole(number.to_string().as_bytes()), Some(number));
+        fn every_number_is_parsed(number: u64) {
+            prop_assert_eq!(parse_decimal(number.to_string().as_bytes()), Some(number));
         }
 
         #[test]
-        fn equal_is_equal(one: Vec<u8>, other: Vec<u8>) {
-            prop_assert_eq!(same(&one, &other), one == other);
-            prop_assert!(same(&one, &one));
+        fn constant_time_eq_is_equality(one: Vec<u8>, other: Vec<u8>) {
+            prop_assert_eq!(constant_time_eq(&one, &other), one == other);
+            prop_assert!(constant_time_eq(&one, &one));
         }
     }
 }

@@ -1,11 +1,12 @@
-//! Tokens taken ahead from the shared store: which limits may, and how many.
+//! Token leases: which limits may lease tokens from Redis, and how many at a time.
 
-use super::algorithm::{self, counted_by};
+use super::algorithm;
 use super::check::Check;
 use crate::config;
-use crate::limit::{MAX_AHEAD, Reserve};
+use crate::limit::{MAX_RESERVE, Reserve};
 
-/// How many tokens are taken at a time; where that is faulty, as many as each request costs.
+/// Compiles the number of tokens to lease at a time; `Off` if leasing is not possible. `shared` is true if
+/// the counters are in Redis.
 pub(super) fn compile(
     check: &mut Check<'_>,
     path: &str,
@@ -16,49 +17,45 @@ pub(super) fn compile(
     if limit.reserve == config::Reserve::Off {
         return Reserve::Off;
     }
-    if !counted_by(limit.algorithm).reserves() {
+    if !algorithm::compile(limit.algorithm).can_reserve() {
         let what = format!(
-            "`{}` of a {}, {}",
+            "`{}` with {}, {}",
             limit.reserve,
             algorithm::name(limit.algorithm),
-            why(limit)
+            reason(limit)
         );
         check.fault(&at, what, "off, or a sliding_window or fixed_window");
         return Reserve::Off;
     }
     if let config::Cost::Response(_) = limit.cost {
-        let what = format!("`{}`, though only the answer tells the cost", limit.reserve);
-        check.fault(&at, what, "off, or a cost that is known before");
+        let what = format!("`{}`, though the cost is only known from the response", limit.reserve);
+        check.fault(&at, what, "off, or a cost that is known on admission");
         return Reserve::Off;
     }
     if !shared {
         let what = format!("`{}`, though the counters are in this process", limit.reserve);
-        check.note(&at, what, "a store in Redis, or no such key");
+        check.note(&at, what, "`store.redis`, or no `reserve`");
     }
     match limit.reserve {
         config::Reserve::Off => Reserve::Off,
         config::Reserve::Auto => Reserve::Auto,
         config::Reserve::Fixed(tokens) => {
-            let most = limit.quota.min(MAX_AHEAD.into());
-            let expected = format!("off, auto, or 1 to {most}");
-            let sound = u64::from(tokens) <= most || limit.quota == 0;
-            check.ensure(sound, &at, &format!("`{tokens}`"), &expected);
+            let max = limit.quota.min(MAX_RESERVE.into());
+            let expected = format!("off, auto, or 1 to {max}");
+            let is_valid = u64::from(tokens) <= max || limit.quota == 0;
+            check.ensure(is_valid, &at, &format!("`{tokens}`"), &expected);
             Reserve::Tokens(tokens)
         }
     }
 }
 
-/// Why an algorithm takes nothing ahead.
-fn why(limit: &config::Limit) -> &'static str {
+/// Why the algorithm does not allow leases.
+fn reason(limit: &config::Limit) -> &'static str {
     match limit.algorithm {
-        config::Algorithm::SlidingLog => {
-            "whose entries count from the ms in which they are charged"
-        }
-        config::Algorithm::TokenBucket => {
-            "whose tokens flow back from the ms in which they are charged"
-        }
+        config::Algorithm::SlidingLog => "whose entries count from the ms of their charge",
+        config::Algorithm::TokenBucket => "whose tokens refill from the ms of their charge",
         config::Algorithm::LeakyBucket => "whose slots are points in time",
-        config::Algorithm::Concurrency => "whose slots are held while requests are in flight",
-        config::Algorithm::SlidingWindow | config::Algorithm::FixedWindow => "which may",
+        config::Algorithm::Concurrency => "whose permits are held while requests are in flight",
+        config::Algorithm::SlidingWindow | config::Algorithm::FixedWindow => "which allows it",
     }
 }

@@ -1,4 +1,4 @@
-//! Which requests go where.
+//! Compiles the `routes` section into the table and its routes.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ use super::{Action, Policy, Route, RouteLimit};
 use crate::config::{self, Config, KeyPart, MAX_FAULTS};
 use crate::identity::Part;
 use crate::route::normalize::normalize;
-use crate::route::{HostPattern, PathPattern, PatternError, Rule, Table};
+use crate::route::{HostPattern, PathPattern, PatternError, RouteTable, Rule};
 use crate::upstream::Upstream;
 
-/// The table and its routes. A faulty route is noted and left out.
+/// Compiles the table and its routes. A faulty route is reported and left out.
 pub(super) fn compile(
     check: &mut Check<'_>,
     config: &Config,
     upstreams: &[Arc<Upstream>],
     limits: &[Arc<Policy>],
-) -> (Table, Vec<Route>) {
+) -> (RouteTable, Vec<Route>) {
     check.ensure(!config.routes.is_empty(), "routes", "no route", "at least one");
-    let known = Known::new(upstreams, limits);
+    let definitions = Definitions::new(upstreams, limits);
     let mut names = HashMap::<&str, usize, RandomState>::default();
     let mut routes = Vec::new();
     let mut rules = Vec::new();
@@ -31,26 +31,33 @@ pub(super) fn compile(
         check.value_name(&format!("{path}.name"), &route.name);
         let before = *names.entry(&route.name).or_insert(index);
         if before != index && !check.is_full() {
-            let what = format!("`{}` again", route.name);
+            let what = format!("duplicate name `{}`", route.name);
             let line = check.line(&format!("routes[{before}].name"));
-            let expected = format!("a name of its own (it is on line {line} already)");
+            let expected = format!("a unique name (line {line} has it already)");
             check.fault(&format!("{path}.name"), what, &expected);
         }
         references(check, &path, route, config);
         times(check, &path, route);
         let rule = rule(check, &path, &route.matches);
         let mut named = |key: &str, names: &[String]| {
-            named_limits(check, &format!("{path}.{key}"), names, rule.as_ref(), config, &known)
+            named_limits(
+                check,
+                &format!("{path}.{key}"),
+                names,
+                rule.as_ref(),
+                config,
+                &definitions,
+            )
         };
-        let (used, told) = (named("limits", &route.limits), named("status", status(route)));
-        waits(check, &path, route, &known);
+        let (charged, reported) = (named("limits", &route.limits), named("status", status(route)));
+        check_delays(check, &path, route, &definitions);
         let strip_prefix = strip_prefix(check, &path, route);
-        let action = action(check, &path, route, &known, told);
+        let action = action(check, &path, route, &definitions, reported);
         rules.extend(rule.map(|rule| (index, rule)));
         routes.extend(action.map(|action| Route {
             name: route.name.as_str().into(),
             action,
-            limits: used.iter().flat_map(with_candidate).collect(),
+            limits: charged.iter().flat_map(with_candidate).collect(),
             throttle: route.throttle,
             strip_prefix,
             request_timeout: route.request_timeout.bound(),
@@ -62,13 +69,13 @@ pub(super) fn compile(
     (table(check, config, rules), routes)
 }
 
-/// What routes may name, by its name.
-struct Known<'a> {
+/// The upstreams and limits that routes refer to, by name.
+struct Definitions<'a> {
     upstreams: HashMap<&'a str, &'a Arc<Upstream>, RandomState>,
     limits: HashMap<&'a str, &'a Arc<Policy>, RandomState>,
 }
 
-impl<'a> Known<'a> {
+impl<'a> Definitions<'a> {
     fn new(upstreams: &'a [Arc<Upstream>], limits: &'a [Arc<Policy>]) -> Self {
         Self {
             upstreams: upstreams.iter().map(|upstream| (&*upstream.name, upstream)).collect(),
@@ -77,7 +84,7 @@ impl<'a> Known<'a> {
     }
 }
 
-/// The limits that a route tells its callers of.
+/// The names of the limits whose state a route reports.
 fn status(route: &config::Route) -> &[String] {
     route.status.as_deref().unwrap_or_default()
 }
@@ -88,45 +95,48 @@ fn references(check: &mut Check<'_>, path: &str, route: &config::Route, config: 
         check.reference(&path, "upstream", upstream, &config.upstreams);
     }
     for (key, names) in [("limits", &*route.limits), ("status", status(route))] {
-        let mut first = HashSet::<&str, RandomState>::default();
+        let mut seen = HashSet::<&str, RandomState>::default();
         for (index, name) in names.iter().enumerate() {
             let path = format!("{path}.{key}[{index}]");
             check.reference(&path, "limit", name, &config.limits);
-            check.ensure(first.insert(name), &path, &format!("`{name}` again"), "each limit once");
+            let what = format!("duplicate limit `{name}`");
+            check.ensure(seen.insert(name), &path, &what, "each limit once");
         }
     }
 }
 
-/// Notes limits that count this route apart: its callers learn nothing of the others from them.
-fn told_of_itself(check: &mut Check<'_>, path: &str, told: &[Arc<Policy>]) {
-    for policy in told {
-        let own = policy.key.0.iter().find(|part| matches!(part, Part::Route | Part::Path));
-        if let Some(part) = own {
+/// Warns of reported limits that count this route separately, so that they say nothing of other routes.
+fn check_reported(check: &mut Check<'_>, path: &str, reported: &[Arc<Policy>]) {
+    for policy in reported {
+        let separate = policy.key.0.iter().find(|part| matches!(part, Part::Route | Part::Path));
+        if let Some(part) = separate {
             let name = &policy.limit.name;
-            let what = format!("`{name}` counts by `{part}`: told is what this route has used");
-            check.note(path, what, "a limit that counts it together with others");
+            let what = format!(
+                "`{name}` counts by `{part}`, so it reports only the use of this status route"
+            );
+            check.note(path, what, "a limit without this part in its key");
         }
     }
 }
 
-/// Who answers; `told` are the limits that `status` names. `None` where there is a fault.
+/// Compiles the route's action; `reported` are the limits that `status` names. `None` if it is faulty.
 fn action(
     check: &mut Check<'_>,
     path: &str,
     route: &config::Route,
-    known: &Known<'_>,
-    told: Vec<Arc<Policy>>,
+    definitions: &Definitions<'_>,
+    reported: Vec<Arc<Policy>>,
 ) -> Option<Action> {
     match (&route.upstream, &route.status) {
         (Some(name), None) => {
-            let upstream = known.upstreams.get(name.as_str());
+            let upstream = definitions.upstreams.get(name.as_str());
             upstream.map(|upstream| Action::Upstream(Arc::clone(upstream)))
         }
         (None, Some(names)) => {
             let path = format!("{path}.status");
             check.ensure(!names.is_empty(), &path, "no limit", "at least one");
-            told_of_itself(check, &path, &told);
-            Some(Action::Status(told))
+            check_reported(check, &path, &reported);
+            Some(Action::Status(reported))
         }
         (Some(_), Some(_)) => {
             check.fault(path, "both `upstream` and `status`", "one of them");
@@ -140,22 +150,27 @@ fn action(
 }
 
 fn times(check: &mut Check<'_>, path: &str, route: &config::Route) {
-    check.some_timeout(&format!("{path}.request_timeout"), route.request_timeout);
-    check.some_timeout(&format!("{path}.answer_idle_timeout"), route.answer_idle_timeout);
-    check.some_timeout(&format!("{path}.answer_timeout"), route.answer_timeout);
+    check.positive_timeout(&format!("{path}.request_timeout"), route.request_timeout);
+    check.positive_timeout(&format!("{path}.answer_idle_timeout"), route.answer_idle_timeout);
+    check.positive_timeout(&format!("{path}.answer_timeout"), route.answer_timeout);
 }
 
-/// Notes a limit that may hold a request back for all of its time.
-fn waits(check: &mut Check<'_>, path: &str, route: &config::Route, known: &Known<'_>) {
+/// Reports a limit that may delay a request for its whole `request_timeout`.
+fn check_delays(
+    check: &mut Check<'_>,
+    path: &str,
+    route: &config::Route,
+    definitions: &Definitions<'_>,
+) {
     let Some(timeout) = route.request_timeout.millis() else { return };
     for (index, name) in route.limits.iter().enumerate() {
-        let Some(policy) = known.limits.get(name.as_str()) else { continue };
+        let Some(policy) = definitions.limits.get(name.as_str()) else { continue };
         let tiers = policy.tiers.iter().map(|tier| &tier.limit);
         let waits = tiers.chain([&policy.limit]).map(|limit| u64::from(limit.quota.max_wait));
         let longest = waits.max().unwrap_or(0);
         if policy.limit.enforce && longest > 0 && longest >= timeout && timeout > 0 {
             let what = format!(
-                "`{name}` may hold a request for {longest}ms, as long as it may last (request_timeout {})",
+                "`{name}` may delay a request for {longest}ms, but its request_timeout is {}",
                 route.request_timeout
             );
             let expected = "a shorter max_wait, or a longer request_timeout";
@@ -164,7 +179,7 @@ fn waits(check: &mut Check<'_>, path: &str, route: &config::Route, known: &Known
     }
 }
 
-fn rule(check: &mut Check<'_>, path: &str, matches: &config::Match) -> Option<Rule> {
+fn rule(check: &mut Check<'_>, path: &str, matches: &config::RouteMatch) -> Option<Rule> {
     let host = match &matches.host {
         None => Some(HostPattern::Any),
         Some(host) => HostPattern::parse(host)
@@ -175,12 +190,12 @@ fn rule(check: &mut Check<'_>, path: &str, matches: &config::Match) -> Option<Ru
         .map_err(|error| pattern(check, &format!("{path}.match.path"), error))
         .ok();
     let mut methods = Vec::new();
-    let mut first = HashSet::<Method, RandomState>::default();
+    let mut seen = HashSet::<Method, RandomState>::default();
     for (index, method) in matches.methods.iter().enumerate() {
         match Method::from_bytes(method.0.as_bytes()) {
-            Ok(method) if !first.insert(method.clone()) => {
+            Ok(method) if !seen.insert(method.clone()) => {
                 let path = format!("{path}.match.methods[{index}]");
-                check.fault(&path, format!("`{method}` again"), "each method once");
+                check.fault(&path, format!("duplicate method `{method}`"), "each method once");
             }
             Ok(method) => methods.push(method),
             Err(_) => {
@@ -205,25 +220,29 @@ fn pattern(check: &mut Check<'_>, path: &str, error: PatternError) {
     }
 }
 
-/// The limits that the list at `path` names. Notes a key part that the route's path does not have.
+/// The limits that the list at `path` names. A path parameter in a key that the route does not have is
+/// reported.
 fn named_limits(
     check: &mut Check<'_>,
     path: &str,
     names: &[String],
     rule: Option<&Rule>,
     config: &Config,
-    known: &Known<'_>,
+    definitions: &Definitions<'_>,
 ) -> Vec<Arc<Policy>> {
     let mut named = Vec::new();
     for (index, name) in names.iter().enumerate() {
-        let found = known.limits.get(name.as_str()).zip(config.limits.get(name));
+        let found = definitions.limits.get(name.as_str()).zip(config.limits.get(name));
         let Some((policy, written)) = found else { continue };
         let path = format!("{path}[{index}]");
         for part in &written.key {
             let (KeyPart::PathParam(param), Some(rule)) = (part, rule) else { continue };
             if !rule.path.params().contains(param) {
-                let what = format!("`{name}` counts by `{part}`, not in `{}`", rule.path.as_str());
-                check.fault(&path, what, &format!("a limit for a path with `{{{param}}}`"));
+                let what = format!(
+                    "`{name}` counts by `{part}`, which `{}` does not have",
+                    rule.path.as_str()
+                );
+                check.fault(&path, what, &format!("a path with `{{{param}}}`"));
             }
         }
         named.push(Arc::clone(policy));
@@ -231,35 +250,34 @@ fn named_limits(
     named
 }
 
-/// A limit as a route charges it, and beside it the quota that is only tried.
+/// The limit and its candidate, as a route charges them.
 fn with_candidate(policy: &Arc<Policy>) -> impl Iterator<Item = RouteLimit> {
-    // A name that does not fit has been noted already.
     [Some(policy), policy.candidate.as_ref()]
         .into_iter()
         .flatten()
         .map(move |policy| RouteLimit { policy: Arc::clone(policy) })
 }
 
-/// The prefix without a slash at its end; `None` where nothing is to be taken off.
+/// The prefix without a slash at its end; `None` if there is nothing to strip.
 fn strip_prefix(check: &mut Check<'_>, path: &str, route: &config::Route) -> Option<Box<str>> {
     let written = route.strip_prefix.as_deref()?;
-    let plain = !written.contains(['?', '#', '{', '}']);
-    let sound = plain && normalize(written, true).as_deref() == Ok(written);
+    let is_plain = !written.contains(['?', '#', '{', '}']);
+    let is_valid = is_plain && normalize(written, true).as_deref() == Ok(written);
     let expected = "the beginning of a path, such as /v1";
-    check.ensure(sound, &format!("{path}.strip_prefix"), &format!("`{written}`"), expected);
+    check.ensure(is_valid, &format!("{path}.strip_prefix"), &format!("`{written}`"), expected);
     let prefix = written.trim_end_matches('/');
     (!prefix.is_empty()).then(|| prefix.into())
 }
 
-/// The table of `rules`, each with its place in the configuration.
-fn table(check: &mut Check<'_>, config: &Config, rules: Vec<(usize, Rule)>) -> Table {
-    let (places, rules): (Vec<usize>, Vec<Rule>) = rules.into_iter().unzip();
-    Table::build(&rules).unwrap_or_else(|errors| {
+/// Builds the table of `rules`, each with its route's index in the configuration.
+fn table(check: &mut Check<'_>, config: &Config, rules: Vec<(usize, Rule)>) -> RouteTable {
+    let (indices, rules): (Vec<usize>, Vec<Rule>) = rules.into_iter().unzip();
+    RouteTable::build(&rules).unwrap_or_else(|errors| {
         for error in errors.into_iter().take(MAX_FAULTS) {
-            let (first, second) = (places[error.first], places[error.second]);
+            let (first, second) = (indices[error.first], indices[error.second]);
             let other = &config.routes[first];
             let what = format!(
-                "`{}` matches what route `{}` matches (line {})",
+                "`{}` matches the same requests as route `{}` (line {})",
                 config.routes[second].matches.path,
                 other.name,
                 check.line(&format!("routes[{first}]")),
@@ -267,6 +285,6 @@ fn table(check: &mut Check<'_>, config: &Config, rules: Vec<(usize, Rule)>) -> T
             let expected = "another host, path or method";
             check.fault(&format!("routes[{second}].match.path"), what, expected);
         }
-        Table::default()
+        RouteTable::default()
     })
 }

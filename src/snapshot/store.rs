@@ -1,4 +1,4 @@
-//! Where counters are kept: checked here, connected by the store.
+//! Checks the `store` section; the connections are made in `crate::store`.
 
 use std::collections::BTreeSet;
 
@@ -25,8 +25,8 @@ fn redis(check: &mut Check<'_>, redis: &Redis) {
             check.fault("store.redis.shards", "no server", expected);
         }
         (Some(first), Some(second)) => {
-            let what = format!("`{second}` beside `{first}`");
-            check.fault(&format!("store.redis.{second}"), what, "only one of them");
+            let what = format!("both `{first}` and `{second}`");
+            check.fault(&format!("store.redis.{second}"), what, "one of them");
         }
         (Some(_), None) => {}
     }
@@ -56,15 +56,15 @@ fn redis(check: &mut Check<'_>, redis: &Redis) {
         check.fault("store.redis.tls_ca", "`tls_ca` without TLS", "a server with rediss://");
     }
     check.value_name("store.redis.namespace", &redis.namespace);
-    if redis.secret.is_none() && !check.is_unread("store.redis.secret") {
-        let what = "no `secret`: whoever can read this Redis can find the addresses and tokens behind its \
-                    keys by trying";
+    if redis.secret.is_none() && !check.is_skipped("store.redis.secret") {
+        let what = "no `secret`: anyone who can read this Redis can recover the addresses and tokens behind \
+                    its keys by brute force";
         let expected =
-            "`secret: env:NAME` or `file:PATH`, the same at all gateways that share counters";
+            "`secret: env:NAME` or `file:PATH`, the same on all gateways that share counters";
         check.note("store.redis.secret", what, expected);
     }
-    check.some_time("store.redis.connect_timeout", redis.connect_timeout);
-    check.some_time("store.redis.response_timeout", redis.response_timeout);
+    check.positive_duration("store.redis.connect_timeout", redis.connect_timeout);
+    check.positive_duration("store.redis.response_timeout", redis.response_timeout);
 }
 
 fn sentinel(check: &mut Check<'_>, seen: &mut BTreeSet<String>, sentinel: &Sentinel) {
@@ -79,30 +79,35 @@ fn sentinel(check: &mut Check<'_>, seen: &mut BTreeSet<String>, sentinel: &Senti
     }
     same_scheme(check, "store.redis.sentinel.nodes", &sentinel.nodes);
     if sentinel.username.is_some() && sentinel.password.is_none() {
-        check.fault("store.redis.sentinel.username", "`username` alone", "`password`, too");
+        check.fault("store.redis.sentinel.username", "`username` without `password`", "both");
     }
 }
 
 fn server(check: &mut Check<'_>, seen: &mut BTreeSet<String>, path: &str, url: &RedisUrl) {
     let address = url.address();
-    let what = format!("`{address}` again");
+    let what = format!("duplicate server `{address}`");
     check.ensure(seen.insert(address), path, &what, "each server once");
 }
 
 fn no_database(check: &mut Check<'_>, path: &str, url: &RedisUrl) {
     let number = url.database();
-    check.ensure(number == 0, path, &format!("database {number}"), "no number: there is only one");
+    check.ensure(
+        number == 0,
+        path,
+        &format!("database {number}"),
+        "no database number: only database 0 exists",
+    );
 }
 
-/// What is discovered is asked as those that are named are: all with TLS, or none.
+/// Discovered servers are connected to like the configured ones: all with TLS, or none.
 fn same_scheme(check: &mut Check<'_>, path: &str, urls: &[RedisUrl]) {
-    let mixed = urls.iter().any(RedisUrl::is_tls) && !urls.iter().all(RedisUrl::is_tls);
-    check.ensure(!mixed, path, "redis:// and rediss://", "one of the two for all");
+    let is_mixed = urls.iter().any(RedisUrl::is_tls) && !urls.iter().all(RedisUrl::is_tls);
+    check.ensure(!is_mixed, path, "both redis:// and rediss://", "one scheme for all");
 }
 
 fn users(check: &mut Check<'_>, redis: &Redis) {
     if redis.username.is_some() && redis.password.is_none() {
-        check.fault("store.redis.username", "`username` alone", "`password`, too");
+        check.fault("store.redis.username", "`username` without `password`", "both");
     }
 }
 
@@ -120,36 +125,39 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_cannot_be_meant_is_refused() {
+    fn contradictory_redis_settings_are_refused() {
         let cases = [
             (
                 "shards: [{primary: 'redis://a'}], cluster: ['redis://b']",
-                "`cluster` beside `shards`, expected only one of them",
+                "both `shards` and `cluster`, expected one of them",
             ),
             (
                 "cluster: ['redis://b'], sentinel: {master: m, nodes: ['redis://a']}",
-                "`sentinel` beside `cluster`, expected only one of them",
+                "both `cluster` and `sentinel`, expected one of them",
             ),
             (
                 "shards: [{primary: 'redis://A'}, {primary: 'redis://u:p@a:6379/1'}]",
-                "`a:6379` again, expected each server once",
+                "duplicate server `a:6379`, expected each server once",
             ),
             (
                 "shards: [{primary: 'redis://a', replicas: ['redis://a:6379']}]",
-                "`a:6379` again, expected each server once",
+                "duplicate server `a:6379`, expected each server once",
             ),
             (
                 "cluster: ['redis://[::1]', 'redis://[::1]:6379']",
-                "`[::1]:6379` again, expected each server once",
+                "duplicate server `[::1]:6379`, expected each server once",
             ),
-            ("cluster: ['redis://a/1']", "database 1, expected no number: there is only one"),
+            (
+                "cluster: ['redis://a/1']",
+                "database 1, expected no database number: only database 0 exists",
+            ),
             (
                 "sentinel: {master: m, nodes: ['redis://a/2']}",
-                "database 2, expected no number: there is only one",
+                "database 2, expected no database number: only database 0 exists",
             ),
             (
                 "cluster: ['redis://a', 'rediss://b']",
-                "redis:// and rediss://, expected one of the two for all",
+                "both redis:// and rediss://, expected one scheme for all",
             ),
             ("sentinel: {master: m, nodes: []}", "no sentinel, expected at least one"),
             (
@@ -158,11 +166,11 @@ mod tests {
             ),
             (
                 "shards: [{primary: 'redis://a'}], username: me",
-                "`username` alone, expected `password`, too",
+                "`username` without `password`, expected both",
             ),
             (
                 "sentinel: {master: m, nodes: ['redis://a'], username: me}",
-                "`username` alone, expected `password`, too",
+                "`username` without `password`, expected both",
             ),
         ];
         for (keys, expected) in cases {

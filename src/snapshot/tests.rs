@@ -1,3 +1,5 @@
+//! Compilation: rules, faults and their locations.
+
 mod actions;
 mod hostile;
 mod reserve;
@@ -29,7 +31,7 @@ fn compile(text: &str) -> Result<Snapshot, Vec<String>> {
 }
 
 #[test]
-fn every_file_of_the_house_compiles() {
+fn every_shipped_configuration_compiles() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
     let examples = std::fs::read_dir(root.join("examples")).unwrap();
     let files = examples.map(|entry| entry.unwrap().path());
@@ -40,7 +42,7 @@ fn every_file_of_the_house_compiles() {
 }
 
 #[test]
-fn a_sound_configuration_becomes_rules() {
+fn a_valid_configuration_compiles() {
     let snapshot = compile(GOOD).unwrap();
     let names: Vec<&str> = snapshot.routes.iter().map(|route| &*route.name).collect();
     assert_eq!(names, ["a", "b"]);
@@ -53,7 +55,7 @@ fn a_sound_configuration_becomes_rules() {
 }
 
 #[test]
-fn a_limits_fingerprint_leaves_its_quota_out_and_nothing_that_counters_depend_on() {
+fn a_fingerprint_excludes_the_quota() {
     let of = |limit: &str| {
         let text = GOOD.replace("{quota: 5, window: 10s}", limit);
         compile(&text).unwrap().limits[0].limit.fingerprint
@@ -64,12 +66,12 @@ fn a_limits_fingerprint_leaves_its_quota_out_and_nothing_that_counters_depend_on
     for other in ["window: 20s", "window: 10s, resolution: 2", "window: 10s, key: [host]"] {
         assert_ne!(of(&format!("{{quota: 5, {other}}}")), first, "{other}");
     }
-    // Gateways of one version share it in Redis: it may change only with the store's keys.
+    // Gateways share it in Redis: it may change only together with the format of the store's keys.
     assert_eq!(first, 2_343_172_364_648_572_171);
 }
 
 #[test]
-fn every_algorithm_is_mapped_and_counts_by_itself() {
+fn every_algorithm_has_its_own_fingerprint() {
     let of = |limit: &str| {
         let text = GOOD.replace("{quota: 5, window: 10s}", limit);
         std::sync::Arc::clone(&compile(&text).unwrap().limits[0].limit)
@@ -89,7 +91,7 @@ fn every_algorithm_is_mapped_and_counts_by_itself() {
 }
 
 #[test]
-fn a_queue_is_as_long_as_it_says() {
+fn max_queue_bounds_the_number_of_slots() {
     let of = |limit: &str| {
         let limit = format!("{{algorithm: leaky_bucket, {limit}}}");
         let snapshot = compile(&GOOD.replace("{quota: 5, window: 10s}", &limit)).unwrap();
@@ -107,7 +109,7 @@ fn a_queue_is_as_long_as_it_says() {
 }
 
 #[test]
-fn a_large_log_is_noted_and_no_fault() {
+fn a_large_log_is_a_warning() {
     let of = |quota: u32| {
         let limit = format!("{{algorithm: sliding_log, quota: {quota}, window: 10s}}");
         compile(&GOOD.replace("{quota: 5, window: 10s}", &limit)).unwrap().notes
@@ -119,30 +121,30 @@ fn a_large_log_is_noted_and_no_fault() {
 }
 
 #[test]
-fn a_faulty_limit_is_refused() {
+fn faulty_limits_are_refused() {
     let quota = "expected a quota from 1 to 4294967295";
     let name = "expected a name of 1 to 64 letters, digits, `_`, `.` or `-`";
     let cases = [
         ("one: {quota: 0, window: 10s}", format!("6:16: `0`, {quota}")),
         ("one: {quota: 4294967296, window: 10s}", format!("6:16: `4294967296`, {quota}")),
-        ("one: {quota: 5, window: 0s}", "6:27: `0ms`, expected a time of at least 1ms".to_owned()),
-        ("one: {quota: 5, window: 10s, resolution: 7}", "6:44: `7` sub-windows of 10s, expected a resolution from 1 to 60 that divides it, such as 5 or 8".to_owned()),
-        ("one: {quota: 5, window: 10s, resolution: 0}", "6:44: `0` sub-windows of 10s, expected a resolution from 1 to 60 that divides it, such as 1".to_owned()),
-        ("one: {quota: 5, window: 2h, resolution: 4294967295}", "6:43: `4294967295` sub-windows of 2h, expected a resolution from 1 to 60 that divides it, such as 60".to_owned()),
-        ("one: {quota: 4294967295, window: 8784h, resolution: 1}", "6:16: `4294967295`, too much to count exactly, expected at most 142418, or shorter sub-windows (a higher resolution)".to_owned()),
-        ("one: {algorithm: token_bucket, quota: 2000000000, window: 1h}", "6:41: `2000000000`, too much to count exactly, expected at most 1250999896, or a shorter window".to_owned()),
-        ("one: {algorithm: sliding_log, quota: 5, window: 600h}", "6:51: longer than a log remembers, expected at most 596h".to_owned()),
-        ("one: {algorithm: fixed_window, quota: 5, window: 10s, resolution: 5}", "6:69: `resolution`, which only `sliding_window` has, expected no such key".to_owned()),
-        ("one: {algorithm: sliding_log, quota: 5, window: 10s, strict: true}", "6:64: `strict`, which only `sliding_window` has, expected no such key".to_owned()),
-        ("one: {quota: 5, window: 10s, max_wait: 1s}", "6:42: `max_wait`, which only `leaky_bucket` has, expected no such key".to_owned()),
-        ("one: {quota: 5, window: 10s, max_queue: 7}", "6:43: `max_queue`, which only `leaky_bucket` has, expected no such key".to_owned()),
-        ("one: {algorithm: concurrency, quota: 5, window: 900ms}", "6:51: `900ms`, too short to be renewed in time, expected at least 1s".to_owned()),
-        ("one: {algorithm: concurrency, quota: 5, window: 10s, refund: [304]}", "6:56: `refund`, though every request gives its slots back, expected no such key".to_owned()),
-        ("one: {algorithm: concurrency, quota: 5, window: 10s, cost: \"response:x-cost\"}", "6:62: a cost from the answer, though slots are held before it, expected a number or `header:NAME`".to_owned()),
-        ("one: {quota: 5, window: 10s, cost: 6}", "6:38: `6`, expected at most the quota, 5: no request would pass".to_owned()),
-        ("one: {algorithm: leaky_bucket, quota: 5, window: 10s, max_wait: 1m}", "8:58: `one` may hold a request for 60000ms, as long as it may last (request_timeout 1m), expected a shorter max_wait, or a longer request_timeout".to_owned()),
-        ("one: {quota: 5, window: 10s, key: [host, host]}", "6:44: `host` again, expected each part once".to_owned()),
-        ("one: {quota: 5, window: 10s, key: [\"path:id\"]}", "8:58: `one` counts by `path:id`, not in `/a`, expected a limit for a path with `{id}`".to_owned()),
+        ("one: {quota: 5, window: 0s}", "6:27: `0ms`, expected a duration of at least 1ms".to_owned()),
+        ("one: {quota: 5, window: 10s, resolution: 7}", "6:44: `7` sub-windows of 10s, expected a resolution from 1 to 60 that divides the window, such as 5 or 8".to_owned()),
+        ("one: {quota: 5, window: 10s, resolution: 0}", "6:44: `0` sub-windows of 10s, expected a resolution from 1 to 60 that divides the window, such as 1".to_owned()),
+        ("one: {quota: 5, window: 2h, resolution: 4294967295}", "6:43: `4294967295` sub-windows of 2h, expected a resolution from 1 to 60 that divides the window, such as 60".to_owned()),
+        ("one: {quota: 4294967295, window: 8784h, resolution: 1}", "6:16: `4294967295`, too large to count exactly, expected at most 142418, or shorter sub-windows (a higher resolution)".to_owned()),
+        ("one: {algorithm: token_bucket, quota: 2000000000, window: 1h}", "6:41: `2000000000`, too large to count exactly, expected at most 1250999896, or a shorter window".to_owned()),
+        ("one: {algorithm: sliding_log, quota: 5, window: 600h}", "6:51: too long for sliding_log, expected at most 596h".to_owned()),
+        ("one: {algorithm: fixed_window, quota: 5, window: 10s, resolution: 5}", "6:69: `resolution` with `fixed_window`, expected it only with `sliding_window`".to_owned()),
+        ("one: {algorithm: sliding_log, quota: 5, window: 10s, strict: true}", "6:64: `strict` with `sliding_log`, expected it only with `sliding_window`".to_owned()),
+        ("one: {quota: 5, window: 10s, max_wait: 1s}", "6:42: `max_wait` with `sliding_window`, expected it only with `leaky_bucket`".to_owned()),
+        ("one: {quota: 5, window: 10s, max_queue: 7}", "6:43: `max_queue` with `sliding_window`, expected it only with `leaky_bucket`".to_owned()),
+        ("one: {algorithm: concurrency, quota: 5, window: 900ms}", "6:51: `900ms`, a lease too short to be renewed in time, expected at least 1s".to_owned()),
+        ("one: {algorithm: concurrency, quota: 5, window: 10s, refund: [304]}", "6:56: `refund` with `concurrency`, which releases every permit anyway, expected no `refund`".to_owned()),
+        ("one: {algorithm: concurrency, quota: 5, window: 10s, cost: \"response:x-cost\"}", "6:62: a cost from the response, though permits are acquired before it, expected a number or `header:NAME`".to_owned()),
+        ("one: {quota: 5, window: 10s, cost: 6}", "6:38: `6`, expected at most the quota, 5: no request would be admitted".to_owned()),
+        ("one: {algorithm: leaky_bucket, quota: 5, window: 10s, max_wait: 1m}", "8:58: `one` may delay a request for 60000ms, but its request_timeout is 1m, expected a shorter max_wait, or a longer request_timeout".to_owned()),
+        ("one: {quota: 5, window: 10s, key: [host, host]}", "6:44: duplicate part `host`, expected each part once".to_owned()),
+        ("one: {quota: 5, window: 10s, key: [\"path:id\"]}", "8:58: `one` counts by `path:id`, which `/a` does not have, expected a path with `{id}`".to_owned()),
         ("two words: {quota: 5, window: 10s}\n  one: {quota: 5, window: 10s}", format!("6:3: `two words`, {name}")),
     ];
     for (limit, expected) in &cases {
@@ -152,7 +154,7 @@ fn a_faulty_limit_is_refused() {
 }
 
 #[test]
-fn what_this_version_cannot_do_is_refused() {
+fn unsupported_settings_are_refused() {
     let upstream = |key: &str| GOOD.replace("[http://h:1]", &format!("[http://h:1], {key}"));
     let target = |targets: &str| GOOD.replace("[http://h:1]", targets);
     let listen = |key: &str| GOOD.replace(":80}", &format!(":80, {key}}}"));
@@ -169,7 +171,7 @@ fn what_this_version_cannot_do_is_refused() {
     for (text, what, expected) in &cases {
         let faults = compile(text).unwrap_err();
         let [fault] = &faults[..] else { panic!("{faults:#?}") };
-        let end = format!(": {what} is not in this version, expected {expected}");
+        let end = format!(": {what} is not supported in this version, expected {expected}");
         assert!(fault.ends_with(&end), "{fault}\n{end}");
     }
 }
@@ -184,10 +186,10 @@ fn faulty_routes_and_upstreams_are_refused() {
             "8:44: unknown upstream `shop`, expected one of app, hello",
         ),
         (replaced("[one]", "[oen]"), "8:58: unknown limit `oen`, expected `one`"),
-        (replaced("[one]", "[one, one]"), "8:63: `one` again, expected each limit once"),
+        (replaced("[one]", "[one, one]"), "8:63: duplicate limit `one`, expected each limit once"),
         (
             replaced("name: b", "name: a"),
-            "9:12: `a` again, expected a name of its own (it is on line 8 already)",
+            "9:12: duplicate name `a`, expected a unique name (line 8 has it already)",
         ),
         (
             replaced("name: b", "name: ä"),
@@ -195,19 +197,19 @@ fn faulty_routes_and_upstreams_are_refused() {
         ),
         (
             replaced("path: '/b/{id}'", "path: /a"),
-            "9:29: `/a` matches what route `a` matches (line 8), expected another host, path or method",
+            "9:29: `/a` matches the same requests as route `a` (line 8), expected another host, path or method",
         ),
         (
             replaced("path: /a", "path: /a, host: 'a b'"),
-            "8:39: `a b` (no host has ` `), expected a host such as api.example.com or *.example.com",
+            "8:39: `a b` (` ` is not allowed in a host), expected a host such as api.example.com or *.example.com",
         ),
         (
             replaced("path: /a", "path: a"),
-            "8:29: `a` (it must start with /), expected a path such as /items/{id} or /files/{*rest}",
+            "8:29: `a` (the path must start with /), expected a path such as /items/{id} or /files/{*rest}",
         ),
         (
             replaced("path: /a", "path: /a, methods: [GET, GET]"),
-            "8:48: `GET` again, expected each method once",
+            "8:48: duplicate method `GET`, expected each method once",
         ),
         (
             replaced("upstream: app", "upstream: app, strip_prefix: v1"),
@@ -219,7 +221,7 @@ fn faulty_routes_and_upstreams_are_refused() {
         ),
         (
             replaced("upstream: app", "upstream: app, request_timeout: 0s"),
-            "8:66: `0ms`, expected a time of at least 1ms, or off",
+            "8:66: `0ms`, expected a duration of at least 1ms, or off",
         ),
         (
             replaced("{targets: [http://h:1]}", "{}"),
@@ -243,7 +245,7 @@ fn faulty_routes_and_upstreams_are_refused() {
         ),
         (
             replaced("127.0.0.1:80}", "127.0.0.1:80}, {address: 127.0.0.1:80}"),
-            "1:45: `127.0.0.1:80` again, expected each address once",
+            "1:45: duplicate address `127.0.0.1:80`, expected each address once",
         ),
         (
             replaced("[{address: 127.0.0.1:80}]", "[]"),
@@ -251,11 +253,11 @@ fn faulty_routes_and_upstreams_are_refused() {
         ),
         (
             format!("{GOOD}admin: {{address: 127.0.0.1:80}}"),
-            "10:18: `127.0.0.1:80` again, expected an address that clients do not connect to",
+            "10:18: `127.0.0.1:80`, which is also in `listen`, expected an address of its own",
         ),
         (format!("{GOOD}http: {{max_head: 4KiB}}"), "10:18: `4KiB`, expected 8KiB to 1MiB"),
         (format!("{GOOD}client: {{ipv6_prefix: 0}}"), "10:23: `0`, expected 1 to 128 bits"),
-        (format!("{GOOD}workers: 5000"), "10:10: `5000`, expected 0 (one a core) to 1024"),
+        (format!("{GOOD}workers: 5000"), "10:10: `5000`, expected 0 (one per core) to 1024"),
         (
             format!("{GOOD}store: {{redis: {{}}}}"),
             "10:9: no server, expected one of `shards`, `cluster` and `sentinel`",
@@ -273,14 +275,14 @@ fn faulty_routes_and_upstreams_are_refused() {
 }
 
 #[test]
-fn targets_of_two_schemes_are_refused() {
+fn mixed_target_schemes_are_refused() {
     let faults = compile(&GOOD.replace("[http://h:1]", "[http://h:1, https://h]")).unwrap_err();
-    let mixed = "3:31: a target of https among targets of http, expected one scheme in an upstream";
+    let mixed = "3:31: a target with scheme https among targets with http, expected one scheme per upstream";
     assert!(faults.contains(&mixed.to_owned()), "{faults:#?}");
 }
 
 #[test]
-fn all_faults_are_told_at_once() {
+fn all_faults_are_reported_at_once() {
     let text = GOOD
         .replace("quota: 5", "quota: 0")
         .replace("upstream: app", "upstream: x")
@@ -292,7 +294,7 @@ fn all_faults_are_told_at_once() {
 }
 
 proptest! {
-    /// Whatever the numbers: no panic, and what is accepted can be counted exactly.
+    /// No numbers cause a panic, and every accepted quota can be counted exactly.
     #[test]
     fn an_accepted_quota_can_be_counted(
         quota in prop_oneof![0..10u64, any::<u32>().prop_map(u64::from), any::<u64>()],
@@ -312,7 +314,7 @@ proptest! {
 }
 
 #[test]
-fn faults_of_form_and_of_sense_are_told_at_once() {
+fn syntactic_and_semantic_faults_are_reported_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("t.yaml");
     let text = "
@@ -331,11 +333,11 @@ routes:
 ";
     std::fs::write(&file, text).unwrap();
     let faults = Snapshot::load(&file).unwrap_err().into_faults();
-    let told: Vec<(usize, &str)> =
+    let found: Vec<(usize, &str)> =
         faults.iter().map(|fault| (fault.location.line, fault.what.as_str())).collect();
-    // What could not be read is told once; what refers to it, and what lies beside it, is judged.
+    // An unreadable value is reported once; references to it and its neighbours are still checked.
     assert_eq!(
-        told,
+        found,
         [
             (4, "`many`"),
             (5, "`5`"),

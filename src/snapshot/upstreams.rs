@@ -1,4 +1,4 @@
-//! Who answers.
+//! Compiles the `upstreams` section.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use http::{HeaderValue, StatusCode};
 
 use super::check::Check;
 use crate::config;
-use crate::upstream::{Kind, Respond, Servers, Target, Upstream};
+use crate::upstream::{FixedResponse, ServerAddress, Servers, Upstream, UpstreamKind};
 
+/// Maximum number of retries of a request.
 const MAX_RETRIES: u32 = 10;
 
-/// The upstreams in the order of their names. A faulty one is noted and has its place all the same,
-/// as a server without targets.
+/// Compiles the upstreams in the order of their names. A faulty upstream is reported and keeps its index.
 pub(super) fn compile(
     check: &mut Check<'_>,
     upstreams: &BTreeMap<String, config::Upstream>,
@@ -27,7 +27,7 @@ pub(super) fn compile(
     compiled.collect()
 }
 
-fn kind(check: &mut Check<'_>, path: &str, upstream: &config::Upstream) -> Kind {
+fn kind(check: &mut Check<'_>, path: &str, upstream: &config::Upstream) -> UpstreamKind {
     match (&upstream.respond, upstream.targets.as_slice()) {
         (Some(_), [_, ..]) => {
             check.fault(path, "both `targets` and `respond`", "one of them");
@@ -37,8 +37,10 @@ fn kind(check: &mut Check<'_>, path: &str, upstream: &config::Upstream) -> Kind 
     }
     let servers = servers(check, path, upstream);
     match &upstream.respond {
-        Some(respond) => Kind::Respond(self::respond(check, &format!("{path}.respond"), respond)),
-        None => Kind::Servers(servers),
+        Some(respond) => {
+            UpstreamKind::Fixed(self::respond(check, &format!("{path}.respond"), respond))
+        }
+        None => UpstreamKind::Servers(servers),
     }
 }
 
@@ -46,22 +48,24 @@ fn servers(check: &mut Check<'_>, path: &str, upstream: &config::Upstream) -> Se
     match upstream.balance {
         config::Balance::RoundRobin => {}
         config::Balance::LeastRequests => {
-            check.unbuilt(&format!("{path}.balance"), "`least_requests`", "round_robin");
+            check.unsupported(&format!("{path}.balance"), "`least_requests`", "round_robin");
         }
-        config::Balance::Hash => check.unbuilt(&format!("{path}.balance"), "`hash`", "round_robin"),
+        config::Balance::Hash => {
+            check.unsupported(&format!("{path}.balance"), "`hash`", "round_robin")
+        }
     }
     if upstream.protocol == config::Protocol::Http2 {
-        check.unbuilt(&format!("{path}.protocol"), "`http2`", "http1");
+        check.unsupported(&format!("{path}.protocol"), "`http2`", "http1");
     }
     if upstream.health.is_some() {
-        check.unbuilt(&format!("{path}.health"), "`health`", "no such section");
+        check.unsupported(&format!("{path}.health"), "`health`", "no such section");
     }
-    check.some_time(&format!("{path}.connect_timeout"), upstream.connect_timeout);
-    check.some_time(&format!("{path}.response_timeout"), upstream.response_timeout);
-    check.some_time(&format!("{path}.idle_timeout"), upstream.idle_timeout);
+    check.positive_duration(&format!("{path}.connect_timeout"), upstream.connect_timeout);
+    check.positive_duration(&format!("{path}.response_timeout"), upstream.response_timeout);
+    check.positive_duration(&format!("{path}.idle_timeout"), upstream.idle_timeout);
     let retries = upstream.retries;
-    let sound = retries <= MAX_RETRIES;
-    check.ensure(sound, &format!("{path}.retries"), &format!("`{retries}`"), "0 to 10");
+    let is_valid = retries <= MAX_RETRIES;
+    check.ensure(is_valid, &format!("{path}.retries"), &format!("`{retries}`"), "0 to 10");
     Servers {
         targets: targets(check, path, &upstream.targets),
         connect_timeout: upstream.connect_timeout.0,
@@ -71,21 +75,22 @@ fn servers(check: &mut Check<'_>, path: &str, upstream: &config::Upstream) -> Se
     }
 }
 
-fn targets(check: &mut Check<'_>, path: &str, targets: &[config::Target]) -> Vec<Target> {
+fn targets(check: &mut Check<'_>, path: &str, targets: &[config::Target]) -> Vec<ServerAddress> {
     let mut compiled = Vec::new();
     for (index, target) in targets.iter().enumerate() {
         let path = format!("{path}.targets[{index}]");
         let (scheme, first) = (scheme(target), scheme(&targets[0]));
         if scheme != first {
-            let what = format!("a target of {scheme} among targets of {first}");
-            check.fault(&path, what, "one scheme in an upstream");
+            let what = format!("a target with scheme {scheme} among targets with {first}");
+            check.fault(&path, what, "one scheme per upstream");
         }
         match target {
             config::Target::Http(server) => {
-                compiled.push(Target { host: server.host.as_str().into(), port: server.port });
+                compiled
+                    .push(ServerAddress { host: server.host.as_str().into(), port: server.port });
             }
-            config::Target::Https(_) => check.unbuilt(&path, "`https`", "http://host:port"),
-            config::Target::Unix(_) => check.unbuilt(&path, "`unix`", "http://host:port"),
+            config::Target::Https(_) => check.unsupported(&path, "`https`", "http://host:port"),
+            config::Target::Unix(_) => check.unsupported(&path, "`unix`", "http://host:port"),
         }
     }
     compiled
@@ -99,18 +104,23 @@ fn scheme(target: &config::Target) -> &'static str {
     }
 }
 
-fn respond(check: &mut Check<'_>, path: &str, respond: &config::Respond) -> Respond {
+fn respond(check: &mut Check<'_>, path: &str, respond: &config::FixedResponse) -> FixedResponse {
     let status = StatusCode::from_u16(respond.status.0).unwrap_or_default();
-    let bodyless = matches!(status.as_u16(), 204 | 205 | 304);
+    let is_bodyless = matches!(status.as_u16(), 204 | 205 | 304);
     let what = format!("a body with status {}", status.as_u16());
     let body = format!("{path}.body");
-    check.ensure(!bodyless || respond.body.is_empty(), &body, &what, "no `body`");
+    check.ensure(!is_bodyless || respond.body.is_empty(), &body, &what, "no `body`");
     let written = Some(&respond.content_type).filter(|text| text.is_ascii());
     let content_type = written.and_then(|text| HeaderValue::from_str(text).ok());
     let what = format!("`{}`", respond.content_type.escape_debug());
-    let typed = content_type.as_ref().is_some_and(|value| !value.is_empty());
-    check.ensure(typed, &format!("{path}.content_type"), &what, "a media type such as text/plain");
-    Respond {
+    let is_valid = content_type.as_ref().is_some_and(|value| !value.is_empty());
+    check.ensure(
+        is_valid,
+        &format!("{path}.content_type"),
+        &what,
+        "a media type such as text/plain",
+    );
+    FixedResponse {
         status,
         body: Bytes::copy_from_slice(respond.body.as_bytes()),
         content_type: content_type.unwrap_or(HeaderValue::from_static("text/plain")),

@@ -1,11 +1,11 @@
-//! The queue of corrections that no request waits for: slots and leases of requests that are over, tokens
-//! that were not spent, charges of requests that were given up, and what was admitted during an outage.
+//! The queue of corrections that no request waits for: refunds of requests that are over, returned tokens,
+//! charges of calls that timed out, and what was admitted during an outage.
 //!
-//! Each place has one line and at most one call in flight, so corrections reach Redis in the order in
-//! which the workers of this process pushed them. [`CorrectionSender::push`] never waits: a task of the
-//! worker's runtime sends. What certainly was not sent stays, in order, until the place can be reached
-//! again; what Redis refused is sent once more. The reply of a server that hangs is awaited
-//! ([`Worker::settle_patiently`]); what may have been executed all the same is dropped and counted.
+//! Each shard has one queue and at most one call in flight, so corrections reach Redis in the order in
+//! which the workers of this process pushed them. [`CorrectionSender::push`] never waits: a task on the
+//! worker's runtime sends. Corrections that were certainly not sent stay, in order, until the shard can be
+//! reached again; those that Redis refused are sent once more. The reply of a server that hangs is awaited
+//! ([`RedisClient::adjust_patiently`]); corrections of unknown outcome are dropped and counted.
 
 use std::sync::{
     Arc,
@@ -17,56 +17,58 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::{runtime::Handle, time::timeout};
 
-mod lines;
+mod shard_queues;
 
-pub(super) use self::lines::Source;
-use self::lines::{Lines, Pending, Pushed};
+pub(super) use self::shard_queues::CorrectionSource;
+use self::shard_queues::{PendingCorrection, PushOutcome, ShardQueues};
 use super::{
     deny_cache::DenyCache,
     merged::MergedSums,
     record_id::record,
-    redis::{Failure, LATE, LateReply, Place, Worker},
+    redis::{Failure, LATE_REPLY_TIMEOUT, LateReply, RedisClient, ShardId},
     stats::WorkerCounts,
 };
 use crate::{
     clock::Clock,
     limit::{
-        Algorithm, Change, Charge, Decider, Fetch, Key, Limit, Order, Outcome, Settlement, Verdict,
+        Acquisition, Adjustment, Algorithm, Change, Charge, DecisionSource, Key, Limit, Outcome,
+        TokenDemand, Verdict,
     },
 };
 
-/// A correction of a charge, with what it needs to outlive its request.
+/// A correction of a charge, with all that it needs to outlive its request.
 #[derive(Clone, Debug)]
 pub struct Correction {
     /// The limit that was charged.
     pub limit: Arc<Limit>,
-    /// Who was counted.
+    /// The key that was charged.
     pub key: Key,
     /// What to correct.
     pub change: Change,
     /// Where the charge was made.
-    pub by: Decider,
+    pub source: DecisionSource,
 }
 
-/// What the queue has done and holds.
+/// Totals and contents of the queue.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct QueueStats {
-    /// Sums of an outage that have been charged.
+    /// Sums of an outage that Redis has charged.
     pub(super) merged: u64,
-    /// Corrections, but those of tokens, that Redis will never hear of, or of which that is unknown.
+    /// Corrections, except of tokens, that were dropped: Redis has not made them, or it is unknown whether
+    /// it has.
     pub(super) dropped: u64,
-    /// Tokens of which the same is true.
+    /// Tokens whose return was dropped likewise.
     pub(super) lost_tokens: u64,
-    /// Sums of an outage that wait, or are on their path.
+    /// Sums of an outage that wait or are in flight.
     pub(super) unmerged: usize,
 }
 
 /// The corrections of the process.
 pub(super) struct CorrectionQueue {
-    lines: Mutex<Lines<Place>>,
+    shards: Mutex<ShardQueues<ShardId>>,
     deny_cache: Arc<DenyCache>,
     clock: Clock,
-    /// The sums of an outage that can still be given back.
+    /// Sums of an outage that Redis has charged and that can still be refunded.
     sums: MergedSums,
     merged: AtomicU64,
     dropped: AtomicU64,
@@ -77,7 +79,7 @@ pub(super) struct CorrectionQueue {
 impl CorrectionQueue {
     pub(super) fn new(deny_cache: Arc<DenyCache>, clock: Clock) -> Self {
         Self {
-            lines: Mutex::default(),
+            shards: Mutex::default(),
             deny_cache,
             clock,
             sums: MergedSums::default(),
@@ -97,114 +99,120 @@ impl CorrectionQueue {
         }
     }
 
-    /// Drops the corrections of a record that the operator has deleted.
-    pub(super) fn forget(&self, place: Place, limit: &Limit, key: Key) {
+    /// Removes the corrections of a record that the operator has deleted.
+    pub(super) fn remove(&self, shard: ShardId, limit: &Limit, key: Key) {
         let record = record(limit, key);
-        self.sums.forget(record);
-        let gone = self.lines.lock().forget(place, record);
-        for pending in &gone {
-            self.left(pending);
+        self.sums.remove(record);
+        let removed = self.shards.lock().remove(shard, record);
+        for pending in &removed {
+            self.count_removed(pending);
         }
     }
 
-    /// Drops what counts no more of sums that can be given back.
+    /// Removes sums whose refund would have no effect any more.
     pub(super) fn expire(&self) {
         self.sums.expire(self.clock.ticks());
     }
 
-    /// Whether corrections are on their path, or could be.
+    /// Whether corrections are in flight, or could be.
     pub(super) fn is_busy(&self) -> bool {
-        self.lines.lock().is_busy()
+        self.shards.lock().is_busy()
     }
 
-    fn push(&self, place: Place, pending: Pending) {
-        let outage = usize::from(pending.source == Source::Outage);
-        // Counted before it can be made.
+    fn push(&self, shard: ShardId, pending: PendingCorrection) {
+        let outage = usize::from(pending.source == CorrectionSource::Outage);
+        // Counted before the push, because a sender may take it at once.
         self.unmerged.fetch_add(outage, Relaxed);
-        let pushed = self.lines.lock().push(place, pending);
+        let pushed = self.shards.lock().push(shard, pending);
         match pushed {
-            Pushed::Queued => {}
-            Pushed::Merged => drop(self.unmerged.fetch_sub(outage, Relaxed)),
-            Pushed::Replaced(oldest) => self.lose(&oldest),
+            PushOutcome::Queued => {}
+            PushOutcome::Merged => drop(self.unmerged.fetch_sub(outage, Relaxed)),
+            PushOutcome::Evicted(oldest) => self.count_lost(&oldest),
         }
     }
 
-    /// Counts one that Redis has made, by this decision.
-    fn made(&self, pending: &Pending, outcome: &Outcome) {
-        if pending.source == Source::Outage {
+    /// Counts a correction that Redis has made, with this outcome.
+    fn count_applied(&self, pending: &PendingCorrection, outcome: &Outcome) {
+        if pending.source == CorrectionSource::Outage {
             self.merged.fetch_add(1, Relaxed);
             if let Some(decided) = outcome.decided() {
-                let until = self.clock.ticks().saturating_add(pending.limit.reach());
+                let until = self.clock.ticks().saturating_add(pending.limit.correction_window());
                 let (charged_at, cost) = (decided.charged_at(), pending.change.cost());
                 self.sums.insert(pending.record(), charged_at, cost, until);
             }
         }
-        self.left(pending);
+        self.count_removed(pending);
     }
 
-    /// Counts one that is dropped though it mattered.
-    fn lose(&self, pending: &Pending) {
+    /// Counts a correction that is dropped without certainty that Redis has made it.
+    fn count_lost(&self, pending: &PendingCorrection) {
         match pending.source {
-            Source::Tokens => {
+            CorrectionSource::Tokens => {
                 self.lost_tokens.fetch_add(pending.change.cost().into(), Relaxed);
             }
-            Source::Request | Source::Outage => {
+            CorrectionSource::Request | CorrectionSource::Outage => {
                 self.dropped.fetch_add(1, Relaxed);
             }
         }
-        self.left(pending);
+        self.count_removed(pending);
     }
 
-    fn left(&self, pending: &Pending) {
-        self.unmerged.fetch_sub(usize::from(pending.source == Source::Outage), Relaxed);
+    fn count_removed(&self, pending: &PendingCorrection) {
+        let outage = usize::from(pending.source == CorrectionSource::Outage);
+        self.unmerged.fetch_sub(outage, Relaxed);
     }
 
-    /// Takes the next batch for a sender; without one, the sender is over.
-    fn take(&self) -> Option<(Place, Vec<Pending>)> {
-        let mut past = Vec::new();
-        let batch = self.lines.lock().take(self.clock.ticks(), &mut past);
-        for pending in &past {
-            self.left(pending);
+    /// Takes the next batch for a sender; `None` ends the sender.
+    fn take_batch(&self) -> Option<(ShardId, Vec<PendingCorrection>)> {
+        let mut expired = Vec::new();
+        let batch = self.shards.lock().take_batch(self.clock.ticks(), &mut expired);
+        for pending in &expired {
+            self.count_removed(pending);
         }
         batch
     }
 
-    /// A batch has this outcome.
-    fn finish(&self, place: Place, batch: Vec<Pending>, outcome: Result<Verdict, Failure>) {
+    /// Ends a batch with this outcome.
+    fn finish(
+        &self,
+        shard: ShardId,
+        batch: Vec<PendingCorrection>,
+        outcome: Result<Verdict, Failure>,
+    ) {
         if !matches!(outcome, Err(Failure::Open)) {
-            // What was refused before was perhaps refused because of what is corrected now.
+            // The corrected charges may be the reason for cached denials.
             let ticks = self.clock.ticks();
             for pending in &batch {
                 self.deny_cache.invalidate(pending.record(), ticks);
             }
         }
-        let again = match outcome {
+        let retry = match outcome {
             Ok(verdict) => {
                 for (pending, outcome) in batch.iter().zip(&verdict.outcomes) {
-                    self.made(pending, outcome);
+                    self.count_applied(pending, outcome);
                 }
-                return self.lines.lock().go_on(place);
+                return self.shards.lock().complete(shard);
             }
             Err(Failure::Open) => batch,
             Err(Failure::Server) => {
-                let (lost, mut again): (Vec<_>, Vec<_>) =
-                    batch.into_iter().partition(|pending| pending.refused);
+                let (lost, mut retry): (Vec<_>, Vec<_>) =
+                    batch.into_iter().partition(|pending| pending.is_retry);
                 for pending in &lost {
-                    self.lose(pending);
+                    self.count_lost(pending);
                 }
-                for pending in &mut again {
-                    pending.refused = true;
+                for pending in &mut retry {
+                    pending.is_retry = true;
                 }
-                again
+                retry
             }
             Err(Failure::Timeout | Failure::Io | Failure::Reply) => {
                 for pending in &batch {
-                    self.lose(pending);
+                    self.count_lost(pending);
                 }
                 Vec::new()
             }
         };
-        self.lines.lock().park(place, again);
+        self.shards.lock().park(shard, retry);
     }
 }
 
@@ -212,168 +220,183 @@ impl CorrectionQueue {
 #[derive(Clone)]
 pub(super) struct CorrectionSender {
     queue: Arc<CorrectionQueue>,
-    worker: Arc<Worker>,
+    client: Arc<RedisClient>,
     counts: Arc<CachePadded<WorkerCounts>>,
 }
 
 impl CorrectionSender {
     pub(super) fn new(
         queue: Arc<CorrectionQueue>,
-        worker: Arc<Worker>,
+        client: Arc<RedisClient>,
         counts: Arc<CachePadded<WorkerCounts>>,
     ) -> Self {
-        Self { queue, worker, counts }
+        Self { queue, client, counts }
     }
 
     /// Queues corrections of records in Redis. Never waits.
     pub(super) fn push(
         &self,
         corrections: impl IntoIterator<Item = (Arc<Limit>, Key, Change)>,
-        source: Source,
+        source: CorrectionSource,
     ) {
         let pushed = self.queue.clock.ticks();
         for (limit, key, change) in corrections {
             if change.cost() > 0 {
-                let pending = Pending { limit, key, change, source, pushed, refused: false };
-                self.queue.push(self.worker.place(key), pending);
+                let pending =
+                    PendingCorrection { limit, key, change, source, pushed, is_retry: false };
+                self.queue.push(self.client.shard_of(key), pending);
             }
         }
-        self.start();
+        self.start_senders();
     }
 
-    /// Queues corrections that a request waited for and that `failure` says were certainly not made.
-    pub(super) fn push_unsent(&self, settlements: &[Settlement<'_>], failure: Failure) {
+    /// Queues adjustments that a request waited for, if `failure` says that they were certainly not made.
+    pub(super) fn push_unsent(&self, adjustments: &[Adjustment<'_>], failure: Failure) {
         if matches!(failure, Failure::Open | Failure::Server) {
-            let owned = |settlement: &Settlement<'_>| {
-                (Arc::new(settlement.limit.clone()), settlement.key, settlement.change)
+            let owned = |adjustment: &Adjustment<'_>| {
+                (Arc::new(adjustment.limit.clone()), adjustment.key, adjustment.change)
             };
-            self.push(settlements.iter().map(owned), Source::Request);
+            self.push(adjustments.iter().map(owned), CorrectionSource::Request);
         }
     }
 
-    /// Refunds in Redis a request that was decided here, where its sum has been charged there meanwhile.
+    /// Refunds in Redis a request that was decided in this process, if Redis has been charged its sum
+    /// since.
     pub(super) fn refund_merged(&self, limit: &Limit, key: Key, cost: u32) {
         if let Some(change) = self.queue.sums.refund(record(limit, key), cost) {
-            self.push([(Arc::new(limit.clone()), key, change)], Source::Request);
+            self.push([(Arc::new(limit.clone()), key, change)], CorrectionSource::Request);
         }
     }
 
-    /// Sends again to places that this worker reaches again. To be called every 100 ms or so.
+    /// Sends again to the shards that this worker reaches again. To be called about every 100 ms.
     pub(super) fn resume(&self) {
-        self.queue.lines.lock().resume(|place| self.worker.is_live(place));
-        self.start();
+        self.queue.shards.lock().resume(|shard| self.client.is_live(shard));
+        self.start_senders();
     }
 
-    /// Starts as many senders as are of use.
-    fn start(&self) {
-        while self.queue.lines.lock().begin() {
-            let sender = Sender { access: self.clone(), batch: None, is_over: false };
+    /// Starts as many senders as are useful.
+    fn start_senders(&self) {
+        while self.queue.shards.lock().start_sender() {
+            let task = SenderTask { sender: self.clone(), batch: None, is_over: false };
             // Without a runtime, or with one that ends, the next tick of another worker sends.
             let Ok(runtime) = Handle::try_current() else { return };
-            runtime.spawn(sender.run());
+            runtime.spawn(task.run());
         }
     }
 
-    /// Waits for the reply of a call that was given up, and takes back what it charged: the slots and
-    /// leases, which nothing holds; and where the request has not `passed`, everything. Of a request that
-    /// passed, the other charges stand for it, for they were not added to the outage ledger.
-    pub(super) fn undo_late(&self, reply: LateReply, charges: &[Charge<'_>], passed: bool) {
+    /// Waits for the reply of a call that timed out, and refunds what it charged: always the slots of leaky
+    /// buckets and concurrency limits, which no request holds; other charges only if the request was not
+    /// admitted otherwise. If it was, they stand for it, because they were not added to the outage ledger.
+    pub(super) fn undo_late_charge(
+        &self,
+        reply: LateReply,
+        charges: &[Charge<'_>],
+        was_admitted: bool,
+    ) {
         let owned = |charge: &Charge<'_>| (Arc::new(charge.limit.clone()), charge.key, charge.cost);
         let charges: Vec<_> = charges.iter().map(owned).collect();
-        let holds = |limit: &Limit| {
+        let has_slots = |limit: &Limit| {
             matches!(limit.algorithm, Algorithm::LeakyBucket | Algorithm::Concurrency)
         };
-        let is_undone = move |limit: &Limit| !passed || holds(limit);
+        let is_undone = move |limit: &Limit| !was_admitted || has_slots(limit);
         if !charges.iter().any(|(limit, ..)| is_undone(limit)) {
             return;
         }
-        let access = self.clone();
+        let sender = self.clone();
         let undo = async move {
             let limits = charges.iter().map(|(limit, ..)| &**limit);
-            let Ok(Some(verdict)) = timeout(LATE, reply.verdict(limits)).await else { return };
+            let verdict = timeout(LATE_REPLY_TIMEOUT, reply.verdict(limits)).await;
+            let Ok(Some(verdict)) = verdict else { return };
             if !verdict.admitted {
                 return;
             }
-            let made = charges.into_iter().zip(&verdict.outcomes);
-            let undone = made.filter(|((limit, ..), _)| is_undone(limit));
+            let charged = charges.into_iter().zip(&verdict.outcomes);
+            let undone = charged.filter(|((limit, ..), _)| is_undone(limit));
             let refunds = undone.filter_map(|((limit, key, cost), outcome)| {
                 let charged_at = outcome.admitted()?.charged_at();
                 Some((limit, key, Change::Refund { charged_at, cost }))
             });
-            access.push(refunds, Source::Request);
+            sender.push(refunds, CorrectionSource::Request);
         };
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(undo);
         }
     }
 
-    /// Waits for the reply of a fetch of tokens that was given up, and gives back what it was granted.
-    pub(super) fn return_late(&self, reply: LateReply, limit: Arc<Limit>, key: Key, order: Order) {
-        let access = self.clone();
-        let undo = async move {
-            let fetch = Fetch { limit: &limit, key, order };
-            let Ok(Some((grant, now))) = timeout(LATE, reply.granted(&fetch)).await else { return };
+    /// Waits for the reply of a fetch of tokens that timed out, and refunds what it granted.
+    pub(super) fn return_late_grant(
+        &self,
+        reply: LateReply,
+        limit: Arc<Limit>,
+        key: Key,
+        demand: TokenDemand,
+    ) {
+        let sender = self.clone();
+        let refund = async move {
+            let acquisition = Acquisition { limit: &limit, key, demand };
+            let grant = timeout(LATE_REPLY_TIMEOUT, reply.grant(&acquisition)).await;
+            let Ok(Some((grant, now))) = grant else { return };
             let change = Change::Refund { charged_at: now, cost: grant.tokens };
-            access.push([(limit, key, change)], Source::Request);
+            sender.push([(limit, key, change)], CorrectionSource::Request);
         };
         if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(undo);
+            runtime.spawn(refund);
         }
     }
 }
 
-/// A task that sends, place after place, until nothing waits that can be sent. Dropped with its runtime,
-/// it leaves the rest to the others.
-struct Sender {
-    access: CorrectionSender,
-    batch: Option<(Place, Vec<Pending>)>,
+/// A task that sends batches, shard after shard, until no queue is ready. If it is dropped with its
+/// runtime, the other workers send the rest.
+struct SenderTask {
+    sender: CorrectionSender,
+    batch: Option<(ShardId, Vec<PendingCorrection>)>,
     is_over: bool,
 }
 
-impl Sender {
+impl SenderTask {
     async fn run(mut self) {
-        while self.next() {
-            let Some((place, batch)) = &self.batch else { return };
-            let settlements: SmallVec<[Settlement<'_>; 8]> = batch
+        while self.take_batch() {
+            let Some((shard, batch)) = &self.batch else { return };
+            let adjustments: SmallVec<[Adjustment<'_>; 8]> = batch
                 .iter()
-                .map(|Pending { limit, key, change, .. }| Settlement {
+                .map(|PendingCorrection { limit, key, change, .. }| Adjustment {
                     limit,
                     key: *key,
                     change: *change,
                 })
                 .collect();
-            let outcome = self.access.worker.settle_patiently(*place, &settlements).await;
-            drop(settlements);
+            let outcome = self.sender.client.adjust_patiently(*shard, &adjustments).await;
+            drop(adjustments);
             if let Err(failure) = &outcome
                 && *failure != Failure::Open
             {
-                self.access.counts.failed(*failure);
-                tracing::debug!(failure = failure.label(), "corrections were not made in Redis");
+                self.sender.counts.count_failure(*failure);
+                tracing::debug!(failure = failure.label(), "corrections failed in Redis");
             }
-            if let Some((place, batch)) = self.batch.take() {
-                self.access.queue.finish(place, batch, outcome);
+            if let Some((shard, batch)) = self.batch.take() {
+                self.sender.queue.finish(shard, batch, outcome);
             }
         }
     }
 
-    fn next(&mut self) -> bool {
-        self.batch = self.access.queue.take();
+    fn take_batch(&mut self) -> bool {
+        self.batch = self.sender.queue.take_batch();
         self.is_over = self.batch.is_none();
         !self.is_over
     }
 }
 
-impl Drop for Sender {
+impl Drop for SenderTask {
     fn drop(&mut self) {
         if self.is_over {
             return;
         }
-        let queue = &self.access.queue;
-        if let Some((place, batch)) = self.batch.take() {
+        let queue = &self.sender.queue;
+        if let Some((shard, batch)) = self.batch.take() {
             // It may have been sent.
-            queue.finish(place, batch, Err(Failure::Io));
+            queue.finish(shard, batch, Err(Failure::Io));
         }
-        queue.lines.lock().end();
+        queue.shards.lock().end_sender();
     }
 }
 

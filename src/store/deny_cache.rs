@@ -1,22 +1,22 @@
-//! The deny cache: a caller that Redis has refused costs it next to nothing until it may come again.
+//! Caches denials of the shared store, so that a refused caller costs no call until its retry time.
 //!
-//! A denial holds for its record, quota and cost, and for no other: a larger cost would be refused, too,
-//! but it is not known until when, and a client that waits exactly `Retry-After`, and is alone on its key,
-//! is admitted. Only a cost above the quota is refused at any time, so any denial of the record answers it;
-//! it has no `Retry-After`.
+//! A denial applies to its record, quota and cost only. A larger cost would be refused too, but its retry
+//! time is unknown, and a client that waits exactly `Retry-After`, alone on its key, must be admitted. A
+//! cost above the quota is the exception: it is always refused, so any denial of the record answers it,
+//! without a `Retry-After`.
 //!
-//! A denial never outlives its own retry-at. That is counted from when the question was sent, less the ms
-//! that two clocks of whole ms may differ by. What is told of the store's time is no later than that time,
-//! so that a `Retry-After` made of both is never too short.
+//! A denial ends no later than at its own retry time. The time is counted from when the call was sent, less
+//! 1 ms by which two clocks of whole ms may differ. The store's time that a denial reports is never ahead of
+//! the store, so that a `Retry-After` computed from both is never too short.
 //!
-//! Within that, it is trusted for [`TRUST`] only, and when the store repeats it, each time for twice as long:
-//! another gateway may have given something back (a refund, unspent tokens, a charge that another shard
-//! refused), and this one is not told. A store that cannot be asked repeats nothing and disproves nothing:
-//! then the last denial holds until its retry-at.
+//! Within that time, a denial is trusted for [`INITIAL_TRUST`], and each time that the store repeats it, for
+//! twice as long: another gateway may have returned quota (a refund, unspent tokens, a charge that another
+//! shard refused) without this one being notified. While the store gives no answer, the last denial stays
+//! in force until its retry time ([`DenyCache::get_stale`]).
 //!
-//! The table is bounded and made as it is used: four entries in each place, and a new one takes the
-//! place of one that is over, or else of the one that ends first. So a flood of callers evicts denials, and
-//! never makes an answer wrong.
+//! The table is 4-way set-associative, bounded, and allocated on first use. A new entry replaces one that
+//! has expired, or else the one that expires first. A flood of callers can evict denials, but can never
+//! cause a wrong answer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,72 +26,72 @@ use parking_lot::Mutex;
 use super::record_id::RecordId;
 use crate::limit::{Algorithm, Charge, Decision, Limit, Millis};
 
-/// Locks, each with its part of the table.
+/// Shards of the table, each behind its own lock.
 const SHARDS: usize = 64;
 
-/// Places in each part.
-const PLACES: usize = 256;
+/// Sets in each shard.
+const SETS_PER_SHARD: usize = 256;
 
-/// Entries in a place.
+/// Entries in a set.
 const WAYS: usize = 4;
 
-/// How long a denial is first trusted, in ms. Unspent tokens of a gateway that is idle have come back by
-/// then: see [`super::token_lease::IDLE`].
-pub const TRUST: u64 = 2_000;
+/// How long a new denial is trusted, in ms. An idle gateway has returned its unspent tokens by then: see
+/// [`super::token_lease::IDLE_TIMEOUT`].
+pub const INITIAL_TRUST: u64 = 2_000;
 
-/// When a decision was heard: what ticks are is told at [`crate::clock::Clock::ticks`].
+/// The times of a call to the store. Ticks are ms of [`crate::clock::Clock::ticks`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Heard {
-    /// The tick at which the question was sent.
+pub struct ReplyTiming {
+    /// The tick at which the call was sent.
     pub sent: u64,
-    /// The tick at which the answer was there.
+    /// The tick at which the reply was received.
     pub received: u64,
-    /// The time of the decision, by the store's clock.
+    /// The time of the decision, in ms by the store's clock.
     pub now: Millis,
 }
 
-/// A denial that holds.
+/// A denial that is still in force.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Denial {
-    /// What the store said.
+    /// The store's decision.
     pub decision: Decision,
-    /// The store's time of now, or a little less.
+    /// The store's current time in ms, or slightly less.
     pub now: Millis,
 }
 
-/// What the cache has done, and holds.
+/// The cache's hits and size.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct DenyStats {
-    /// Requests that were refused without asking the store.
+    /// Denials answered from the cache, without a call to the store.
     pub hits: u64,
-    /// Denials that are trusted now.
+    /// Denials that are currently trusted.
     pub entries: usize,
 }
 
-/// What the store has refused, for all workers of the process.
+/// The shared store's denials, for all workers of the process.
 pub struct DenyCache {
-    shards: Box<[CachePadded<Shard>]>,
+    shards: Box<[CachePadded<CacheShard>]>,
 }
 
-struct Shard {
-    /// The tick from which no entry is trusted: until the first refusal, and after the last, nobody locks.
+struct CacheShard {
+    /// The tick from which no entry is trusted; from then on [`DenyCache::get`] takes no lock.
     trusted_until: AtomicU64,
-    /// The tick after the last [`DenyCache::invalidate`]: what was asked before it may hold no longer.
+    /// The tick after the last [`DenyCache::invalidate`]. Replies to calls sent before it are not cached.
     invalidated: AtomicU64,
-    part: Mutex<Part>,
+    table: Mutex<DenyTable>,
 }
 
 #[derive(Default)]
-struct Part {
+struct DenyTable {
     /// Empty until the first denial.
-    places: Box<[Place]>,
+    sets: Box<[CacheSet]>,
     hits: u64,
 }
 
-/// The names of a place's entries lie together, on one line of the processor's cache.
+/// The records of a set's entries are kept together, so that a lookup compares them in one cache line.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
-struct Place {
+struct CacheSet {
     records: [u128; WAYS],
     entries: [Entry; WAYS],
 }
@@ -99,28 +99,28 @@ struct Place {
 #[derive(Clone, Copy)]
 struct Entry {
     quota: u64,
-    /// The first tick at which its own retry-at may have come; 0: there is none.
-    end: u64,
-    /// The first tick at which the store is asked again; at most `end`.
+    /// The first tick at which the retry time may have come; 0 in an empty entry.
+    expires: u64,
+    /// The first tick at which the store is called again; at most `expires`.
     trusted_until: u64,
-    /// For how many ms it is trusted.
+    /// How long it is trusted after its call was sent, in ms.
     trust: u64,
-    /// The tick at which it was heard.
+    /// The tick at which the reply was received.
     received: u64,
-    /// The store's time of the decision.
+    /// The store's time of the decision, in ms.
     now: Millis,
     decision: Decision,
     cost: u32,
 }
 
-impl Place {
-    const EMPTY: Self = Self { records: [0; WAYS], entries: [Entry::NONE; WAYS] };
+impl CacheSet {
+    const EMPTY: Self = Self { records: [0; WAYS], entries: [Entry::EMPTY; WAYS] };
 }
 
 impl Entry {
-    const NONE: Self = Self {
+    const EMPTY: Self = Self {
         quota: 0,
-        end: 0,
+        expires: 0,
         trusted_until: 0,
         trust: 0,
         received: 0,
@@ -137,13 +137,13 @@ impl Entry {
         cost: 0,
     };
 
-    /// For how many ms its successor is trusted: for twice as long where the store has repeated it.
-    fn next_trust(&self, heard: &Heard) -> u64 {
-        let is_past = self.decision.retry_at.is_none_or(|retry_at| retry_at <= heard.now);
-        if self.end == 0 || is_past {
-            TRUST
-        } else if heard.sent < self.trusted_until {
-            // Both were asked for before either was known.
+    /// How long the denial that replaces this one is trusted, in ms: twice as long if the store repeated it.
+    fn next_trust(&self, timing: &ReplyTiming) -> u64 {
+        let is_past = self.decision.retry_at.is_none_or(|retry_at| retry_at <= timing.now);
+        if self.expires == 0 || is_past {
+            INITIAL_TRUST
+        } else if timing.sent < self.trusted_until {
+            // Concurrent calls: this reply does not repeat the denial.
             self.trust
         } else {
             self.trust.saturating_mul(2)
@@ -153,115 +153,115 @@ impl Entry {
 
 impl Default for DenyCache {
     fn default() -> Self {
-        let shard = || Shard {
+        let shard = || CacheShard {
             trusted_until: AtomicU64::new(0),
             invalidated: AtomicU64::new(0),
-            part: Mutex::default(),
+            table: Mutex::default(),
         };
         Self { shards: (0..SHARDS).map(|_| CachePadded::new(shard())).collect() }
     }
 }
 
 impl DenyCache {
-    /// The most denials that are kept.
-    pub const CAPACITY: usize = SHARDS * PLACES * WAYS;
+    /// The maximum number of cached denials.
+    pub const CAPACITY: usize = SHARDS * SETS_PER_SHARD * WAYS;
 
-    /// Whether denials of this limit are kept: not those of one that only watches, and not those of slots,
-    /// any of which may come back at any moment.
-    pub fn is_cached(limit: &Limit) -> bool {
+    /// Whether denials of this limit are cached. Not if it does not enforce, and not for concurrency limits,
+    /// whose slots may be released at any time.
+    pub fn is_cacheable(limit: &Limit) -> bool {
         limit.enforce && limit.algorithm != Algorithm::Concurrency
     }
 
-    /// Keeps what the store decided, if that is a refusal that lasts. It replaces the one before of the same
-    /// record, quota and cost.
-    pub fn insert(&self, charge: &Charge<'_>, decision: &Decision, heard: Heard) {
-        let wait = decision.retry_at.map_or(0, |retry_at| retry_at.saturating_sub(heard.now));
-        // The store's ms and this process' do not begin together.
-        let end = heard.sent.saturating_add(wait.saturating_sub(1));
-        if decision.admitted || !Self::is_cached(charge.limit) || end <= heard.received {
+    /// Caches a decision of the store if it is a denial that is still in force when it is received. It
+    /// replaces the previous one of the same record, quota and cost.
+    pub fn insert(&self, charge: &Charge<'_>, decision: &Decision, timing: ReplyTiming) {
+        let wait = decision.retry_at.map_or(0, |retry_at| retry_at.saturating_sub(timing.now));
+        // 1 ms less, because the store's ms and this process's do not begin at the same time.
+        let expires = timing.sent.saturating_add(wait.saturating_sub(1));
+        if decision.admitted || !Self::is_cacheable(charge.limit) || expires <= timing.received {
             return;
         }
         let id = RecordId::of(charge.limit, charge.key);
-        let (shard, place) = self.find_place(id.record);
-        let mut part = shard.part.lock();
-        if heard.sent < shard.invalidated.load(Ordering::Relaxed) {
+        let (shard, index) = self.locate(id.record);
+        let mut table = shard.table.lock();
+        if timing.sent < shard.invalidated.load(Ordering::Relaxed) {
             return;
         }
-        if part.places.is_empty() {
-            part.places = vec![Place::EMPTY; PLACES].into();
+        if table.sets.is_empty() {
+            table.sets = vec![CacheSet::EMPTY; SETS_PER_SHARD].into();
         }
-        let place = &mut part.places[place];
-        let same = place.position(id, charge.cost);
-        let way = same.unwrap_or_else(|| place.first_to_end(heard.received));
-        let trust = same.map_or(TRUST, |way| place.entries[way].next_trust(&heard));
-        let trusted_until = end.min(heard.sent.saturating_add(trust));
-        place.records[way] = id.record;
-        place.entries[way] = Entry {
+        let set = &mut table.sets[index];
+        let same = set.position(id, charge.cost);
+        let way = same.unwrap_or_else(|| set.victim(timing.received));
+        let trust = same.map_or(INITIAL_TRUST, |way| set.entries[way].next_trust(&timing));
+        let trusted_until = expires.min(timing.sent.saturating_add(trust));
+        set.records[way] = id.record;
+        set.entries[way] = Entry {
             quota: id.quota,
-            end,
+            expires,
             trusted_until,
             trust,
-            received: heard.received,
-            now: heard.now,
+            received: timing.received,
+            now: timing.now,
             decision: *decision,
             cost: charge.cost,
         };
         shard.trusted_until.fetch_max(trusted_until, Ordering::Relaxed);
     }
 
-    /// The denial of this charge that is trusted at that tick: then the store need not be asked.
+    /// The denial of this charge that is trusted at tick `ticks`, if any.
     pub fn get(&self, charge: &Charge<'_>, ticks: u64) -> Option<Denial> {
-        if !Self::is_cached(charge.limit) {
+        if !Self::is_cacheable(charge.limit) {
             return None;
         }
         let id = RecordId::of(charge.limit, charge.key);
-        let (shard, place) = self.find_place(id.record);
+        let (shard, index) = self.locate(id.record);
         if ticks >= shard.trusted_until.load(Ordering::Relaxed) {
             return None;
         }
-        let mut part = shard.part.lock();
+        let mut table = shard.table.lock();
         let is_valid = |entry: &Entry| ticks < entry.trusted_until;
-        let denial = part.places.get(place)?.find(id, charge.cost, ticks, is_valid)?;
-        part.hits += 1;
+        let denial = table.sets.get(index)?.find(id, charge.cost, ticks, is_valid)?;
+        table.hits += 1;
         Some(denial)
     }
 
-    /// The denial of this charge whose own retry-at has not come by that tick, trusted or not: for when the
-    /// store cannot be asked.
+    /// The denial of this charge whose retry time has not come at tick `ticks`, trusted or not: for use
+    /// while the store gives no answer.
     pub fn get_stale(&self, charge: &Charge<'_>, ticks: u64) -> Option<Denial> {
-        if !Self::is_cached(charge.limit) {
+        if !Self::is_cacheable(charge.limit) {
             return None;
         }
         let id = RecordId::of(charge.limit, charge.key);
-        let (shard, place) = self.find_place(id.record);
-        let part = shard.part.lock();
-        part.places.get(place)?.find(id, charge.cost, ticks, |entry| ticks < entry.end)
+        let (shard, index) = self.locate(id.record);
+        let table = shard.table.lock();
+        table.sets.get(index)?.find(id, charge.cost, ticks, |entry| ticks < entry.expires)
     }
 
-    /// Drops all denials of a record (the key and the limit's identity), of whatever quota and cost: its
-    /// caller was admitted with a smaller cost, so that a larger one has to wait longer than was told. Cheap
-    /// while nobody is refused. An answer that is still on its way is not affected.
+    /// Drops all denials of a record, of every quota and cost. Called when the record was charged with a
+    /// smaller cost, which moves the retry time of larger ones. Takes no lock before the first denial.
+    /// Replies to calls in flight are still cached.
     pub fn remove(&self, record: u128) {
-        let (shard, place) = self.find_place(record);
+        let (shard, index) = self.locate(record);
         if shard.trusted_until.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let mut part = shard.part.lock();
-        let Some(place) = part.places.get_mut(place) else { return };
-        for (of, entry) in place.records.iter().zip(&mut place.entries) {
-            if *of == record {
-                (entry.end, entry.trusted_until) = (0, 0);
+        let mut table = shard.table.lock();
+        let Some(set) = table.sets.get_mut(index) else { return };
+        for (id, entry) in set.records.iter().zip(&mut set.entries) {
+            if *id == record {
+                (entry.expires, entry.trusted_until) = (0, 0);
             }
         }
     }
 
-    /// The same after the record was corrected or reset at the store, at that tick or before: answers to
-    /// what was asked until then are not kept, either.
+    /// The same after the record was adjusted or reset at the store, at tick `ticks` or before. Replies to
+    /// calls sent up to that tick are not cached either.
     pub fn invalidate(&self, record: u128, ticks: u64) {
-        let (shard, _) = self.find_place(record);
+        let (shard, _) = self.locate(record);
         {
-            // An insert that has the lock has not looked yet, or is removed below.
-            let _part = shard.part.lock();
+            // A concurrent insert either sees this tick, or its entry is removed below.
+            let _table = shard.table.lock();
             shard.invalidated.fetch_max(ticks.saturating_add(1), Ordering::Relaxed);
         }
         self.remove(record);
@@ -270,32 +270,32 @@ impl DenyCache {
     /// Drops all denials.
     pub fn clear(&self) {
         for shard in &self.shards {
-            shard.part.lock().places = Box::default();
+            shard.table.lock().sets = Box::default();
         }
     }
 
-    /// What the cache has done, and holds at that tick. Takes every lock, one after the other.
+    /// The hits, and the number of trusted denials at tick `ticks`. Takes every lock, one after the other.
     pub fn stats(&self, ticks: u64) -> DenyStats {
         let mut stats = DenyStats::default();
         for shard in &self.shards {
-            let part = shard.part.lock();
-            stats.hits += part.hits;
+            let table = shard.table.lock();
+            stats.hits += table.hits;
             if ticks < shard.trusted_until.load(Ordering::Relaxed) {
-                let entries = part.places.iter().flat_map(|place| &place.entries);
+                let entries = table.sets.iter().flat_map(|set| &set.entries);
                 stats.entries += entries.filter(|entry| ticks < entry.trusted_until).count();
             }
         }
         stats
     }
 
-    /// Where denials of a record are. Names of records are random, so any of their bits will do.
-    fn find_place(&self, record: u128) -> (&Shard, usize) {
+    /// The shard and the set of a record. Record ids are uniformly random, so any bits select evenly.
+    fn locate(&self, record: u128) -> (&CacheShard, usize) {
         let bits = record as usize;
-        (&self.shards[bits % SHARDS], bits / SHARDS % PLACES)
+        (&self.shards[bits % SHARDS], bits / SHARDS % SETS_PER_SHARD)
     }
 }
 
-impl Place {
+impl CacheSet {
     /// The entry of this record, quota and cost.
     fn position(&self, id: RecordId, cost: u32) -> Option<usize> {
         let is_same = |&way: &usize| {
@@ -305,12 +305,13 @@ impl Place {
         (0..WAYS).find(is_same)
     }
 
-    /// The entry that is over or, if none is, ends first.
-    fn first_to_end(&self, ticks: u64) -> usize {
-        let left = |&way: &usize| self.entries[way].end.saturating_sub(ticks);
+    /// The way to replace: one that has expired or, if none has, the one that expires first.
+    fn victim(&self, ticks: u64) -> usize {
+        let left = |&way: &usize| self.entries[way].expires.saturating_sub(ticks);
         (0..WAYS).min_by_key(left).unwrap_or(0)
     }
 
+    /// The denial of this record, quota and cost, if its entry `is_valid`.
     fn find(
         &self,
         id: RecordId,
@@ -320,12 +321,12 @@ impl Place {
     ) -> Option<Denial> {
         let denial = |way: usize| {
             let entry = self.entries.get(way).filter(|entry| is_valid(entry))?;
-            let never = u64::from(cost) > entry.decision.limit;
+            let is_above_quota = u64::from(cost) > entry.decision.limit;
             let is_same = self.records[way] == id.record && entry.quota == id.quota;
-            if !is_same || (entry.cost != cost && !never) {
+            if !is_same || (entry.cost != cost && !is_above_quota) {
                 return None;
             }
-            let retry_at = entry.decision.retry_at.filter(|_| !never);
+            let retry_at = entry.decision.retry_at.filter(|_| !is_above_quota);
             let decision = Decision { retry_at, ..entry.decision };
             let since = ticks.saturating_sub(entry.received).saturating_sub(1);
             Some(Denial { decision, now: entry.now + since })

@@ -1,19 +1,24 @@
-//! What happens to a request when the shared store gave no decision: each limit's own policy.
+//! Decides requests when the shared store gives no answer: by cached denials, then by each limit's failure
+//! policy.
 
 use smallvec::SmallVec;
 
-use super::{StoreError, Stores, memory::Memory, outage::OutageRecorder, stats::WorkerCounts};
-use crate::limit::{Charge, Decided, Decider, Limit, Millis, OnFailure, Outcome, Verdict};
+use super::{
+    CounterStore, StoreError, memory::Memory, outage::OutageRecorder, stats::WorkerCounts,
+};
+use crate::limit::{
+    Charge, DecisionSource, Limit, Millis, OnFailure, Outcome, StoreDecision, Verdict,
+};
 
-/// The refusal of a request of which the shared store has refused a charge before, and until when: it
-/// cannot say otherwise now, so no failure policy applies.
-pub(super) fn denied(charges: &[Charge<'_>], stores: &Stores) -> Option<Verdict> {
-    let ticks = stores.clock.ticks();
-    let denied = charges.iter().map(|charge| match stores.deny_cache.get_stale(charge, ticks) {
+/// The refusal of a request with a cached denial whose retry time has not come. The store would still
+/// refuse, as far as this process can tell, so no failure policy applies.
+pub(super) fn cached_denial(charges: &[Charge<'_>], store: &CounterStore) -> Option<Verdict> {
+    let ticks = store.clock.ticks();
+    let denied = charges.iter().map(|charge| match store.deny_cache.get_stale(charge, ticks) {
         None => Outcome::NotCharged,
         Some(denial) => {
             let (decision, at) = (denial.decision, denial.now);
-            Outcome::Decided(Decided { decision, at, by: Decider::Store })
+            Outcome::Decided(StoreDecision { decision, at, source: DecisionSource::Store })
         }
     });
     let outcomes: SmallVec<[Outcome; 2]> = denied.collect();
@@ -21,9 +26,10 @@ pub(super) fn denied(charges: &[Charge<'_>], stores: &Stores) -> Option<Verdict>
     refuses.then_some(Verdict { admitted: false, outcomes })
 }
 
-/// Decides a request without the shared store, all or nothing over all of its limits: `closed` refuses
-/// the whole, `local` counts here with this gateway's share of the quota, `open` admits. What is charged
-/// here is noted, if the shared store has certainly not charged it.
+/// Decides a request without the shared store, all or none over all of its limits: `closed` refuses the
+/// whole request, `local` charges this gateway's share of the quota in memory, and `open` admits. With a
+/// `recorder`, which is given only if the shared store has certainly not made the charges, those made here
+/// are recorded.
 pub(super) fn decide(
     charges: &[Charge<'_>],
     now: Millis,
@@ -33,14 +39,14 @@ pub(super) fn decide(
     recorder: Option<OutageRecorder<'_>>,
 ) -> Result<Verdict, StoreError> {
     for charge in charges {
-        counts.fell_back(charge.limit.on_failure);
+        counts.count_fallback(charge.limit.on_failure);
     }
-    by_policy(charges, |local| {
+    apply_policies(charges, |local| {
         let verdict = memory.charge_share(local, now, gateways);
         if let Some(recorder) = recorder.filter(|_| verdict.admitted) {
             for (charge, outcome) in local.iter().zip(&verdict.outcomes) {
                 if outcome.admitted().is_some() {
-                    recorder.charged(charge);
+                    recorder.record_charge(charge);
                 }
             }
         }
@@ -48,18 +54,18 @@ pub(super) fn decide(
     })
 }
 
-/// What a request would meet without the shared store, charging nothing.
-pub(super) fn look(
+/// Decides each charge by itself without the shared store, and charges nothing.
+pub(super) fn peek(
     charges: &[Charge<'_>],
     now: Millis,
     memory: &Memory,
     gateways: u32,
 ) -> Result<Verdict, StoreError> {
-    by_policy(charges, |local| memory.look_share(local, now, gateways))
+    apply_policies(charges, |local| memory.peek_share(local, now, gateways))
 }
 
-/// What a request would meet that is refused elsewhere: charges nothing, and counts that it was asked.
-pub(super) fn refused(
+/// Decides, without charging, a request that another shard refuses, and counts the fallbacks.
+pub(super) fn peek_refused(
     charges: &[Charge<'_>],
     now: Millis,
     memory: &Memory,
@@ -67,14 +73,15 @@ pub(super) fn refused(
     counts: &WorkerCounts,
 ) -> Result<Verdict, StoreError> {
     for charge in charges {
-        counts.fell_back(charge.limit.on_failure);
+        counts.count_fallback(charge.limit.on_failure);
     }
-    look(charges, now, memory, gateways)
+    peek(charges, now, memory, gateways)
 }
 
-fn by_policy(
+/// Applies the failure policies. `decide_local` decides the charges of the limits with the policy `local`.
+fn apply_policies(
     charges: &[Charge<'_>],
-    count: impl FnOnce(&[Charge<'_>]) -> Verdict,
+    decide_local: impl FnOnce(&[Charge<'_>]) -> Verdict,
 ) -> Result<Verdict, StoreError> {
     let closes = |limit: &Limit| limit.enforce && limit.on_failure == OnFailure::Closed;
     let closed = charges.iter().find(|charge| closes(charge.limit));
@@ -83,11 +90,11 @@ fn by_policy(
     }
     let is_local = |charge: &&Charge<'_>| charge.limit.on_failure == OnFailure::Local;
     let local: SmallVec<[Charge<'_>; 4]> = charges.iter().filter(is_local).copied().collect();
-    let counted = count(&local);
-    let mut counted_outcomes = counted.outcomes.into_iter();
+    let decided = decide_local(&local);
+    let mut local_outcomes = decided.outcomes.into_iter();
     let outcomes = charges.iter().map(|charge| match charge.limit.on_failure {
-        OnFailure::Local => counted_outcomes.next().unwrap_or_default(),
+        OnFailure::Local => local_outcomes.next().unwrap_or_default(),
         OnFailure::Open | OnFailure::Closed => Outcome::Unknown,
     });
-    Ok(Verdict { admitted: counted.admitted, outcomes: outcomes.collect() })
+    Ok(Verdict { admitted: decided.admitted, outcomes: outcomes.collect() })
 }

@@ -1,4 +1,4 @@
-//! A worker's handle to the counters.
+//! A worker's handle to the counters: decides requests, and adjusts their charges.
 
 use std::{
     sync::Arc,
@@ -10,293 +10,291 @@ use smallvec::SmallVec;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    Failure, StoreError, Stores,
-    corrections::{Correction, CorrectionSender, Source},
+    CounterStore, Failure, StoreError,
+    corrections::{Correction, CorrectionSender, CorrectionSource},
     fallback,
-    local_admission::{LocalAdmission, QueueOutcome, reserves},
+    local_admission::{LocalAdmission, QueueOutcome, can_lease},
     maintenance::Maintenance,
-    redis::{Unanswered, Worker},
+    redis::{CallError, RedisClient},
     remaining,
     scatter::{self, Scatter},
     stats::WorkerCounts,
 };
-use crate::limit::{Charge, Decided, Decider, Millis, OnFailure, Outcome, Settlement, Verdict};
+use crate::limit::{
+    Adjustment, Charge, DecisionSource, Millis, OnFailure, Outcome, StoreDecision, Verdict,
+};
 
 /// A worker's handle to the counters. Its connections to Redis live on the runtime that made it.
-pub struct Store {
-    pub(super) stores: Arc<Stores>,
+pub struct StoreHandle {
+    pub(super) store: Arc<CounterStore>,
     pub(super) counts: Arc<CachePadded<WorkerCounts>>,
-    shared: Option<RedisPath>,
+    redis: Option<RedisPath>,
 }
 
-/// The path to counters in Redis.
+/// What a worker needs to charge counters in Redis.
 struct RedisPath {
-    worker: Arc<Worker>,
+    client: Arc<RedisClient>,
     local: LocalAdmission,
     corrections: CorrectionSender,
     _maintenance: AbortOnDropHandle<()>,
 }
 
-impl Store {
-    pub(super) fn new(stores: &Arc<Stores>, counts: Arc<CachePadded<WorkerCounts>>) -> Self {
-        let shared = stores.redis.as_ref().map(|shared| {
-            let worker = Arc::new(Worker::new(Arc::clone(shared), stores.clock.clone()));
+impl StoreHandle {
+    pub(super) fn new(store: &Arc<CounterStore>, counts: Arc<CachePadded<WorkerCounts>>) -> Self {
+        let redis = store.redis.as_ref().map(|shared| {
+            let client = Arc::new(RedisClient::new(Arc::clone(shared), store.clock.clone()));
             let corrections = CorrectionSender::new(
-                Arc::clone(&stores.corrections),
-                Arc::clone(&worker),
+                Arc::clone(&store.corrections),
+                Arc::clone(&client),
                 Arc::clone(&counts),
             );
-            let maintenance = Maintenance::new(stores, &worker, &corrections);
+            let maintenance = Maintenance::new(store, &client, &corrections);
             let counts = Arc::clone(&counts);
             RedisPath {
-                local: LocalAdmission::new(stores, &worker, corrections.clone(), counts),
-                worker,
+                local: LocalAdmission::new(store, &client, corrections.clone(), counts),
+                client,
                 corrections,
                 _maintenance: AbortOnDropHandle::new(tokio::spawn(maintenance.run())),
             }
         });
-        Self { stores: Arc::clone(stores), counts, shared }
+        Self { store: Arc::clone(store), counts, redis }
     }
 
-    /// Decides all charges of a request, and charges all or none. `now` is the gateway's time; Redis
-    /// reads its own. Without Redis this never waits.
+    /// Decides all charges of a request, and charges all or none. `now` is the gateway's time in ms; Redis
+    /// reads its own clock. Without Redis it never waits.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unavailable`] if Redis gave no answer and a limit's policy is to refuse then.
+    /// [`StoreError::Unavailable`] if Redis gave no answer and a limit's failure policy is `closed`.
     pub async fn charge(&self, charges: &[Charge<'_>], now: Millis) -> Result<Verdict, StoreError> {
-        self.counts.called();
-        let Some(path) = self.shared.as_ref().filter(|_| !charges.is_empty()) else {
-            return Ok(self.stores.memory.charge(charges, now));
+        self.counts.count_request();
+        let Some(path) = self.redis.as_ref().filter(|_| !charges.is_empty()) else {
+            return Ok(self.store.memory.charge(charges, now));
         };
         let [charge] = charges else {
             // Boxed, so that requests with one limit do not carry its state.
-            return Box::pin(self.charge_several(&path.local, charges, now)).await;
+            return Box::pin(self.charge_multiple(&path.local, charges, now)).await;
         };
         if let Some(taken) = path.local.take(charge) {
-            path.local.spent();
-            return Ok(verdict(charge, taken));
+            path.local.count_taken();
+            return Ok(single_verdict(charge, taken));
         }
-        if let Some(refused) = path.local.refused(charge) {
-            return Ok(verdict(charge, refused));
+        if let Some(denied) = path.local.cached_denial(charge) {
+            return Ok(single_verdict(charge, denied));
         }
-        if reserves(charge)
+        if can_lease(charge)
             && let Some(queued) = path.local.queue(charge)
         {
-            let until = path.local.until();
+            let deadline = path.local.deadline();
             match Box::pin(queued.outcome(&charge.limit.quota)).await {
-                QueueOutcome::Decided(known) => return Ok(verdict(charge, known)),
-                QueueOutcome::Ask => return Box::pin(self.ask_until(charges, now, until)).await,
+                QueueOutcome::Decided(decision) => return Ok(single_verdict(charge, decision)),
+                QueueOutcome::CallStore => {
+                    return Box::pin(self.charge_in_redis(charges, now, Some(deadline))).await;
+                }
                 QueueOutcome::Failed(failure) => {
-                    self.counts.failed(failure);
+                    self.counts.count_failure(failure);
                     return self.fall_back(charges, now, failure);
                 }
             }
         }
-        self.ask(charges, now).await
+        self.charge_in_redis(charges, now, None).await
     }
 
-    /// Brings charges to Redis, and remembers whom it refused.
-    pub(super) async fn ask(
+    /// Charges in Redis, and caches what it denies. A request that has waited before passes the `deadline`
+    /// of that wait, so that it does not wait for another response timeout.
+    pub(super) async fn charge_in_redis(
         &self,
         charges: &[Charge<'_>],
         now: Millis,
+        deadline: Option<Instant>,
     ) -> Result<Verdict, StoreError> {
-        self.ask_within(charges, now, None).await
-    }
-
-    async fn ask_within(
-        &self,
-        charges: &[Charge<'_>],
-        now: Millis,
-        until: Option<Instant>,
-    ) -> Result<Verdict, StoreError> {
-        let Some(path @ RedisPath { worker, local, .. }) = &self.shared else {
-            return Ok(self.stores.memory.charge(charges, now));
+        let Some(path @ RedisPath { client, local, .. }) = &self.redis else {
+            return Ok(self.store.memory.charge(charges, now));
         };
-        self.counts.asked();
+        self.counts.count_call();
         let sent = local.ticks();
-        let mut verdict = match scatter::common(charges, |charge| worker.place(charge.key)) {
-            None => Box::pin(self.scatter(path).charge(charges, now, until)).await?,
-            Some(place) => match worker.charge(place, charges, until).await {
+        let mut verdict = match scatter::common_shard(charges, |charge| client.shard_of(charge.key))
+        {
+            None => Box::pin(self.scatter(path).charge(charges, now, deadline)).await?,
+            Some(shard) => match client.charge(shard, charges, deadline).await {
                 Ok(verdict) => verdict,
-                Err(Unanswered { failure, late }) => {
-                    self.counts.failed(failure);
-                    let decided = self.fall_back(charges, now, failure);
+                Err(CallError { failure, late }) => {
+                    self.counts.count_failure(failure);
+                    let verdict = self.fall_back(charges, now, failure);
                     if let Some(late) = late {
-                        let passed = decided.as_ref().is_ok_and(|verdict| verdict.admitted);
-                        path.corrections.undo_late(late, charges, passed);
+                        let passed = verdict.as_ref().is_ok_and(|verdict| verdict.admitted);
+                        path.corrections.undo_late_charge(late, charges, passed);
                     }
-                    return decided;
+                    return verdict;
                 }
             },
         };
         if !verdict.admitted {
-            remaining::add_to_refusals(&self.stores, charges, &mut verdict);
+            remaining::add_to_refusals(&self.store, charges, &mut verdict);
         }
-        local.cache_refusals(charges, &verdict, sent);
+        local.cache_denials(charges, &verdict, sent);
         Ok(verdict)
     }
 
-    /// The same, and for no longer than `until`: a request that has waited before does not wait as long
-    /// again.
-    pub(super) async fn ask_until(
-        &self,
-        charges: &[Charge<'_>],
-        now: Millis,
-        until: Instant,
-    ) -> Result<Verdict, StoreError> {
-        self.ask_within(charges, now, Some(until)).await
-    }
-
-    /// Decides without Redis: by the deny cache, or by each limit's policy. What is charged here is
-    /// recorded, to be charged there when Redis is back, unless by this `failure` it may have been charged
-    /// there already.
+    /// Decides without Redis: by the deny cache, or by each limit's failure policy. Charges made here are
+    /// recorded and charged in Redis when it is back, unless `failure` leaves open whether Redis has made
+    /// them already.
     pub(super) fn fall_back(
         &self,
         charges: &[Charge<'_>],
         now: Millis,
         failure: Failure,
     ) -> Result<Verdict, StoreError> {
-        if let Some(denied) = fallback::denied(charges, &self.stores) {
+        if let Some(denied) = fallback::cached_denial(charges, &self.store) {
             return Ok(denied);
         }
-        let (memory, gateways) = (&self.stores.memory, self.stores.presence.gateways());
-        let recorder = self.stores.recorder_after(failure);
+        let (memory, gateways) = (&self.store.memory, self.store.presence.gateways());
+        let recorder = self.store.recorder_after(failure);
         fallback::decide(charges, now, memory, gateways, &self.counts, recorder)
     }
 
-    /// For charges that live at several places.
-    fn scatter<'a>(&'a self, RedisPath { worker, corrections, .. }: &'a RedisPath) -> Scatter<'a> {
-        Scatter { worker, counts: &self.counts, stores: &self.stores, corrections }
+    /// The calls for charges whose records live on several shards.
+    fn scatter<'a>(&'a self, RedisPath { client, corrections, .. }: &'a RedisPath) -> Scatter<'a> {
+        Scatter { client, counts: &self.counts, store: &self.store, corrections }
     }
 
-    /// Corrects what requests were charged, each where the charge was made: in memory at once, in Redis
-    /// behind the caller, in the order of these calls over all workers. `now` is the gateway's time.
-    pub fn correct(&self, corrections: impl IntoIterator<Item = Correction>, now: Millis) {
-        for Correction { limit, key, change, by } in corrections {
-            let settlement = Settlement { limit: &limit, key, change };
-            match (&self.shared, by) {
-                (Some(path), Decider::Store) => {
-                    if path.local.absorb(&settlement).is_none() {
-                        path.corrections.push([(limit, key, change)], Source::Request);
+    /// Adjusts charges where they were made: in memory at once, and in Redis through a queue that keeps the
+    /// order of these calls over all workers. Never waits. `now` is the gateway's time in ms.
+    pub fn adjust_in_background(
+        &self,
+        corrections: impl IntoIterator<Item = Correction>,
+        now: Millis,
+    ) {
+        for Correction { limit, key, change, source } in corrections {
+            let adjustment = Adjustment { limit: &limit, key, change };
+            match (&self.redis, source) {
+                (Some(path), DecisionSource::Store) => {
+                    if path.local.absorb_refund(&adjustment).is_none() {
+                        path.corrections.push([(limit, key, change)], CorrectionSource::Request);
                     }
                 }
-                _ => drop(self.settle_here(&settlement, by, now)),
+                _ => drop(self.adjust_in_memory(&adjustment, source, now)),
             }
         }
     }
 
-    /// Corrects what a request was charged, and tells what holds after each correction:
-    /// [`Outcome::Unknown`] where none was made. `by` is that of the charges: a correction is made where
-    /// the charge was. It is over within the store's response timeout. One that was certainly not sent is
-    /// queued, and one whose outcome is unknown is never repeated.
-    pub async fn settle(
+    /// Adjusts the charges of a request, and returns the decision after each adjustment;
+    /// [`Outcome::Unknown`] where none was made. `by` is the source of the charges' decisions: a charge is
+    /// adjusted where it was made. Returns within the store's response timeout. An adjustment that was
+    /// certainly not sent is queued; one whose outcome is unknown is never repeated.
+    pub async fn adjust(
         &self,
-        settlements: &[Settlement<'_>],
-        by: Decider,
+        adjustments: &[Adjustment<'_>],
+        by: DecisionSource,
         now: Millis,
     ) -> SmallVec<[Outcome; 2]> {
-        match (&self.shared, by) {
-            (Some(path), Decider::Store) => self.settle_shared(path, settlements).await,
-            _ => settlements.iter().map(|each| self.settle_here(each, by, now)).collect(),
+        match (&self.redis, by) {
+            (Some(path), DecisionSource::Store) => self.adjust_in_redis(path, adjustments).await,
+            _ => adjustments.iter().map(|each| self.adjust_in_memory(each, by, now)).collect(),
         }
     }
 
-    /// Renews leases: each a charge and the refund of the one before. Like [`Self::settle`], but it waits
-    /// for a server that hangs, so that the outcome of each renewal is known, and queues nothing: a lease
-    /// is renewed when Redis is back.
+    /// Renews leases, each by a charge and the refund of the previous one. Unlike [`Self::adjust`], it waits
+    /// for a server that hangs, so that the outcome of each renewal is known, and queues nothing: leases
+    /// are renewed again when Redis is back.
     pub async fn renew(
         &self,
-        settlements: &[Settlement<'_>],
-        by: Decider,
+        adjustments: &[Adjustment<'_>],
+        by: DecisionSource,
         now: Millis,
     ) -> SmallVec<[Outcome; 2]> {
-        match (&self.shared, by) {
-            (Some(path), Decider::Store) => self.scatter(path).renew(settlements).await,
-            _ => settlements.iter().map(|each| self.settle_here(each, by, now)).collect(),
+        match (&self.redis, by) {
+            (Some(path), DecisionSource::Store) => self.scatter(path).renew(adjustments).await,
+            _ => adjustments.iter().map(|each| self.adjust_in_memory(each, by, now)).collect(),
         }
     }
 
-    /// Corrects what was charged in this process; nothing where a limit charges nothing here.
-    fn settle_here(&self, settlement: &Settlement<'_>, by: Decider, now: Millis) -> Outcome {
+    /// Adjusts a charge in this process. With Redis, only limits with the failure policy `local` have
+    /// charges here.
+    fn adjust_in_memory(
+        &self,
+        adjustment: &Adjustment<'_>,
+        by: DecisionSource,
+        now: Millis,
+    ) -> Outcome {
         let mut gateways = 1;
-        if let Some(path) = &self.shared {
-            let &Settlement { limit, key, .. } = settlement;
+        if let Some(path) = &self.redis {
+            let &Adjustment { limit, key, .. } = adjustment;
             if limit.on_failure != OnFailure::Local {
                 return Outcome::Unknown;
             }
-            let rest = self.stores.outage_recorder().settled(settlement);
+            let rest = self.store.outage_recorder().record_adjustment(adjustment);
             if rest > 0 {
                 path.corrections.refund_merged(limit, key, rest);
             }
-            gateways = self.stores.presence.gateways();
+            gateways = self.store.presence.gateways();
         }
-        let decision = self.stores.memory.settle(settlement, now, gateways);
-        Outcome::Decided(Decided { decision, at: now, by })
+        let decision = self.store.memory.adjust(adjustment, now, gateways);
+        Outcome::Decided(StoreDecision { decision, at: now, source: by })
     }
 
-    async fn settle_shared(
+    async fn adjust_in_redis(
         &self,
         path: &RedisPath,
-        settlements: &[Settlement<'_>],
+        adjustments: &[Adjustment<'_>],
     ) -> SmallVec<[Outcome; 2]> {
-        // A refund of leased tokens stays here; the others go to the store.
-        let here =
-            |settlement: &Settlement<'_>| path.local.absorb(settlement).map(Outcome::Decided);
-        let here: SmallVec<[Option<Outcome>; 4]> = settlements.iter().map(here).collect();
-        let rest = settlements.iter().zip(&here).filter(|(_, outcome)| outcome.is_none());
-        let rest: SmallVec<[Settlement<'_>; 4]> = rest.map(|(settlement, _)| *settlement).collect();
-        let mut settled = Box::pin(self.scatter(path).settle(&rest)).await.into_iter();
-        // A refusal until this moment was perhaps made before it arrived, and told another time.
-        for Settlement { limit, key, .. } in &rest {
+        // Refunds of leased tokens stay here; the rest go to the store.
+        let here = |adjustment: &Adjustment<'_>| {
+            path.local.absorb_refund(adjustment).map(Outcome::Decided)
+        };
+        let here: SmallVec<[Option<Outcome>; 4]> = adjustments.iter().map(here).collect();
+        let rest = adjustments.iter().zip(&here).filter(|(_, outcome)| outcome.is_none());
+        let rest: SmallVec<[Adjustment<'_>; 4]> = rest.map(|(adjustment, _)| *adjustment).collect();
+        let mut adjusted = Box::pin(self.scatter(path).adjust(&rest)).await.into_iter();
+        // A denial cached until now may predate the adjustment, and name another retry time.
+        for Adjustment { limit, key, .. } in &rest {
             path.local.invalidate(limit, *key);
         }
-        let outcome = |here: Option<Outcome>| here.or_else(|| settled.next()).unwrap_or_default();
+        let outcome = |here: Option<Outcome>| here.or_else(|| adjusted.next()).unwrap_or_default();
         here.into_iter().map(outcome).collect()
     }
 
-    /// What each of these charges would meet by itself now; charges nothing. A record that has expired is
-    /// a caller never seen, and tokens that are kept here are left. Without an answer of Redis it tells
-    /// what would be decided without one.
+    /// Decides each charge by itself, and charges nothing. An expired record counts as empty, and leased
+    /// tokens count as remaining. If Redis gives no answer, the limits' failure policies decide.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unavailable`] as [`Self::charge`].
-    pub async fn look(&self, charges: &[Charge<'_>], now: Millis) -> Result<Verdict, StoreError> {
-        let memory = &self.stores.memory;
-        let Some(path) = self.shared.as_ref().filter(|_| !charges.is_empty()) else {
-            return Ok(memory.look(charges, now));
+    /// [`StoreError::Unavailable`], as [`Self::charge`].
+    pub async fn peek(&self, charges: &[Charge<'_>], now: Millis) -> Result<Verdict, StoreError> {
+        let memory = &self.store.memory;
+        let Some(path) = self.redis.as_ref().filter(|_| !charges.is_empty()) else {
+            return Ok(memory.peek(charges, now));
         };
-        let worker = &path.worker;
-        let mut verdict = match scatter::common(charges, |charge| worker.place(charge.key)) {
-            None => Box::pin(self.scatter(path).look(charges, now)).await?,
-            Some(place) => match worker.look(place, charges).await {
+        let client = &path.client;
+        let mut verdict = match scatter::common_shard(charges, |charge| client.shard_of(charge.key))
+        {
+            None => Box::pin(self.scatter(path).peek(charges, now)).await?,
+            Some(shard) => match client.peek(shard, charges).await {
                 Ok(verdict) => verdict,
                 Err(failure) => {
-                    self.counts.failed(failure);
-                    let gateways = self.stores.presence.gateways();
-                    return fallback::look(charges, now, memory, gateways);
+                    self.counts.count_failure(failure);
+                    let gateways = self.store.presence.gateways();
+                    return fallback::peek(charges, now, memory, gateways);
                 }
             },
         };
-        remaining::add_to_looks(&self.stores, charges, &mut verdict);
+        remaining::add_to_peeked(&self.store, charges, &mut verdict);
         Ok(verdict)
     }
 
-    /// Gives all tokens back that are kept here, and sends the corrections that wait: nothing more is
-    /// charged through this store. It takes no longer than `within`, nor than a call that has to connect
-    /// first; what is left then counts as spent until its window has passed.
+    /// Returns all leased tokens to Redis and sends the queued corrections. Nothing may be charged through
+    /// the store afterwards. Takes at most `within`, and at most as long as a call that has to connect
+    /// first. Tokens that are not returned by then count as spent until their window has passed.
     pub async fn leave(&self, within: Duration) {
-        if let (Some(path), Some(shared)) = (&self.shared, &self.stores.redis) {
-            let maintenance = Maintenance::new(&self.stores, &path.worker, &path.corrections);
-            maintenance.finish(shared.patience().min(within)).await;
+        if let (Some(path), Some(shared)) = (&self.redis, &self.store.redis) {
+            let maintenance = Maintenance::new(&self.store, &path.client, &path.corrections);
+            maintenance.finish(shared.max_call_duration().min(within)).await;
         }
     }
 }
 
-/// A verdict on one charge, known without waiting.
-fn verdict(charge: &Charge<'_>, decided: Decided) -> Verdict {
+/// The verdict on a request's only charge.
+fn single_verdict(charge: &Charge<'_>, decided: StoreDecision) -> Verdict {
     let mut verdict = Verdict::empty();
     verdict.push(decided, charge.limit.enforce);
     verdict

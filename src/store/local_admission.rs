@@ -1,5 +1,5 @@
-//! What a worker decides by itself though the counters are in Redis: by the deny cache and from leased
-//! tokens; and the calls that fetch those.
+//! Decides charges in this process although their counters are in Redis: by the deny cache and from leased
+//! tokens. It also makes the calls that fetch the tokens.
 
 use std::{
     sync::Arc,
@@ -11,254 +11,262 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::{
-    Failure, Stores,
-    corrections::{CorrectionSender, Source},
-    deny_cache::{DenyCache, Heard},
+    CounterStore, Failure,
+    corrections::{CorrectionSender, CorrectionSource},
+    deny_cache::{DenyCache, ReplyTiming},
     record_id::record,
-    redis::{Unanswered, Worker},
+    redis::{CallError, RedisClient},
     stats::WorkerCounts,
     token_lease::{
-        Fetch as LeaseFetch, Joined, LeaseRegistry, Reply, Taken, Waiter, WaiterOutcome,
+        FetchReply, JoinOutcome, LeaseCharge, LeaseFetch, LeaseRegistry, Waiter, WaiterOutcome,
     },
 };
 use crate::{
     clock::{self, Clock},
     limit::{
-        Change, Charge, Decided, Decider, Decision, Fetch, Key, Limit, MAX_AHEAD, Millis, Quota,
-        Reserve, Settlement, Verdict,
+        Acquisition, Adjustment, Change, Charge, Decision, DecisionSource, Key, Limit, MAX_RESERVE,
+        Millis, Quota, Reserve, StoreDecision, Verdict,
     },
 };
 
-/// Between the end of a call and that of the requests that wait for it.
-const A_MOMENT: Duration = Duration::from_millis(5);
+/// How much longer a request waits than the call that it waits for, so that the call times out first.
+const REPLY_MARGIN: Duration = Duration::from_millis(5);
 
 /// All token leases of the process.
-pub(super) type Leases = LeaseRegistry<Waiting>;
+pub(super) type TokenLeases = LeaseRegistry<QueuedRequest>;
 
-/// A decision that stands for the shared store's, with the store's time of it.
-fn decided(decision: Decision, at: Millis) -> Decided {
-    Decided { decision, at, by: Decider::Store }
+/// A decision made on behalf of the shared store, at the store's time `at`.
+fn store_decision(decision: Decision, at: Millis) -> StoreDecision {
+    StoreDecision { decision, at, source: DecisionSource::Store }
 }
 
-/// What came of standing in line for tokens.
+/// The outcome of waiting in the queue for tokens.
 pub(super) enum QueueOutcome {
-    /// Decided: from a grant, or refused by the store.
-    Decided(Decided),
-    /// The request has to ask the store by itself.
-    Ask,
+    /// Admitted from a grant, or refused by the store.
+    Decided(StoreDecision),
+    /// The request has to call the store by itself.
+    CallStore,
     /// The store gave no answer.
     Failed(Failure),
 }
 
-/// One worker's tokens and denials.
+/// One worker's access to the process's token leases and cached denials.
 pub(super) struct LocalAdmission {
-    leases: Arc<Leases>,
+    leases: Arc<TokenLeases>,
     deny_cache: Arc<DenyCache>,
-    worker: Arc<Worker>,
+    client: Arc<RedisClient>,
     corrections: CorrectionSender,
     counts: Arc<CachePadded<WorkerCounts>>,
     clock: Clock,
 }
 
-/// Whether a charge may be made from tokens taken ahead. One above the quota never passes: in line, all
-/// that is left would be taken for it.
-pub(super) fn reserves(charge: &Charge<'_>) -> bool {
-    let most = charge.limit.quota.limit.min(MAX_AHEAD);
-    charge.limit.reserve != Reserve::Off && (1..=most).contains(&charge.cost)
+/// Whether a charge may be made from leased tokens. One above the quota may not: it is never admitted, but
+/// a queue would lease all that remains for it.
+pub(super) fn can_lease(charge: &Charge<'_>) -> bool {
+    let max_cost = charge.limit.quota.limit.min(MAX_RESERVE);
+    charge.limit.reserve != Reserve::Off && (1..=max_cost).contains(&charge.cost)
 }
 
-/// Whether who may wait `until` then has waited for as long as a call may: see [`LocalAdmission::until`].
-pub(super) fn has_waited(until: Instant) -> bool {
-    clock::instant() + A_MOMENT >= until
+/// Whether a request with this [`LocalAdmission::deadline`] has waited for a whole response timeout.
+pub(super) fn is_due(deadline: Instant) -> bool {
+    clock::instant() + REPLY_MARGIN >= deadline
 }
 
 impl LocalAdmission {
     pub(super) fn new(
-        stores: &Stores,
-        worker: &Arc<Worker>,
+        store: &CounterStore,
+        client: &Arc<RedisClient>,
         corrections: CorrectionSender,
         counts: Arc<CachePadded<WorkerCounts>>,
     ) -> Self {
-        let (leases, clock) = (Arc::clone(&stores.leases), stores.clock.clone());
-        let (deny_cache, worker) = (Arc::clone(&stores.deny_cache), Arc::clone(worker));
-        Self { leases, deny_cache, worker, corrections, counts, clock }
+        let (leases, clock) = (Arc::clone(&store.leases), store.clock.clone());
+        let (deny_cache, client) = (Arc::clone(&store.deny_cache), Arc::clone(client));
+        Self { leases, deny_cache, client, corrections, counts, clock }
     }
 
-    /// Takes the charge from the tokens that are here, if they are enough.
+    /// Charges from the leased tokens of this process, if they suffice.
     #[inline]
-    pub(super) fn take(&self, charge: &Charge<'_>) -> Option<Decided> {
-        if !reserves(charge) {
+    pub(super) fn take(&self, charge: &Charge<'_>) -> Option<StoreDecision> {
+        if !can_lease(charge) {
             return None;
         }
         let taken = self.leases.take(charge.limit, charge.key, charge.cost, self.clock.ticks())?;
-        Some(decided(taken.decision(&charge.limit.quota), taken.now))
+        Some(store_decision(taken.decision(&charge.limit.quota), taken.now))
     }
 
     /// Counts a charge that [`Self::take`] has made.
     #[inline]
-    pub(super) fn spent(&self) {
-        self.counts.spent_ahead();
+    pub(super) fn count_taken(&self) {
+        self.counts.count_leased_charge();
     }
 
-    /// The refusal that this charge is known to meet.
+    /// The cached denial of this charge.
     #[inline]
-    pub(super) fn refused(&self, charge: &Charge<'_>) -> Option<Decided> {
+    pub(super) fn cached_denial(&self, charge: &Charge<'_>) -> Option<StoreDecision> {
         let denial = self.deny_cache.get(charge, self.clock.ticks())?;
-        Some(decided(denial.decision, denial.now))
+        Some(store_decision(denial.decision, denial.now))
     }
 
-    /// Takes back a charge of [`Self::take`] or the line, as long as tokens of its time are kept here, and
-    /// tells what holds then; else `None`, and the store has to be told.
-    pub(super) fn absorb(&self, settlement: &Settlement<'_>) -> Option<Decided> {
-        let &Settlement { limit, key, change } = settlement;
+    /// Refunds a charge of [`Self::take`] or the queue to the lease, if the lease still holds tokens of that
+    /// sub-window, and returns the decision after it. `None`: it has to be refunded at the store.
+    pub(super) fn absorb_refund(&self, adjustment: &Adjustment<'_>) -> Option<StoreDecision> {
+        let &Adjustment { limit, key, change } = adjustment;
         let Change::Refund { charged_at, cost } = change else { return None };
         if limit.reserve == Reserve::Off {
             return None;
         }
-        let taken = self.leases.give_back(limit, key, charged_at, cost, self.clock.ticks())?;
-        Some(decided(taken.decision(&limit.quota), taken.now))
+        let taken = self.leases.refund(limit, key, charged_at, cost, self.clock.ticks())?;
+        Some(store_decision(taken.decision(&limit.quota), taken.now))
     }
 
-    /// Puts back what was taken for a request that is refused; at the store, where nothing is kept here
-    /// any more because the gateway leaves.
+    /// Returns tokens that were taken for a request that is refused: to the lease, or to the store if the
+    /// registry has no room for a lease or is closed.
     fn put_back(&self, charge: &Charge<'_>, now: Millis) {
         let &Charge { limit, key, cost } = charge;
-        if self.leases.put_back(limit, key, now, cost, self.clock.ticks()) {
+        if self.leases.refund_or_set_aside(limit, key, now, cost, self.clock.ticks()) {
             return;
         }
         let change = Change::Refund { charged_at: now, cost: charge.cost };
         let limit = Arc::new(charge.limit.clone());
-        self.corrections.push([(limit, charge.key, change)], Source::Request);
+        self.corrections.push([(limit, charge.key, change)], CorrectionSource::Request);
     }
 
-    /// Drops what is cached of a caller whose charges were corrected, as the store knows by now.
+    /// Drops the cached denials of a record that was adjusted at the store.
     pub(super) fn invalidate(&self, limit: &Limit, key: Key) {
         self.deny_cache.invalidate(record(limit, key), self.clock.ticks());
     }
 
-    /// How long a request that comes now may wait. A call gives up by itself, a moment before.
-    pub(super) fn until(&self) -> Instant {
-        clock::instant() + self.worker.response_timeout() + A_MOMENT
+    /// The time until which a request that arrives now may wait: the response timeout of a call, and
+    /// [`REPLY_MARGIN`].
+    pub(super) fn deadline(&self) -> Instant {
+        clock::instant() + self.client.response_timeout() + REPLY_MARGIN
     }
 
-    /// When a question is asked whose answer [`Self::cache_refusals`] is told.
+    /// The tick to pass to [`Self::cache_denials`] as `sent`.
     pub(super) fn ticks(&self) -> u64 {
         self.clock.ticks()
     }
 
-    /// Caches what the store refused, having been asked at the tick `sent`. A caller that was charged may
-    /// have to wait longer than it was told before.
-    pub(super) fn cache_refusals(&self, charges: &[Charge<'_>], verdict: &Verdict, sent: u64) {
+    /// Caches the denials of a store call that was sent at the tick `sent`. Denials of records that were
+    /// charged are dropped, because the charge may have moved their retry time.
+    pub(super) fn cache_denials(&self, charges: &[Charge<'_>], verdict: &Verdict, sent: u64) {
         for (charge, outcome) in charges.iter().zip(&verdict.outcomes) {
-            let Some(Decided { decision, at: now, by: Decider::Store }) = outcome.decided() else {
+            let Some(StoreDecision { decision, at: now, source: DecisionSource::Store }) =
+                outcome.decided()
+            else {
                 continue;
             };
             if decision.admitted {
                 self.deny_cache.remove(record(charge.limit, charge.key));
-            } else if !is_twice(charges, charge) {
+            } else if !is_repeated(charges, charge) {
                 let received = self.clock.ticks();
-                self.deny_cache.insert(charge, decision, Heard { sent, received, now: *now });
+                self.deny_cache.insert(charge, decision, ReplyTiming { sent, received, now: *now });
             }
         }
     }
 
-    /// Stands in line for tokens, after [`Self::take`] gave none and no refusal is known; `None` if the
-    /// request has to ask the store by itself. What is taken for a caller that has gone is put back.
-    pub(super) fn queue(&self, charge: &Charge<'_>) -> Option<Queued> {
-        let (tell, told) = oneshot::channel();
-        let lender = Lender {
+    /// Queues a request for tokens, after [`Self::take`] gave none and no denial is cached. `None` if the
+    /// request has to call the store by itself. Tokens granted to a request that is gone are put back.
+    pub(super) fn queue(&self, charge: &Charge<'_>) -> Option<QueueTicket> {
+        let (reply_sender, reply_receiver) = oneshot::channel();
+        let source = TokenSource {
             leases: Arc::clone(&self.leases),
             limit: charge.limit.clone(),
             key: charge.key,
             cost: charge.cost,
             clock: self.clock.clone(),
         };
-        let waiter = Waiting { lender, tell };
+        let waiter = QueuedRequest { source, reply_sender };
         match self.leases.join(charge.limit, charge.key, waiter, self.clock.ticks()) {
-            Joined::Served | Joined::Waiting => {}
-            Joined::Unavailable(_) => return None,
-            Joined::Fetch(fetching) => {
-                let fetches = Fetches {
-                    worker: Arc::clone(&self.worker),
+            JoinOutcome::Served | JoinOutcome::Waiting => {}
+            JoinOutcome::Unavailable(_) => return None,
+            JoinOutcome::Fetch(fetch) => {
+                let task = FetchTask {
+                    client: Arc::clone(&self.client),
                     deny_cache: Arc::clone(&self.deny_cache),
                     corrections: self.corrections.clone(),
                     counts: Arc::clone(&self.counts),
                     clock: self.clock.clone(),
                 };
-                // A task of its own: it must not end with the request that began it.
-                tokio::spawn(fetches.run(fetching));
+                // A separate task, because the request that starts it may be cancelled.
+                tokio::spawn(task.run(fetch));
             }
         }
-        Some(Queued { told, until: self.until() })
+        Some(QueueTicket { reply_receiver, deadline: self.deadline() })
     }
 }
 
-/// A place in line.
-pub(super) struct Queued {
-    told: oneshot::Receiver<Share>,
-    /// A request that waited for a fetch that is answered late does not wait as long again for the next.
-    until: Instant,
+/// A request's place in the queue.
+pub(super) struct QueueTicket {
+    reply_receiver: oneshot::Receiver<QueueReply>,
+    /// One deadline over all fetches: after a late one, a request does not wait as long again for the next.
+    deadline: Instant,
 }
 
-impl Queued {
-    /// What came of it.
+impl QueueTicket {
+    /// Waits for the outcome, until the deadline.
     pub(super) async fn outcome(self, quota: &Quota) -> QueueOutcome {
-        match tokio::time::timeout_at(self.until.into(), self.told).await {
-            Ok(Ok(mut share)) => share.outcome(quota),
-            // The line was left without a word: only a process that ends does so.
+        match tokio::time::timeout_at(self.deadline.into(), self.reply_receiver).await {
+            Ok(Ok(mut reply)) => reply.outcome(quota),
+            // The fetch task was dropped without a reply, which happens only when its runtime ends.
             Ok(Err(_)) => QueueOutcome::Failed(Failure::Io),
             Err(_) => QueueOutcome::Failed(Failure::Timeout),
         }
     }
 }
 
-/// Whether a request charges a record twice: then the second was decided on top of the first, and stands
-/// for no request that charges it once.
-fn is_twice(charges: &[Charge<'_>], charge: &Charge<'_>) -> bool {
+/// Whether a request charges the record of `charge` more than once. The second charge was decided on top of
+/// the first, so its denial does not apply to a request that charges the record once.
+fn is_repeated(charges: &[Charge<'_>], charge: &Charge<'_>) -> bool {
     let same = |other: &&Charge<'_>| {
         other.key == charge.key && other.limit.identity() == charge.limit.identity()
     };
     charges.len() > 1 && charges.iter().filter(same).count() > 1
 }
 
-/// The fetches of a lease, one after the other, until no request waits.
-struct Fetches {
-    worker: Arc<Worker>,
+/// Fetches tokens for a lease, one call after the other, until no request waits.
+struct FetchTask {
+    client: Arc<RedisClient>,
     deny_cache: Arc<DenyCache>,
     corrections: CorrectionSender,
     counts: Arc<CachePadded<WorkerCounts>>,
     clock: Clock,
 }
 
-impl Fetches {
-    async fn run(self, first: LeaseFetch<Waiting>) {
+impl FetchTask {
+    async fn run(self, first: LeaseFetch<QueuedRequest>) {
         let mut next = Some(first);
-        while let Some(fetching) = next.take() {
-            let (limit, key) = (Arc::clone(fetching.limit()), fetching.key());
-            let order = *fetching.order();
+        while let Some(fetch) = next.take() {
+            let (limit, key) = (Arc::clone(fetch.limit()), fetch.key());
+            let demand = *fetch.demand();
             let sent = self.clock.ticks();
-            self.counts.asked();
-            let place = self.worker.place(key);
-            let fetched = self.worker.acquire(place, &Fetch { limit: &limit, key, order }).await;
+            self.counts.count_call();
+            let shard = self.client.shard_of(key);
+            let fetched =
+                self.client.acquire(shard, &Acquisition { limit: &limit, key, demand }).await;
             let received = self.clock.ticks();
             next = match fetched {
                 Ok((grant, now)) => {
-                    if grant.tokens > 0 || order.back.tokens > 0 {
+                    if grant.tokens > 0 || demand.returned.tokens > 0 {
                         self.deny_cache.remove(record(&limit, key));
                     }
-                    let charge = Charge { limit: &limit, key, cost: order.least };
+                    let charge = Charge { limit: &limit, key, cost: demand.minimum };
                     let refused = Decision { admitted: false, ..grant.decision };
-                    // Where tokens are kept here, the request of the least cost finds those; and of what
-                    // was granted for others, what is not spent goes back.
-                    if grant.tokens == 0 && fetching.is_alone() {
-                        self.deny_cache.insert(&charge, &refused, Heard { sent, received, now });
+                    // With tokens in the lease, or granted to other requests and perhaps returned, a
+                    // charge of the minimum cost can still be admitted.
+                    if grant.tokens == 0 && fetch.started_empty() {
+                        self.deny_cache.insert(
+                            &charge,
+                            &refused,
+                            ReplyTiming { sent, received, now },
+                        );
                     }
-                    fetching.complete(&Reply { grant, now, sent, received })
+                    fetch.complete(&FetchReply { grant, now, sent, received })
                 }
-                Err(Unanswered { failure, late }) => {
-                    fetching.fail(failure, received);
+                Err(CallError { failure, late }) => {
+                    fetch.fail(failure, received);
                     if let Some(late) = late {
-                        self.corrections.return_late(late, limit, key, order);
+                        self.corrections.return_late_grant(late, limit, key, demand);
                     }
                     None
                 }
@@ -267,9 +275,9 @@ impl Fetches {
     }
 }
 
-/// Where a request's tokens come from, and go back to.
-struct Lender {
-    leases: Arc<Leases>,
+/// The lease that a request's tokens come from and are put back to.
+struct TokenSource {
+    leases: Arc<TokenLeases>,
     limit: Limit,
     key: Key,
     cost: u32,
@@ -277,30 +285,33 @@ struct Lender {
 }
 
 /// A request that waits for tokens.
-pub(super) struct Waiting {
-    lender: Lender,
-    tell: oneshot::Sender<Share>,
+pub(super) struct QueuedRequest {
+    source: TokenSource,
+    reply_sender: oneshot::Sender<QueueReply>,
 }
 
-impl Waiter for Waiting {
+impl Waiter for QueuedRequest {
     fn cost(&self) -> u32 {
-        self.lender.cost
+        self.source.cost
     }
 
     fn serve(self, outcome: WaiterOutcome) -> bool {
-        let Self { lender, tell } = self;
-        // Under the registry's lock, so a share that is not received must not put itself back.
-        tell.send(Share { outcome: Some(outcome), lender }).map_err(Share::disarm).is_ok()
+        let Self { source, reply_sender } = self;
+        // The registry is locked here, so the drop of an undelivered reply must not put tokens back.
+        reply_sender
+            .send(QueueReply { outcome: Some(outcome), source })
+            .map_err(QueueReply::disarm)
+            .is_ok()
     }
 }
 
-/// What a request got, on its path to the request: its tokens go back if it never arrives.
-pub(super) struct Share {
+/// A queued request's outcome in transit. If the request never receives it, the drop puts its tokens back.
+pub(super) struct QueueReply {
     outcome: Option<WaiterOutcome>,
-    lender: Lender,
+    source: TokenSource,
 }
 
-impl Share {
+impl QueueReply {
     fn disarm(mut self) {
         self.outcome = None;
     }
@@ -308,12 +319,12 @@ impl Share {
     fn outcome(&mut self, quota: &Quota) -> QueueOutcome {
         match self.outcome.take() {
             Some(WaiterOutcome::Granted(taken)) => {
-                QueueOutcome::Decided(decided(taken.decision(quota), taken.now))
+                QueueOutcome::Decided(store_decision(taken.decision(quota), taken.now))
             }
             Some(WaiterOutcome::Refused { decision, now }) => {
-                QueueOutcome::Decided(decided(decision, now))
+                QueueOutcome::Decided(store_decision(decision, now))
             }
-            Some(WaiterOutcome::Ask) => QueueOutcome::Ask,
+            Some(WaiterOutcome::CallStore) => QueueOutcome::CallStore,
             Some(WaiterOutcome::Failed(failure)) => {
                 QueueOutcome::Failed(failure.unwrap_or(Failure::Io))
             }
@@ -322,43 +333,45 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for QueueReply {
     fn drop(&mut self) {
-        if let Some(WaiterOutcome::Granted(Taken { now, .. })) = self.outcome {
-            let Lender { leases, limit, key, cost, clock } = &self.lender;
-            if !leases.put_back(limit, *key, now, *cost, clock.ticks()) {
-                leases.lose(limit, *key, *cost);
+        if let Some(WaiterOutcome::Granted(LeaseCharge { now, .. })) = self.outcome {
+            let TokenSource { leases, limit, key, cost, clock } = &self.source;
+            if !leases.refund_or_set_aside(limit, *key, now, *cost, clock.ticks()) {
+                leases.count_lost(limit, *key, *cost);
             }
         }
     }
 }
 
-/// Leases that were taken for a request with several limits; put back unless the request is admitted.
+/// Tokens that were taken for a request with several limits. The drop puts them back unless the request was
+/// admitted.
 pub(super) struct LeasedCharges<'a, 'c> {
-    ahead: &'a LocalAdmission,
-    /// How many of them were here already.
-    here: usize,
+    local: &'a LocalAdmission,
+    /// Charges made by [`LocalAdmission::take`], without waiting in the queue.
+    immediate: usize,
     taken: SmallVec<[(Charge<'c>, Millis); 2]>,
 }
 
 impl<'a, 'c> LeasedCharges<'a, 'c> {
-    pub(super) fn new(ahead: &'a LocalAdmission) -> Self {
-        Self { ahead, here: 0, taken: SmallVec::new() }
+    pub(super) fn new(local: &'a LocalAdmission) -> Self {
+        Self { local, immediate: 0, taken: SmallVec::new() }
     }
 
-    pub(super) fn add(&mut self, charge: &Charge<'c>, now: Millis) {
+    /// Adds a charge made from the queue.
+    pub(super) fn add_queued(&mut self, charge: &Charge<'c>, now: Millis) {
         self.taken.push((*charge, now));
     }
 
-    /// The same of those that [`LocalAdmission::take`] gave.
+    /// Adds a charge made by [`LocalAdmission::take`].
     pub(super) fn add_taken(&mut self, charge: &Charge<'c>, now: Millis) {
-        self.here += 1;
-        self.add(charge, now);
+        self.immediate += 1;
+        self.add_queued(charge, now);
     }
 
-    /// The request is admitted: they are spent.
+    /// Spends the tokens: the request is admitted.
     pub(super) fn spend(mut self) {
-        (0..self.here).for_each(|_| self.ahead.spent());
+        (0..self.immediate).for_each(|_| self.local.count_taken());
         self.taken.clear();
     }
 }
@@ -366,7 +379,7 @@ impl<'a, 'c> LeasedCharges<'a, 'c> {
 impl Drop for LeasedCharges<'_, '_> {
     fn drop(&mut self) {
         for (charge, now) in self.taken.drain(..) {
-            self.ahead.put_back(&charge, now);
+            self.local.put_back(&charge, now);
         }
     }
 }

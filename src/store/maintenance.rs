@@ -1,95 +1,95 @@
-//! What each worker does beside requests: it gives the tokens back that are not spent, charges what was
-//! admitted during an outage, and sends the corrections that wait for a place to be reachable.
+//! Each worker's periodic work: it returns unspent tokens, charges Redis for what was admitted during an
+//! outage, and sends queued corrections when their shard is reachable again.
 
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Stores,
-    corrections::{CorrectionSender, Source},
-    redis::Worker,
-    token_lease::GiveBack,
+    CounterStore,
+    corrections::{CorrectionSender, CorrectionSource},
+    redis::RedisClient,
+    token_lease::UnspentTokens,
 };
 use crate::limit::{Change, Key};
 
-/// Between two rounds.
-const EVERY: Duration = Duration::from_millis(100);
+/// Interval between two rounds of maintenance.
+const ROUND_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Between two looks of a gateway that stops, at what is in flight.
-const SOON: Duration = Duration::from_millis(2);
+/// Interval at which [`Maintenance::finish`] checks whether anything is still in flight.
+const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// One worker's part in it. Of all workers, one at a time looks after what is the process's.
+/// One worker's maintenance. The process-wide part is done by one worker at a time.
 pub(super) struct Maintenance {
-    worker: Arc<Worker>,
-    stores: Arc<Stores>,
+    client: Arc<RedisClient>,
+    store: Arc<CounterStore>,
     corrections: CorrectionSender,
 }
 
 impl Maintenance {
     pub(super) fn new(
-        stores: &Arc<Stores>,
-        worker: &Arc<Worker>,
+        store: &Arc<CounterStore>,
+        client: &Arc<RedisClient>,
         corrections: &CorrectionSender,
     ) -> Self {
-        let (worker, stores) = (Arc::clone(worker), Arc::clone(stores));
-        Self { worker, stores, corrections: corrections.clone() }
+        let (client, store) = (Arc::clone(client), Arc::clone(store));
+        Self { client, store, corrections: corrections.clone() }
     }
 
-    /// Never returns.
+    /// Runs until it is dropped.
     pub(super) async fn run(self) {
-        let mut ticks = tokio::time::interval(EVERY);
+        let mut ticks = tokio::time::interval(ROUND_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut unspent = Vec::new();
         loop {
             ticks.tick().await;
-            if let Some(_alone) = self.stores.maintaining.try_lock() {
-                let ticks = self.stores.clock.ticks();
-                self.stores.leases.sweep(ticks, |key| self.is_live(key), &mut unspent);
-                self.give_back(&mut unspent);
+            if let Some(_guard) = self.store.maintenance_lock.try_lock() {
+                let ticks = self.store.clock.ticks();
+                self.store.leases.sweep(ticks, |key| self.is_live(key), &mut unspent);
+                self.return_tokens(&mut unspent);
                 self.charge_outage();
             }
             self.corrections.resume();
         }
     }
 
-    /// Queues everything that is kept here, and waits until what can be sent has been, for `patience` at
-    /// the most.
-    pub(super) async fn finish(&self, patience: Duration) {
-        let over = tokio::time::sleep(patience);
-        tokio::pin!(over);
+    /// Queues all leased tokens and outage charges for Redis, and waits until everything that can be sent
+    /// has been sent, for at most `timeout`.
+    pub(super) async fn finish(&self, timeout: Duration) {
+        let timeout = tokio::time::sleep(timeout);
+        tokio::pin!(timeout);
         let mut unspent = Vec::new();
         loop {
-            self.stores.leases.drain(&mut unspent);
-            self.give_back(&mut unspent);
+            self.store.leases.drain(&mut unspent);
+            self.return_tokens(&mut unspent);
             self.charge_outage();
             self.corrections.resume();
-            if self.stores.leases.is_empty() && !self.stores.corrections.is_busy() {
+            if self.store.leases.is_empty() && !self.store.corrections.is_busy() {
                 return;
             }
             tokio::select! {
-                () = &mut over => return,
-                () = tokio::time::sleep(SOON) => {}
+                () = &mut timeout => return,
+                () = tokio::time::sleep(DRAIN_POLL_INTERVAL) => {}
             }
         }
     }
 
     fn is_live(&self, key: Key) -> bool {
-        self.worker.is_live(self.worker.place(key))
+        self.client.is_live(self.client.shard_of(key))
     }
 
-    fn give_back(&self, unspent: &mut Vec<GiveBack>) {
+    fn return_tokens(&self, unspent: &mut Vec<UnspentTokens>) {
         let refunds =
-            unspent.drain(..).map(|GiveBack { limit, key, back }| (limit, key, back.into()));
-        self.corrections.push(refunds, Source::Tokens);
+            unspent.drain(..).map(|UnspentTokens { limit, key, back }| (limit, key, back.into()));
+        self.corrections.push(refunds, CorrectionSource::Tokens);
     }
 
     fn charge_outage(&self) {
-        let ticks = self.stores.clock.ticks();
-        self.stores.outage.take(
+        let ticks = self.store.clock.ticks();
+        self.store.outage.take(
             ticks,
             |key| self.is_live(key),
             |sum| {
                 let charge = (sum.limit, sum.key, Change::Overdraw { cost: sum.cost });
-                self.corrections.push([charge], Source::Outage);
+                self.corrections.push([charge], CorrectionSource::Outage);
             },
         );
     }

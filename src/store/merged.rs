@@ -1,7 +1,7 @@
-//! The sums that Redis has been charged after an outage, while they count. A request that was decided here
-//! and is refunded after its sum was charged is refunded from them.
+//! The sums that Redis was charged after an outage, kept while they count. They allow the refund, in Redis,
+//! of a request that was decided locally, once its sum has been charged there.
 //!
-//! Bounded: a refund of a record that had no room is not made in Redis, which then counts too much.
+//! Bounded: charges of a record that found no room cannot be refunded in Redis, which then counts too much.
 
 use ahash::RandomState;
 use hashbrown::HashMap;
@@ -9,36 +9,36 @@ use parking_lot::Mutex;
 
 use crate::limit::{Change, Millis};
 
-/// The most records: as many as the ledger of an outage has.
-const RECORDS: usize = 1 << 14;
+/// The maximum number of records; the same as that of the outage ledger.
+const CAPACITY: usize = 1 << 14;
 
-/// See the module.
+/// Merged sums by record.
 #[derive(Default)]
 pub(super) struct MergedSums(Mutex<HashMap<u128, MergedSum, RandomState>>);
 
-/// What Redis was charged last for one record.
+/// The last sum that Redis was charged for one record.
 struct MergedSum {
-    /// When (ms, by its clock).
+    /// When it was charged, in ms by the clock of Redis.
     charged_at: Millis,
-    /// What of it was not given back.
+    /// The part that has not been refunded.
     cost: u32,
-    /// The tick from which it counts no more.
-    until: u64,
+    /// The tick from which it no longer counts.
+    expires: u64,
 }
 
 impl MergedSums {
-    /// Redis has charged a sum.
-    pub(super) fn insert(&self, record: u128, charged_at: Millis, cost: u32, until: u64) {
+    /// Adds a sum that Redis was charged; it counts until the tick `expires`.
+    pub(super) fn insert(&self, record: u128, charged_at: Millis, cost: u32, expires: u64) {
         let mut sums = self.0.lock();
         if let Some(sum) = sums.get_mut(&record) {
             let before = if sum.charged_at == charged_at { sum.cost } else { 0 };
-            *sum = MergedSum { charged_at, cost: before.saturating_add(cost), until };
-        } else if sums.len() < RECORDS {
-            sums.insert(record, MergedSum { charged_at, cost, until });
+            *sum = MergedSum { charged_at, cost: before.saturating_add(cost), expires };
+        } else if sums.len() < CAPACITY {
+            sums.insert(record, MergedSum { charged_at, cost, expires });
         }
     }
 
-    /// What gives back as much of a sum as is left of it.
+    /// The refund in Redis of up to `cost` of a record's sum; `None` if nothing of it is left.
     pub(super) fn refund(&self, record: u128, cost: u32) -> Option<Change> {
         let mut sums = self.0.lock();
         let sum = sums.get_mut(&record)?;
@@ -47,18 +47,18 @@ impl MergedSums {
         (cost > 0).then_some(Change::Refund { charged_at: sum.charged_at, cost })
     }
 
-    /// The operator has deleted the record.
-    pub(super) fn forget(&self, record: u128) {
+    /// Removes the sum of a record that the operator has deleted.
+    pub(super) fn remove(&self, record: u128) {
         self.0.lock().remove(&record);
     }
 
-    /// Drops what counts no more.
+    /// Drops sums that no longer count.
     pub(super) fn expire(&self, ticks: u64) {
         let mut sums = self.0.lock();
         if sums.is_empty() {
             return;
         }
-        sums.retain(|_, sum| sum.until > ticks && sum.cost > 0);
+        sums.retain(|_, sum| sum.expires > ticks && sum.cost > 0);
         if sums.is_empty() {
             *sums = HashMap::default();
         }
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_given_back_than_was_charged() {
+    fn refunds_never_exceed_the_charged_sum() {
         let sums = MergedSums::default();
         sums.insert(1, 100, 5, 60);
         assert_eq!(sums.refund(1, 3), Some(refund(100, 3)));
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_sum_is_the_one_that_can_be_given_back() {
+    fn only_the_last_sum_of_a_record_can_be_refunded() {
         let sums = MergedSums::default();
         for (charged_at, cost) in [(100, 5), (100, 6), (200, 1)] {
             sums.insert(1, charged_at, cost, 60);
@@ -91,17 +91,17 @@ mod tests {
             assert_eq!(sums.refund(1, 1), Some(expected));
         }
         sums.insert(1, 200, 2, 60);
-        sums.forget(1);
+        sums.remove(1);
         assert_eq!(sums.refund(1, 1), None);
     }
 
     #[test]
-    fn what_is_past_is_dropped_and_the_rest_is_bounded() {
+    fn expired_sums_are_dropped_and_the_rest_is_bounded() {
         let sums = MergedSums::default();
-        for record in 0..2 * RECORDS as u128 {
+        for record in 0..2 * CAPACITY as u128 {
             sums.insert(record, 100, 1, 60 + u64::from(record == 0));
         }
-        assert_eq!(sums.0.lock().len(), RECORDS);
+        assert_eq!(sums.0.lock().len(), CAPACITY);
         sums.expire(60);
         assert_eq!(sums.0.lock().len(), 1);
         sums.expire(61);

@@ -1,53 +1,56 @@
-//! Requests with several limits, of which some are decided in this process: all are charged, or none.
+//! Decides requests with several limits, of which some can be decided in this process: all limits are
+//! charged, or none.
 
 use std::time::Instant;
 
 use smallvec::SmallVec;
 
 use super::{
-    Failure, Store, StoreError,
-    local_admission::{LeasedCharges, LocalAdmission, QueueOutcome, Queued, has_waited, reserves},
+    Failure, StoreError, StoreHandle,
+    local_admission::{
+        LeasedCharges, LocalAdmission, QueueOutcome, QueueTicket, can_lease, is_due,
+    },
 };
-use crate::limit::{Change, Charge, Decided, Decider, Millis, Outcome, Settlement, Verdict};
+use crate::limit::{
+    Adjustment, Change, Charge, DecisionSource, Millis, Outcome, StoreDecision, Verdict,
+};
 
-/// One charge of a request, as far as it has come.
-struct Pending<'c> {
+/// One charge of a request, and its state.
+struct TrackedCharge<'c> {
     charge: Charge<'c>,
-    state: State,
+    state: ChargeState,
 }
 
-/// What is known of a charge.
+/// How far a charge has been decided.
 #[derive(Clone, Copy)]
-enum State {
-    /// Not asked yet.
-    Open,
+enum ChargeState {
+    Undecided,
     /// The store gave no answer.
     Failed(Failure),
-    /// Decided.
-    Known(Outcome),
+    Decided(Outcome),
 }
 
-impl Pending<'_> {
-    fn is_open(&self) -> bool {
-        matches!(self.state, State::Open)
+impl TrackedCharge<'_> {
+    fn is_undecided(&self) -> bool {
+        matches!(self.state, ChargeState::Undecided)
     }
 
     fn failure(&self) -> Option<Failure> {
         match self.state {
-            State::Failed(failure) => Some(failure),
-            State::Open | State::Known(_) => None,
+            ChargeState::Failed(failure) => Some(failure),
+            ChargeState::Undecided | ChargeState::Decided(_) => None,
         }
     }
 
     fn outcome(&self) -> Outcome {
         match self.state {
-            State::Known(outcome) => outcome,
-            State::Open | State::Failed(_) => Outcome::NotCharged,
+            ChargeState::Decided(outcome) => outcome,
+            ChargeState::Undecided | ChargeState::Failed(_) => Outcome::NotCharged,
         }
     }
 
-    fn decide(&mut self, decided: Decided) {
-        self.state = State::Known(Outcome::Decided(decided));
+    fn decide(&mut self, decided: StoreDecision) {
+        self.state = ChargeState::Decided(Outcome::Decided(decided));
     }
 
     /// Whether this limit alone refuses the request.
@@ -56,35 +59,37 @@ impl Pending<'_> {
     }
 }
 
-/// All charges of a request, and what is leased for them.
-struct Request<'a, 'c> {
+/// All charges of a request, and the tokens taken for them.
+struct MultiLimitRequest<'a, 'c> {
     local: &'a LocalAdmission,
-    until: Instant,
-    charges: SmallVec<[Pending<'c>; 4]>,
+    deadline: Instant,
+    charges: SmallVec<[TrackedCharge<'c>; 4]>,
     leased: LeasedCharges<'a, 'c>,
 }
 
-impl<'a, 'c> Request<'a, 'c> {
+impl<'a, 'c> MultiLimitRequest<'a, 'c> {
     fn new(local: &'a LocalAdmission, charges: &'c [Charge<'c>]) -> Self {
-        let pending = |charge: &Charge<'c>| Pending { charge: *charge, state: State::Open };
+        let pending =
+            |charge: &Charge<'c>| TrackedCharge { charge: *charge, state: ChargeState::Undecided };
         Self {
             local,
-            until: local.until(),
+            deadline: local.deadline(),
             charges: charges.iter().map(pending).collect(),
             leased: LeasedCharges::new(local),
         }
     }
 
-    /// Decides what the leases and the deny cache can; says whether a limit is known to refuse.
-    fn decide_here(&mut self) -> bool {
+    /// Decides what leased tokens and the deny cache can. Returns whether a cached denial refuses the
+    /// request.
+    fn decide_locally(&mut self) -> bool {
         let mut refused = false;
         for pending in &mut self.charges {
             let taken = if refused { None } else { self.local.take(&pending.charge) };
             if let Some(decided) = taken {
                 self.leased.add_taken(&pending.charge, decided.at);
                 pending.decide(decided);
-            } else if let Some(decided) = self.local.refused(&pending.charge) {
-                // Of all that are known to refuse, the longest tells when to come again.
+            } else if let Some(decided) = self.local.cached_denial(&pending.charge) {
+                // The search goes on: the retry time is the latest of all cached denials.
                 refused = true;
                 pending.decide(decided);
             }
@@ -92,63 +97,65 @@ impl<'a, 'c> Request<'a, 'c> {
         refused
     }
 
-    /// Waits in all queues for leases at once. What has to be asked for stays open.
+    /// Waits in the queues of all leases at the same time. Charges that need a call of their own stay
+    /// undecided.
     async fn wait_for_leases(&mut self) {
         let local = self.local;
-        let queued: SmallVec<[(&mut Pending<'c>, Queued); 4]> = self
+        let queued: SmallVec<[(&mut TrackedCharge<'c>, QueueTicket); 4]> = self
             .charges
             .iter_mut()
-            .filter(|pending| pending.is_open() && reserves(&pending.charge))
+            .filter(|pending| pending.is_undecided() && can_lease(&pending.charge))
             .filter_map(|pending| local.queue(&pending.charge).map(|queued| (pending, queued)))
             .collect();
         for (pending, queued) in queued {
             match queued.outcome(&pending.charge.limit.quota).await {
                 QueueOutcome::Decided(decided) => {
                     if decided.decision.admitted {
-                        self.leased.add(&pending.charge, decided.at);
+                        self.leased.add_queued(&pending.charge, decided.at);
                     }
                     pending.decide(decided);
                 }
-                QueueOutcome::Ask => {}
-                QueueOutcome::Failed(failure) => pending.state = State::Failed(failure),
+                QueueOutcome::CallStore => {}
+                QueueOutcome::Failed(failure) => pending.state = ChargeState::Failed(failure),
             }
         }
     }
 
     /// The charges that are not decided and did not fail.
-    fn open(&self) -> SmallVec<[Charge<'c>; 4]> {
-        let open = self.charges.iter().filter(|pending| pending.is_open());
-        open.map(|pending| pending.charge).collect()
+    fn undecided(&self) -> SmallVec<[Charge<'c>; 4]> {
+        let undecided = self.charges.iter().filter(|pending| pending.is_undecided());
+        undecided.map(|pending| pending.charge).collect()
     }
 
     fn is_refused(&self) -> bool {
-        self.charges.iter().any(Pending::refuses)
+        self.charges.iter().any(TrackedCharge::refuses)
     }
 
     /// The failures, in the charges' order.
     fn failures(&self) -> impl Iterator<Item = Failure> {
-        self.charges.iter().filter_map(Pending::failure)
+        self.charges.iter().filter_map(TrackedCharge::failure)
     }
 
-    /// Takes over a verdict on the charges of which `is_meant`, in their order.
-    fn adopt(&mut self, is_meant: impl Fn(&Pending<'c>) -> bool, verdict: Verdict) {
-        let meant = self.charges.iter_mut().filter(|pending| is_meant(pending));
-        for (pending, outcome) in meant.zip(verdict.outcomes) {
-            pending.state = State::Known(outcome);
+    /// Takes over a verdict on the charges that the filter `selects`, in their order.
+    fn adopt(&mut self, selects: impl Fn(&TrackedCharge<'c>) -> bool, verdict: Verdict) {
+        let selected = self.charges.iter_mut().filter(|pending| selects(pending));
+        for (pending, outcome) in selected.zip(verdict.outcomes) {
+            pending.state = ChargeState::Decided(outcome);
         }
     }
 
-    /// What was charged in this process because Redis gave no answer.
-    fn charged_here(&self) -> SmallVec<[(Charge<'c>, Decided); 2]> {
+    /// The charges made in this process because Redis gave no answer.
+    fn local_charges(&self) -> SmallVec<[(Charge<'c>, StoreDecision); 2]> {
         let charged = self.charges.iter().filter_map(|pending| {
             let outcome = pending.outcome();
-            let decided = outcome.admitted().filter(|decided| decided.by == Decider::Fallback)?;
+            let decided =
+                outcome.admitted().filter(|decided| decided.source == DecisionSource::Fallback)?;
             Some((pending.charge, *decided))
         });
         charged.collect()
     }
 
-    /// The verdict; of a refusal it tells what refuses.
+    /// The verdict. A refusal contains only the decisions that refuse.
     fn verdict(self) -> Verdict {
         let admitted = !self.is_refused();
         let outcomes = self.charges.iter().map(|pending| match pending.outcome() {
@@ -163,73 +170,78 @@ impl<'a, 'c> Request<'a, 'c> {
     }
 }
 
-impl Store {
-    /// Decides charges of which some may be decided here: from leases first, which can be put back, then
-    /// what is charged in this process because its fetch failed, then the rest at the store, in one call.
-    pub(super) async fn charge_several(
+impl StoreHandle {
+    /// Decides in this order: from leased tokens, which can be put back; then, by failure policy, the
+    /// charges whose fetch failed; then the rest at the store, in one call.
+    pub(super) async fn charge_multiple(
         &self,
         local: &LocalAdmission,
         charges: &[Charge<'_>],
         now: Millis,
     ) -> Result<Verdict, StoreError> {
-        let mut request = Request::new(local, charges);
-        let until = request.until;
-        // Those that only watch tell what becomes of requests that others refuse: the store decides all.
+        let mut request = MultiLimitRequest::new(local, charges);
+        let deadline = request.deadline;
+        // Limits that do not enforce report on refused requests too, so the store has to decide all limits.
         let watched = charges.iter().any(|charge| !charge.limit.enforce);
-        if request.decide_here() {
+        if request.decide_locally() {
             if watched {
                 drop(request);
-                return self.ask(charges, now).await;
+                return self.charge_in_redis(charges, now, None).await;
             }
             return Ok(request.verdict());
         }
-        if request.charges.iter().all(Pending::is_open) && !charges.iter().any(reserves) {
-            return self.ask(charges, now).await;
+        if request.charges.iter().all(TrackedCharge::is_undecided) && !charges.iter().any(can_lease)
+        {
+            return self.charge_in_redis(charges, now, None).await;
         }
         request.wait_for_leases().await;
-        request.failures().for_each(|failure| self.counts.failed(failure));
+        request.failures().for_each(|failure| self.counts.count_failure(failure));
         let failed = request.failures().next().is_some();
-        let some_open = request.charges.iter().any(Pending::is_open);
+        let some_undecided = request.charges.iter().any(TrackedCharge::is_undecided);
         if request.is_refused() {
-            // The rest may have to wait for longer: the store tells of all from one reading.
-            if !failed && (watched || some_open) {
+            // Another limit's retry time may be later: the store decides all limits at one time.
+            if !failed && (watched || some_undecided) {
                 drop(request);
-                return self.ask_until(charges, now, until).await;
+                return self.charge_in_redis(charges, now, Some(deadline)).await;
             }
             return Ok(request.verdict());
         }
         if failed {
-            self.charge_failed(&mut request, now)?;
+            self.apply_failure_policies(&mut request, now)?;
         }
-        let open = request.open();
-        if !request.is_refused() && !open.is_empty() {
-            match self.ask_until(&open, now, until).await {
-                Ok(verdict) => request.adopt(Pending::is_open, verdict),
+        let undecided = request.undecided();
+        if !request.is_refused() && !undecided.is_empty() {
+            match self.charge_in_redis(&undecided, now, Some(deadline)).await {
+                Ok(verdict) => request.adopt(TrackedCharge::is_undecided, verdict),
                 Err(error) => {
-                    self.undo(&request.charged_here(), now).await;
+                    self.undo(&request.local_charges(), now).await;
                     return Err(error);
                 }
             }
         }
         if request.is_refused() {
-            self.undo(&request.charged_here(), now).await;
+            self.undo(&request.local_charges(), now).await;
         }
         Ok(request.verdict())
     }
 
-    /// Decides by their failure policies those to which the store gave no answer.
-    fn charge_failed(&self, request: &mut Request<'_, '_>, now: Millis) -> Result<(), StoreError> {
-        if has_waited(request.until) {
-            // The request has waited for as long as it may.
-            for pending in request.charges.iter_mut().filter(|pending| pending.is_open()) {
-                pending.state = State::Failed(Failure::Open);
+    /// Decides the charges to which the store gave no answer, by their limits' failure policies.
+    fn apply_failure_policies(
+        &self,
+        request: &mut MultiLimitRequest<'_, '_>,
+        now: Millis,
+    ) -> Result<(), StoreError> {
+        if is_due(request.deadline) {
+            // The request has no time left for another call.
+            for pending in request.charges.iter_mut().filter(|pending| pending.is_undecided()) {
+                pending.state = ChargeState::Failed(Failure::Open);
             }
         }
-        // If one may have been charged at the store, none is noted.
+        // If the store may have made one of the charges, none is recorded for the outage.
         let unknown = |failure: &Failure| !matches!(failure, Failure::Open | Failure::Server);
         let Some(first) = request.failures().next() else { return Ok(()) };
         let failure = request.failures().find(unknown).unwrap_or(first);
-        let failed = |pending: &Pending<'_>| pending.failure().is_some();
+        let failed = |pending: &TrackedCharge<'_>| pending.failure().is_some();
         let charges: SmallVec<[Charge<'_>; 4]> =
             request.charges.iter().filter(|p| failed(p)).map(|pending| pending.charge).collect();
         let verdict = self.fall_back(&charges, now, failure)?;
@@ -237,16 +249,16 @@ impl Store {
         Ok(())
     }
 
-    /// Takes back what was charged in this process for a request that is refused.
-    async fn undo(&self, charged: &[(Charge<'_>, Decided)], now: Millis) {
-        let refunds: SmallVec<[Settlement<'_>; 2]> = charged
+    /// Refunds what was charged in this process for a request that is refused.
+    async fn undo(&self, charged: &[(Charge<'_>, StoreDecision)], now: Millis) {
+        let refunds: SmallVec<[Adjustment<'_>; 2]> = charged
             .iter()
             .map(|&(Charge { limit, key, cost }, decided)| {
                 let change = Change::Refund { charged_at: decided.charged_at(), cost };
-                Settlement { limit, key, change }
+                Adjustment { limit, key, change }
             })
             .collect();
-        // In this process nothing is waited for, and nothing fails.
-        let _ = self.settle(&refunds, Decider::Fallback, now).await;
+        // An adjustment in this process neither waits nor fails.
+        let _ = self.adjust(&refunds, DecisionSource::Fallback, now).await;
     }
 }

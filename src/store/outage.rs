@@ -1,9 +1,9 @@
-//! What this process admitted while Redis could not be asked: one sum a record, charged when its place
-//! can be reached again.
+//! The outage ledger: what this process charged while Redis gave no answer, as one sum per record, which
+//! Redis is charged when the record's shard is reachable again.
 //!
-//! A sum is what was charged here in the last window and the one before it, at most the quota: never less
-//! than what a window counts, and of a longer outage no more. Bounded: a record beyond that is dropped, and
-//! counted. Times are ticks of [`crate::clock::Clock::ticks`], which no one sets.
+//! A sum covers the current window and the previous one, at most the quota: never less than what the limit
+//! counts, and no more for a longer outage. The ledger is bounded; charges that find no room are dropped and
+//! counted. Times are ticks of [`crate::clock::Clock::ticks`], in ms.
 
 use std::sync::{
     Arc,
@@ -19,43 +19,44 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 
 use super::record_id::record;
-use crate::limit::{Algorithm, Change, Charge, Key, Limit, Settlement};
+use crate::limit::{Adjustment, Algorithm, Change, Charge, Key, Limit};
 
-/// Locks, each with its part of the records.
+/// Shards of the ledger, each behind its own lock.
 const SHARDS: usize = 16;
 
-/// Records in each part.
-const RECORDS: usize = 1_024;
+/// The maximum number of records in each shard.
+const RECORDS_PER_SHARD: usize = 1_024;
 
-/// The least time between two searches of a full part for what is past.
-const BETWEEN_SEARCHES: u64 = 1_000;
+/// Minimum interval between two purges of a full shard, in ms.
+const PURGE_INTERVAL: u64 = 1_000;
 
-/// See the module.
+/// The sums of all records that were charged locally.
 pub(super) struct OutageLedger {
-    shards: Box<[CachePadded<Mutex<Shard>>]>,
-    /// Records held: while there is none, no lock is taken.
-    held: AtomicUsize,
+    shards: Box<[CachePadded<Mutex<LedgerShard>>]>,
+    /// The number of records; while it is 0, no lock is taken.
+    records: AtomicUsize,
     dropped: AtomicU64,
 }
 
 #[derive(Default)]
-struct Shard {
-    sums: HashMap<u128, Sum, RandomState>,
-    /// One copy of each limit, of its newest quota, for all records; by its identity.
+struct LedgerShard {
+    sums: HashMap<u128, WindowedSum, RandomState>,
+    /// One copy of each limit, with its newest quota, shared by all records; by the limit's identity.
     limits: HashMap<u128, Arc<Limit>, RandomState>,
-    /// The tick at which it was last searched for what is past.
-    searched: u64,
+    /// The tick of the last purge.
+    purged_at: u64,
 }
 
-/// What one record is to be charged.
-struct Sum {
+/// What one record was charged in the current window and the previous one.
+struct WindowedSum {
     limit: Arc<Limit>,
     key: Key,
-    /// The tick at which the window of `cost` began.
+    /// The tick at which the current window began.
     since: u64,
+    /// The cost in the current window.
     cost: u32,
-    /// The cost of the window before.
-    before: u32,
+    /// The cost in the previous window.
+    previous: u32,
 }
 
 /// A sum that was taken from the ledger.
@@ -66,14 +67,14 @@ pub(super) struct OutageSum {
     pub(super) cost: u32,
 }
 
-impl Sum {
-    /// Begins a new window where the last is over.
+impl WindowedSum {
+    /// Begins a new window if the current one has ended.
     fn roll(&mut self, ticks: u64) {
-        let reach = self.limit.reach().max(1);
+        let reach = self.limit.correction_window().max(1);
         match ticks.saturating_sub(self.since) / reach {
             0 => {}
-            1 => (self.before, self.cost, self.since) = (self.cost, 0, self.since + reach),
-            _ => (self.before, self.cost, self.since) = (0, 0, ticks),
+            1 => (self.previous, self.cost, self.since) = (self.cost, 0, self.since + reach),
+            _ => (self.previous, self.cost, self.since) = (0, 0, ticks),
         }
     }
 
@@ -82,23 +83,23 @@ impl Sum {
         self.cost = self.cost.saturating_add(cost);
     }
 
-    /// Takes so much off. Returns what it could not take off.
-    fn take_off(&mut self, cost: u32) -> u32 {
+    /// Deducts `cost`, from the current window first. Returns the part that exceeds the sum.
+    fn deduct(&mut self, cost: u32) -> u32 {
         let rest = cost.saturating_sub(self.cost);
         self.cost = self.cost.saturating_sub(cost);
-        let left = rest.saturating_sub(self.before);
-        self.before = self.before.saturating_sub(rest);
+        let left = rest.saturating_sub(self.previous);
+        self.previous = self.previous.saturating_sub(rest);
         left
     }
 
-    /// What is to be charged at that tick.
+    /// What Redis is to be charged at tick `ticks`.
     fn total(&mut self, ticks: u64) -> u32 {
         self.roll(ticks);
-        self.cost.saturating_add(self.before).min(self.limit.quota.limit)
+        self.cost.saturating_add(self.previous).min(self.limit.quota.limit)
     }
 }
 
-/// Writes to the ledger at one tick.
+/// Records charges and adjustments in the ledger at one tick.
 #[derive(Clone, Copy)]
 pub(super) struct OutageRecorder<'a> {
     pub(super) ledger: &'a OutageLedger,
@@ -106,17 +107,17 @@ pub(super) struct OutageRecorder<'a> {
 }
 
 impl OutageRecorder<'_> {
-    /// A charge was made here.
-    pub(super) fn charged(&self, charge: &Charge<'_>) {
+    /// Records a charge that was made locally.
+    pub(super) fn record_charge(&self, charge: &Charge<'_>) {
         self.ledger.add(charge, self.ticks);
     }
 
-    /// A charge that was made here was corrected. Returns the part of a refund that is in no sum here: Redis
-    /// has been charged it meanwhile, or is never charged it.
-    pub(super) fn settled(&self, settlement: &Settlement<'_>) -> u32 {
-        let &Settlement { limit, key, change } = settlement;
+    /// Records the adjustment of a charge that was made locally. Returns the part of a refund that is in no
+    /// sum: Redis has been charged for it meanwhile, or never will be.
+    pub(super) fn record_adjustment(&self, adjustment: &Adjustment<'_>) -> u32 {
+        let &Adjustment { limit, key, change } = adjustment;
         match change {
-            Change::Refund { cost, .. } => self.ledger.take_off(limit, key, cost, self.ticks),
+            Change::Refund { cost, .. } => self.ledger.deduct(limit, key, cost, self.ticks),
             Change::Overdraw { cost } => {
                 self.ledger.add(&Charge { limit, key, cost }, self.ticks);
                 0
@@ -129,20 +130,20 @@ impl Default for OutageLedger {
     fn default() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
-            held: AtomicUsize::new(0),
+            records: AtomicUsize::new(0),
             dropped: AtomicU64::new(0),
         }
     }
 }
 
 impl OutageLedger {
-    /// The most records that are held.
+    /// The maximum number of records.
     #[cfg(test)]
-    pub(super) const CAPACITY: usize = SHARDS * RECORDS;
+    pub(super) const CAPACITY: usize = SHARDS * RECORDS_PER_SHARD;
 
     fn add(&self, charge: &Charge<'_>, ticks: u64) {
         let &Charge { limit, key, cost } = charge;
-        // Those slots are past when the place is there again, and leases are renewed by their holders.
+        // A leaky bucket's slots are past when Redis is back, and holders of concurrency leases renew them.
         let counts = !matches!(limit.algorithm, Algorithm::LeakyBucket | Algorithm::Concurrency);
         if cost == 0 || !counts {
             return;
@@ -157,53 +158,55 @@ impl OutageLedger {
             sum.limit = limit;
             return sum.add(cost, ticks);
         }
-        if shard.sums.len() >= RECORDS && ticks >= shard.searched.saturating_add(BETWEEN_SEARCHES) {
-            self.search(&mut shard, ticks);
+        if shard.sums.len() >= RECORDS_PER_SHARD
+            && ticks >= shard.purged_at.saturating_add(PURGE_INTERVAL)
+        {
+            self.purge(&mut shard, ticks);
         }
-        if shard.sums.len() >= RECORDS {
+        if shard.sums.len() >= RECORDS_PER_SHARD {
             self.dropped.fetch_add(1, Relaxed);
             return;
         }
-        shard.sums.insert(id, Sum { limit, key, since: ticks, cost, before: 0 });
-        self.held.fetch_add(1, Relaxed);
+        shard.sums.insert(id, WindowedSum { limit, key, since: ticks, cost, previous: 0 });
+        self.records.fetch_add(1, Relaxed);
     }
 
-    fn take_off(&self, limit: &Limit, key: Key, cost: u32, ticks: u64) -> u32 {
+    fn deduct(&self, limit: &Limit, key: Key, cost: u32, ticks: u64) -> u32 {
         let id = record(limit, key);
         if self.len() > 0
             && let Some(sum) = self.shard_of(id).lock().sums.get_mut(&id)
         {
             sum.roll(ticks);
-            return sum.take_off(cost);
+            return sum.deduct(cost);
         }
         cost
     }
 
-    /// Drops what was charged to a record.
-    pub(super) fn forget(&self, limit: &Limit, key: Key) {
+    /// Removes the sum of a record.
+    pub(super) fn remove(&self, limit: &Limit, key: Key) {
         let id = record(limit, key);
         if self.len() > 0 && self.shard_of(id).lock().sums.remove(&id).is_some() {
-            self.held.fetch_sub(1, Relaxed);
+            self.records.fetch_sub(1, Relaxed);
         }
     }
 
-    /// Drops what no longer counts.
+    /// Drops sums that no longer count.
     pub(super) fn expire(&self, ticks: u64) {
         if self.len() > 0 {
-            self.shards.iter().for_each(|shard| self.search(&mut shard.lock(), ticks));
+            self.shards.iter().for_each(|shard| self.purge(&mut shard.lock(), ticks));
         }
     }
 
-    fn search(&self, shard: &mut Shard, ticks: u64) {
+    fn purge(&self, shard: &mut LedgerShard, ticks: u64) {
         let before = shard.sums.len();
         shard.sums.retain(|_, sum| sum.total(ticks) > 0);
-        shard.searched = ticks;
-        self.held.fetch_sub(before - shard.sums.len(), Relaxed);
+        shard.purged_at = ticks;
+        self.records.fetch_sub(before - shard.sums.len(), Relaxed);
         shard.shrink();
     }
 
-    /// Hands over the sums of the keys that are `wanted`, as far as they still count. A sum is held until
-    /// it has been handed over.
+    /// Hands over the sums that still count of the keys that the filter `wanted` selects. A record is
+    /// counted in [`Self::len`] until its sum has been handed over.
     pub(super) fn take(
         &self,
         ticks: u64,
@@ -215,33 +218,33 @@ impl OutageLedger {
         }
         for shard in &self.shards {
             let mut shard = shard.lock();
-            self.search(&mut shard, ticks);
+            self.purge(&mut shard, ticks);
             for (_, mut sum) in shard.sums.extract_if(|_, sum| wanted(sum.key)) {
                 let cost = sum.total(ticks);
                 hand_over(OutageSum { limit: sum.limit, key: sum.key, cost });
-                self.held.fetch_sub(1, Release);
+                self.records.fetch_sub(1, Release);
             }
             shard.shrink();
         }
     }
 
-    /// Records held.
+    /// The number of records.
     pub(super) fn len(&self) -> usize {
-        self.held.load(Acquire)
+        self.records.load(Acquire)
     }
 
-    /// Charges that had no room.
+    /// The number of charges that found no room.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped.load(Relaxed)
     }
 
-    fn shard_of(&self, id: u128) -> &Mutex<Shard> {
+    fn shard_of(&self, id: u128) -> &Mutex<LedgerShard> {
         &self.shards[(id >> 64) as usize % SHARDS]
     }
 }
 
-impl Shard {
-    /// The shard's copy of a limit, of its newest quota.
+impl LedgerShard {
+    /// The shard's copy of a limit, with its newest quota.
     fn limit(&mut self, limit: &Limit) -> Arc<Limit> {
         let kept = self.limits.entry(limit.identity()).or_insert_with(|| Arc::new(limit.clone()));
         if kept.quota != limit.quota {
@@ -250,10 +253,10 @@ impl Shard {
         Arc::clone(kept)
     }
 
-    /// Frees the memory of sums, when the last has gone.
+    /// Frees the memory of an empty shard.
     fn shrink(&mut self) {
         if self.sums.is_empty() {
-            *self = Self { searched: self.searched, ..Self::default() };
+            *self = Self { purged_at: self.purged_at, ..Self::default() };
         }
     }
 }

@@ -1,47 +1,47 @@
-//! What names a caller's record to this process, and the quota that it was asked under.
+//! Record ids: the local and the shared id of a caller's record under a limit, and a hash of its quota.
 
 use crate::{
     limit::{Key, Limit, Quota},
     mix,
 };
 
-/// A record and the quota that a charge met there. A reload that changes the quota keeps the record, and
-/// what was learnt of it under the old quota holds no more.
+/// A record and the quota that a charge was decided under. A reload that changes the quota keeps the
+/// record, but invalidates what was cached under the old quota.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct RecordId {
-    /// The record: the caller's key and the limit's identity, of whatever quota.
+    /// The record: a hash of the caller's key and the limit's identity, independent of the quota.
     pub(crate) record: u128,
-    /// What a reload may change without giving up the record: the quota's number, a leaky bucket's
-    /// longest wait, a sliding window's strictness.
+    /// What a reload may change without dropping the record: the quota's number, a leaky bucket's
+    /// `max_wait`, a sliding window's strictness.
     pub(crate) quota: u64,
 }
 
 impl RecordId {
-    /// The record that `limit` keeps of a caller, under its quota of now.
+    /// A caller's record under `limit`, with the limit's current quota.
     pub(crate) fn of(limit: &Limit, key: Key) -> Self {
-        Self { record: record(limit, key), quota: of_quota(&limit.quota) }
+        Self { record: record(limit, key), quota: quota_id(&limit.quota) }
     }
 }
 
-/// The record that `limit` keeps of a caller, under whatever quota, by the name that all tables of this
-/// process use: no client can tell which of these names share a place.
+/// The id of a caller's record under `limit`, as used by all tables of this process. Clients cannot predict
+/// which ids collide in a table.
 pub(crate) fn record(limit: &Limit, key: Key) -> u128 {
     local_record(shared_record(limit, key))
 }
 
-/// The same by the name that all gateways of one store have for it.
+/// The local id of the record with this shared id.
 pub(crate) fn local_record(shared: u128) -> u128 {
-    mix::local_name(shared)
+    mix::local_id(shared)
 }
 
-/// The name that all gateways of one store have for the record.
+/// The id of a caller's record under `limit` that all gateways on one shared store use.
 pub(crate) fn shared_record(limit: &Limit, key: Key) -> u128 {
     key.0 ^ limit.identity()
 }
 
-/// One number for each quota that a record may be asked under: only a sliding window is strict, and with
-/// one no request waits.
-fn of_quota(quota: &Quota) -> u64 {
+/// A distinct number for each quota of a record. Only sliding windows are strict, and their `max_wait` is 0,
+/// so the complement is unambiguous.
+fn quota_id(quota: &Quota) -> u64 {
     let number = u64::from(quota.limit) << 32 | u64::from(quota.max_wait);
     if quota.strict { !number } else { number }
 }

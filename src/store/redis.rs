@@ -1,98 +1,61 @@
-//! Counters in Redis: one script call a request, and what happens when there is no answer.
+//! Counters in Redis: one script call a request, and a typed failure where there is no answer.
 //!
-//! A [`Place`] is what one call can reach: a shard, a Cluster's slot, or the only server. [`Shared`] has
-//! the servers, a [`node::Node`] each, and the [`keeper`] of each decides whether it can be used; a
-//! [`Worker`] has a connection and a [`breaker`] for each of them.
+//! Each word has one meaning here:
+//!
+//! - A **server** is a running Redis process. A **[node](node::Node)** is this process's record of one
+//!   server: its address, its health and how many workers have lost it.
+//! - A **shard** is a set of keys that one script call can reach together: one of the configured `shards`,
+//!   a slot of a Cluster, or all keys where there is one server. [`ShardId`] names it.
+//! - A **connection** is one TCP connection to a server, shared by pipelined commands.
+//!
+//! [`RedisBackend`] is the process's: it has the nodes, and makes the calls that no request waits for.
+//! [`RedisClient`] is one worker's: it has a connection and a circuit breaker for each node.
+//!
+//! Promises: a request waits no longer than the response timeout, and not at all while the breaker is
+//! open. A call that may have been executed is never repeated. No URL, password or argument is logged.
+//!
+//! | files | what they hold |
+//! |---|---|
+//! | `options` | what the configuration says: servers, credentials, timeouts |
+//! | `backend`, `client` | the process's side and a worker's side |
+//! | `shard_id`, `cluster`, `sentinel`, `sentinel_watch` | which server has a key |
+//! | `node`, `health`, `probe`, `background` | whether a server can be used |
+//! | `connect`, `breaker` | how connections are opened and replaced |
+//! | `script`, `call`, `late_reply`, `failure` | commands, replies, replies after the timeout, errors |
+//! | `presence`, `presence_keys`, `heartbeat` | which gateways are alive |
 
+mod backend;
 mod background;
 mod breaker;
 mod call;
 mod client;
 mod cluster;
+mod connect;
+mod failure;
+mod health;
 mod heartbeat;
-mod keeper;
-mod keys;
-mod late;
+mod late_reply;
 mod node;
 mod options;
-mod place;
 mod presence;
+mod presence_keys;
 mod probe;
 mod script;
 mod sentinel;
 mod sentinel_watch;
-mod shared;
-mod worker;
+mod shard_id;
 
+use self::failure::error_code;
 pub(crate) use self::node::NodeConnection;
 pub(super) use self::{
-    late::{LATE, LateReply, Unanswered},
-    place::Place,
+    backend::RedisBackend,
+    client::RedisClient,
+    late_reply::{CallError, LATE_REPLY_TIMEOUT, LateReply},
     presence::{Presence, Reporter},
-    shared::Shared,
-    worker::Worker,
+    shard_id::ShardId,
 };
 pub use self::{
-    options::{Credentials, RedisOptions, Shard, Topology},
-    shared::{Connector, ShardStatus},
+    backend::{Connector, ShardStatus},
+    failure::Failure,
+    options::{Credentials, RedisOptions, ShardUrls, Topology},
 };
-
-/// Why Redis gave no decision.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Failure {
-    /// The breaker was open: Redis was not asked.
-    Open,
-    /// No answer in time. The charge may have been made, or still be: it is not repeated.
-    Timeout,
-    /// The connection could not be made, or broke.
-    Io,
-    /// Redis answered with an error: read-only, loading, out of memory, not authorized, ...
-    Server,
-    /// The answer was not one of the script's.
-    Reply,
-}
-
-impl Failure {
-    /// All of them, in the order of [`Failure::index`].
-    pub const ALL: [Self; 5] = [Self::Open, Self::Timeout, Self::Io, Self::Server, Self::Reply];
-
-    /// The name that metrics and logs call it by.
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Open => "open",
-            Self::Timeout => "timeout",
-            Self::Io => "io",
-            Self::Server => "server",
-            Self::Reply => "reply",
-        }
-    }
-
-    /// Its place in [`Failure::ALL`].
-    pub fn index(self) -> usize {
-        self as usize
-    }
-
-    /// What kind of failure an error of the `redis` crate is.
-    pub(crate) fn of(error: &redis::RedisError) -> Self {
-        // Its text is not told: it may repeat what was sent.
-        tracing::debug!(kind = ?error.kind(), code = code(error), "Redis answered with an error");
-        if error.is_timeout() {
-            Self::Timeout
-        } else if error.is_io_error() || error.is_connection_dropped() {
-            Self::Io
-        } else if matches!(
-            error.kind(),
-            redis::ErrorKind::Parse | redis::ErrorKind::UnexpectedReturnType
-        ) {
-            Self::Reply
-        } else {
-            Self::Server
-        }
-    }
-}
-
-/// The first word of an error, which is the server's own; of several commands', the first error's.
-fn code(error: &redis::RedisError) -> Option<String> {
-    let errors = error.clone().into_server_errors()?;
-    errors.first().map(|(_, error)| error.code().to_owned())
-}

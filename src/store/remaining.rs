@@ -1,42 +1,44 @@
-//! What is left of a quota of which this gateway holds leased tokens: the shared store counts them as used,
-//! and this gateway admits from them.
+//! Adds this gateway's leased tokens to the `remaining` that the shared store reports: the store counts
+//! leased tokens as used, but this gateway still admits from them.
 
-use super::Stores;
-use crate::limit::{Charge, Decided, Decider, Decision, Outcome, Reserve, Verdict};
+use super::CounterStore;
+use crate::limit::{Charge, Decision, DecisionSource, Outcome, Reserve, StoreDecision, Verdict};
 
-/// Adds the leased tokens to what the store said of looks; one that they are enough for would be admitted.
-pub(super) fn add_to_looks(stores: &Stores, charges: &[Charge<'_>], verdict: &mut Verdict) {
-    add(stores, charges, verdict, |charge, decision, leased| {
-        raise(decision, (decision.remaining + leased).min(decision.limit));
+/// Adds the leased tokens to the decisions of a peek. A charge that they cover would be admitted.
+pub(super) fn add_to_peeked(store: &CounterStore, charges: &[Charge<'_>], verdict: &mut Verdict) {
+    add_leased(store, charges, verdict, |charge, decision, leased| {
+        raise_remaining(decision, (decision.remaining + leased).min(decision.limit));
         if decision.remaining >= charge.cost.into() {
             (decision.admitted, decision.retry_at) = (true, None);
         }
     });
 }
 
-/// Adds the leased tokens to what the store said of charges that it refused. What is left is less than
-/// the cost: tokens that came meanwhile are not told of.
-pub(super) fn add_to_refusals(stores: &Stores, charges: &[Charge<'_>], verdict: &mut Verdict) {
-    add(stores, charges, verdict, |charge, decision, leased| {
+/// Adds the leased tokens to the store's refusals. `remaining` stays below the charge's cost, even if more
+/// tokens were leased in the meantime.
+pub(super) fn add_to_refusals(store: &CounterStore, charges: &[Charge<'_>], verdict: &mut Verdict) {
+    add_leased(store, charges, verdict, |charge, decision, leased| {
         if !decision.admitted {
-            let most = u64::from(charge.cost).saturating_sub(1);
-            raise(decision, (decision.remaining + leased).min(most));
+            let max = u64::from(charge.cost).saturating_sub(1);
+            raise_remaining(decision, (decision.remaining + leased).min(max));
         }
     });
 }
 
-fn add(
-    stores: &Stores,
+/// Calls `add` with the number of leased tokens for each decision of the shared store that has some.
+fn add_leased(
+    store: &CounterStore,
     charges: &[Charge<'_>],
     verdict: &mut Verdict,
     add: impl Fn(&Charge<'_>, &mut Decision, u64),
 ) {
-    let ticks = stores.clock.ticks();
+    let ticks = store.clock.ticks();
     for (charge, outcome) in charges.iter().zip(&mut verdict.outcomes) {
-        if let Outcome::Decided(Decided { decision, by: Decider::Store, .. }) = outcome
+        if let Outcome::Decided(StoreDecision { decision, source: DecisionSource::Store, .. }) =
+            outcome
             && charge.limit.reserve != Reserve::Off
         {
-            let leased = stores.leases.spendable(charge.limit, charge.key, ticks);
+            let leased = store.leases.spendable(charge.limit, charge.key, ticks);
             if leased > 0 {
                 add(charge, decision, leased.into());
             }
@@ -44,7 +46,7 @@ fn add(
     }
 }
 
-fn raise(decision: &mut Decision, remaining: u64) {
+fn raise_remaining(decision: &mut Decision, remaining: u64) {
     if remaining > decision.remaining {
         decision.remaining = remaining;
         decision.used = decision.limit.saturating_sub(remaining);

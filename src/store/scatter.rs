@@ -1,8 +1,8 @@
-//! Charges of one request whose records live at several places of the shared store.
+//! Charges requests whose records live on several shards of the shared store.
 //!
-//! All places are asked at the same time, each all or nothing. Where the whole is refused, or the request
-//! ends before all have answered, what a place has charged is given back behind the request: for a moment
-//! too much is counted, and never too much admitted.
+//! All shards are called at the same time, and each charges all of its records or none. If the request is
+//! refused, or is cancelled before all shards have answered, the charges made are refunded in the
+//! background. Until then the counters are too high, so no excess request is admitted.
 
 use std::{sync::Arc, time::Instant};
 
@@ -14,329 +14,336 @@ use futures_util::{
 use smallvec::SmallVec;
 
 use super::{
-    StoreError, Stores,
-    corrections::{CorrectionSender, Source},
+    CounterStore, StoreError,
+    corrections::{CorrectionSender, CorrectionSource},
     fallback,
-    redis::{Failure, LateReply, Place, Shared, Unanswered, Worker},
+    redis::{CallError, Failure, LateReply, RedisBackend, RedisClient, ShardId},
     stats::WorkerCounts,
 };
-use crate::limit::{Change, Charge, Millis, Outcome, Settlement, Verdict};
+use crate::limit::{Adjustment, Change, Charge, Millis, Outcome, Verdict};
 
-/// The place that all of these share, if they do.
-pub(super) fn common<T>(items: &[T], place: impl Fn(&T) -> Place) -> Option<Place> {
+/// The shard of all items, if they have the same.
+pub(super) fn common_shard<T>(items: &[T], shard_of: impl Fn(&T) -> ShardId) -> Option<ShardId> {
     let (first, rest) = items.split_first()?;
-    let first = place(first);
-    rest.iter().all(|item| place(item) == first).then_some(first)
+    let first = shard_of(first);
+    rest.iter().all(|item| shard_of(item) == first).then_some(first)
 }
 
-/// What came of asking one place.
-type Answer = Result<Verdict, Unanswered>;
+/// The result of a call to one shard.
+type CallResult = Result<Verdict, CallError>;
 
-/// One item of a request, the place of its record, and what came of it.
-struct Scattered<T> {
+/// One item of a request, the shard of its record, and its outcome.
+struct RoutedItem<T> {
     item: T,
-    place: Place,
+    shard: ShardId,
     outcome: Outcome,
 }
 
-/// What a place is asked.
-struct Part<T> {
-    place: Place,
+/// The items of a request that live on one shard.
+struct ShardBatch<T> {
+    shard: ShardId,
     items: SmallVec<[T; 4]>,
 }
 
-/// The items of a request, in order.
-struct Items<T>(SmallVec<[Scattered<T>; 4]>);
+/// All items of a request, in its order.
+struct RoutedItems<T>(SmallVec<[RoutedItem<T>; 4]>);
 
-impl<T: Copy> Items<T> {
-    fn new(items: &[T], place: impl Fn(&T) -> Place) -> Self {
-        let scattered =
-            |item: &T| Scattered { item: *item, place: place(item), outcome: Outcome::NotCharged };
-        Self(items.iter().map(scattered).collect())
+impl<T: Copy> RoutedItems<T> {
+    fn new(items: &[T], shard_of: impl Fn(&T) -> ShardId) -> Self {
+        let routed = |item: &T| RoutedItem {
+            item: *item,
+            shard: shard_of(item),
+            outcome: Outcome::NotCharged,
+        };
+        Self(items.iter().map(routed).collect())
     }
 
-    /// One part for each place, in the order of the places' first items.
-    fn parts(&self) -> Vec<Part<T>> {
-        let mut parts: Vec<Part<T>> = Vec::new();
-        for Scattered { item, place, .. } in &self.0 {
-            match parts.iter_mut().find(|part| part.place == *place) {
-                Some(part) => part.items.push(*item),
-                None => parts.push(Part { place: *place, items: [*item].into_iter().collect() }),
+    /// One batch per shard, in the order of the shards' first items.
+    fn batches(&self) -> Vec<ShardBatch<T>> {
+        let mut batches: Vec<ShardBatch<T>> = Vec::new();
+        for RoutedItem { item, shard, .. } in &self.0 {
+            match batches.iter_mut().find(|batch| batch.shard == *shard) {
+                Some(batch) => batch.items.push(*item),
+                None => {
+                    let items = [*item].into_iter().collect();
+                    batches.push(ShardBatch { shard: *shard, items });
+                }
             }
         }
-        parts
+        batches
     }
 
-    /// Notes the outcomes of those at the places of which `is_meant`, in their order.
-    fn note(
+    /// Sets the outcomes of the items on the shards that the filter `selects`, in the items' order.
+    fn set_outcomes(
         &mut self,
-        is_meant: impl Fn(Place) -> bool,
+        selects: impl Fn(ShardId) -> bool,
         outcomes: impl IntoIterator<Item = Outcome>,
     ) {
-        let meant = self.0.iter_mut().filter(|scattered| is_meant(scattered.place));
-        for (scattered, outcome) in meant.zip(outcomes) {
-            scattered.outcome = outcome;
+        let selected = self.0.iter_mut().filter(|routed| selects(routed.shard));
+        for (routed, outcome) in selected.zip(outcomes) {
+            routed.outcome = outcome;
         }
     }
 
     fn outcomes(self) -> SmallVec<[Outcome; 2]> {
-        self.0.into_iter().map(|scattered| scattered.outcome).collect()
+        self.0.into_iter().map(|routed| routed.outcome).collect()
     }
 }
 
-/// A worker's calls for a request whose records live at several places.
+/// A worker's calls for a request whose records live on several shards.
 pub(super) struct Scatter<'a> {
-    pub(super) worker: &'a Arc<Worker>,
+    pub(super) client: &'a Arc<RedisClient>,
     pub(super) counts: &'a Arc<CachePadded<WorkerCounts>>,
-    pub(super) stores: &'a Stores,
+    pub(super) store: &'a CounterStore,
     pub(super) corrections: &'a CorrectionSender,
 }
 
 impl Scatter<'_> {
-    /// Decides all charges, and charges all or none. Waits once for the response timeout at the most. A
-    /// place that gives no decision is decided by its limits' policies alone.
+    /// Decides all charges, and charges all or none. Waits for one response timeout at most. For a shard
+    /// that gives no decision, the failure policies of its limits decide.
     pub(super) async fn charge(
         &self,
         charges: &[Charge<'_>],
         now: Millis,
-        until: Option<Instant>,
+        deadline: Option<Instant>,
     ) -> Result<Verdict, StoreError> {
-        let mut items = Items::new(charges, |charge| self.worker.place(charge.key));
-        let mut asked = self.charged(items.parts(), until).await;
-        let shared = asked.answers().all(|verdict| verdict.admitted);
-        let local = self.decide_lost(&items, &asked, shared, now);
-        let admitted = shared && local.as_ref().is_ok_and(|verdict| verdict.admitted);
-        asked.undo_late(admitted);
+        let mut items = RoutedItems::new(charges, |charge| self.client.shard_of(charge.key));
+        let mut calls = self.call_all(items.batches(), deadline).await;
+        let others_admit = calls.results().all(|verdict| verdict.admitted);
+        let local = self.decide_lost(&items, &calls, others_admit, now);
+        let admitted = others_admit && local.as_ref().is_ok_and(|verdict| verdict.admitted);
+        calls.undo_late_charge(admitted);
         if !admitted {
-            asked.undo();
+            calls.undo();
         }
-        for Asked { part, answer } in asked.parts.drain(..) {
-            if let Some(Ok(verdict)) = answer {
-                items.note(|place| place == part.place, outcomes_of(verdict, admitted));
+        for ShardCall { batch, result } in calls.calls.drain(..) {
+            if let Some(Ok(verdict)) = result {
+                items.set_outcomes(|shard| shard == batch.shard, outcomes_of(verdict, admitted));
             }
         }
-        let lost = std::mem::take(&mut asked.lost);
-        items.note(|place| lost.contains(&place), outcomes_of(local?, admitted));
+        let lost = std::mem::take(&mut calls.lost);
+        items.set_outcomes(|shard| lost.contains(&shard), outcomes_of(local?, admitted));
         Ok(Verdict { admitted, outcomes: items.outcomes() })
     }
 
-    /// Decides by their failure policies the charges whose places gave no decision. `shared`: the others
-    /// admit.
+    /// Decides the charges whose shards gave no decision, by their limits' failure policies. `others_admit`:
+    /// all other shards admitted the request.
     fn decide_lost(
         &self,
-        items: &Items<Charge<'_>>,
-        asked: &AllAsked<'_, '_>,
-        shared: bool,
+        items: &RoutedItems<Charge<'_>>,
+        calls: &ShardCalls<'_, '_>,
+        others_admit: bool,
         now: Millis,
     ) -> Result<Verdict, StoreError> {
-        let lost = items.0.iter().filter(|scattered| asked.lost.contains(&scattered.place));
-        let lost: SmallVec<[Charge<'_>; 4]> = lost.map(|scattered| scattered.item).collect();
+        let lost = items.0.iter().filter(|routed| calls.lost.contains(&routed.shard));
+        let lost: SmallVec<[Charge<'_>; 4]> = lost.map(|routed| routed.item).collect();
         if lost.is_empty() {
             return Ok(Verdict::empty());
         }
-        if let Some(denied) = fallback::denied(&lost, self.stores) {
+        if let Some(denied) = fallback::cached_denial(&lost, self.store) {
             return Ok(denied);
         }
-        let (memory, gateways) = (&self.stores.memory, self.stores.presence.gateways());
-        if !shared {
-            return fallback::refused(&lost, now, memory, gateways, self.counts);
+        let (memory, gateways) = (&self.store.memory, self.store.presence.gateways());
+        if !others_admit {
+            return fallback::peek_refused(&lost, now, memory, gateways, self.counts);
         }
-        // If one may have been charged at its place, none is recorded.
-        let recorder = asked.failures().map(|failure| self.stores.recorder_after(failure));
+        // If a shard may have made one of the charges, none is recorded for the outage.
+        let recorder = calls.failures().map(|failure| self.store.recorder_after(failure));
         let recorder = recorder.reduce(Option::and).flatten();
         fallback::decide(&lost, now, memory, gateways, self.counts, recorder)
     }
 
-    /// What each place answers. A request that is given up before all have leaves nothing charged of what
-    /// was answered.
-    async fn charged<'s, 'c>(
+    /// Calls all shards, and waits for all of them. If the request is cancelled before, the charges that
+    /// were answered are refunded.
+    async fn call_all<'s, 'c>(
         &'s self,
-        parts: Vec<Part<Charge<'c>>>,
-        until: Option<Instant>,
-    ) -> AllAsked<'s, 'c> {
-        let parts = parts.into_iter().map(|part| Asked { part, answer: None }).collect();
-        let mut asked = AllAsked { scatter: self, parts, lost: SmallVec::new() };
-        let calls = asked.parts.iter_mut().map(|Asked { part, answer }| async {
-            *answer = Some(self.worker.charge(part.place, &part.items, until).await);
+        batches: Vec<ShardBatch<Charge<'c>>>,
+        deadline: Option<Instant>,
+    ) -> ShardCalls<'s, 'c> {
+        let calls = batches.into_iter().map(|batch| ShardCall { batch, result: None }).collect();
+        let mut calls = ShardCalls { scatter: self, calls, lost: SmallVec::new() };
+        let pending = calls.calls.iter_mut().map(|ShardCall { batch, result }| async {
+            *result = Some(self.client.charge(batch.shard, &batch.items, deadline).await);
         });
-        let mut calls: FuturesUnordered<_> = calls.collect();
-        while calls.next().await.is_some() {}
-        drop(calls);
-        asked.failures().for_each(|failure| self.counts.failed(failure));
-        asked.find_lost();
-        asked
+        let mut pending: FuturesUnordered<_> = pending.collect();
+        while pending.next().await.is_some() {}
+        drop(pending);
+        calls.failures().for_each(|failure| self.counts.count_failure(failure));
+        calls.find_lost();
+        calls
     }
 
-    /// What each of these charges would meet by itself; charges nothing.
-    pub(super) async fn look(
+    /// Decides each charge by itself, and charges nothing.
+    pub(super) async fn peek(
         &self,
         charges: &[Charge<'_>],
         now: Millis,
     ) -> Result<Verdict, StoreError> {
-        let mut items = Items::new(charges, |charge| self.worker.place(charge.key));
-        let parts = items.parts();
-        let answers = join_all(parts.iter().map(|p| self.worker.look(p.place, &p.items))).await;
+        let mut items = RoutedItems::new(charges, |charge| self.client.shard_of(charge.key));
+        let batches = items.batches();
+        let results = join_all(batches.iter().map(|p| self.client.peek(p.shard, &p.items))).await;
         let mut lost: SmallVec<[Charge<'_>; 4]> = SmallVec::new();
-        let mut lost_places: SmallVec<[Place; 4]> = SmallVec::new();
-        for (part, answer) in parts.iter().zip(answers) {
-            match answer {
-                Ok(verdict) => items.note(|place| place == part.place, verdict.outcomes),
+        let mut lost_shards: SmallVec<[ShardId; 4]> = SmallVec::new();
+        for (batch, result) in batches.iter().zip(results) {
+            match result {
+                Ok(verdict) => items.set_outcomes(|shard| shard == batch.shard, verdict.outcomes),
                 Err(failure) => {
-                    self.counts.failed(failure);
-                    lost_places.push(part.place);
+                    self.counts.count_failure(failure);
+                    lost_shards.push(batch.shard);
                 }
             }
         }
-        let at_lost = items.0.iter().filter(|scattered| lost_places.contains(&scattered.place));
-        lost.extend(at_lost.map(|scattered| scattered.item));
-        let (memory, gateways) = (&self.stores.memory, self.stores.presence.gateways());
-        let local = fallback::look(&lost, now, memory, gateways)?;
-        items.note(|place| lost_places.contains(&place), local.outcomes);
-        Ok(verdict_of(charges, items))
+        let at_lost = items.0.iter().filter(|routed| lost_shards.contains(&routed.shard));
+        lost.extend(at_lost.map(|routed| routed.item));
+        let (memory, gateways) = (&self.store.memory, self.store.presence.gateways());
+        let local = fallback::peek(&lost, now, memory, gateways)?;
+        items.set_outcomes(|shard| lost_shards.contains(&shard), local.outcomes);
+        Ok(peek_verdict(charges, items))
     }
 
-    /// Corrects each at its place; [`Outcome::Unknown`] where that gave no answer. What was certainly not
-    /// sent is queued.
-    pub(super) async fn settle(&self, settlements: &[Settlement<'_>]) -> SmallVec<[Outcome; 2]> {
-        let items = Items::new(settlements, |settlement| self.worker.place(settlement.key));
-        let parts = items.parts();
-        let answers = join_all(parts.iter().map(|p| self.worker.settle(p.place, &p.items))).await;
-        for (part, answer) in parts.iter().zip(&answers) {
-            if let Err(failure) = answer {
-                self.corrections.push_unsent(&part.items, *failure);
+    /// Adjusts each charge on its shard; [`Outcome::Unknown`] where the shard gave no answer. Adjustments
+    /// that were certainly not sent are queued.
+    pub(super) async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> SmallVec<[Outcome; 2]> {
+        let items =
+            RoutedItems::new(adjustments, |adjustment| self.client.shard_of(adjustment.key));
+        let batches = items.batches();
+        let results = join_all(batches.iter().map(|p| self.client.adjust(p.shard, &p.items))).await;
+        for (batch, result) in batches.iter().zip(&results) {
+            if let Err(failure) = result {
+                self.corrections.push_unsent(&batch.items, *failure);
             }
         }
-        self.settled(items, &parts, answers)
+        self.collect_adjusted(items, &batches, results)
     }
 
-    /// The same, patiently and with nothing queued.
-    pub(super) async fn renew(&self, settlements: &[Settlement<'_>]) -> SmallVec<[Outcome; 2]> {
-        let items = Items::new(settlements, |settlement| self.worker.place(settlement.key));
-        let parts = items.parts();
-        let asking = parts.iter().map(|p| self.worker.settle_patiently(p.place, &p.items));
-        let answers = join_all(asking).await;
-        self.settled(items, &parts, answers)
+    /// The same for lease renewals: waits for a server that hangs, and queues nothing.
+    pub(super) async fn renew(&self, adjustments: &[Adjustment<'_>]) -> SmallVec<[Outcome; 2]> {
+        let items =
+            RoutedItems::new(adjustments, |adjustment| self.client.shard_of(adjustment.key));
+        let batches = items.batches();
+        let calls = batches.iter().map(|p| self.client.adjust_patiently(p.shard, &p.items));
+        let results = join_all(calls).await;
+        self.collect_adjusted(items, &batches, results)
     }
 
-    fn settled(
+    fn collect_adjusted(
         &self,
-        mut items: Items<Settlement<'_>>,
-        parts: &[Part<Settlement<'_>>],
-        answers: Vec<Result<Verdict, Failure>>,
+        mut items: RoutedItems<Adjustment<'_>>,
+        batches: &[ShardBatch<Adjustment<'_>>],
+        results: Vec<Result<Verdict, Failure>>,
     ) -> SmallVec<[Outcome; 2]> {
-        for (part, answer) in parts.iter().zip(answers) {
-            match answer {
-                Ok(verdict) => items.note(|place| place == part.place, verdict.outcomes),
+        for (batch, result) in batches.iter().zip(results) {
+            match result {
+                Ok(verdict) => items.set_outcomes(|shard| shard == batch.shard, verdict.outcomes),
                 Err(failure) => {
-                    self.counts.failed(failure);
-                    let unknown = part.items.iter().map(|_| Outcome::Unknown);
-                    items.note(|place| place == part.place, unknown);
+                    self.counts.count_failure(failure);
+                    let unknown = batch.items.iter().map(|_| Outcome::Unknown);
+                    items.set_outcomes(|shard| shard == batch.shard, unknown);
                 }
             }
         }
         items.outcomes()
     }
 
-    /// Gives back what a place has charged, behind the request.
-    fn undo(&self, part: &Part<Charge<'_>>, verdict: &Verdict) {
+    /// Queues refunds of the charges that a shard has made.
+    fn undo(&self, batch: &ShardBatch<Charge<'_>>, verdict: &Verdict) {
         if !verdict.admitted {
             return;
         }
-        let made = part.items.iter().zip(&verdict.outcomes);
-        let refunds = made.filter_map(|(charge, outcome)| {
+        let charged = batch.items.iter().zip(&verdict.outcomes);
+        let refunds = charged.filter_map(|(charge, outcome)| {
             let charged_at = outcome.admitted()?.charged_at();
             let change = Change::Refund { charged_at, cost: charge.cost };
             Some((Arc::new(charge.limit.clone()), charge.key, change))
         });
-        self.corrections.push(refunds, Source::Request);
+        self.corrections.push(refunds, CorrectionSource::Request);
     }
 }
 
-/// One place, and what it has answered so far.
-struct Asked<'c> {
-    part: Part<Charge<'c>>,
-    answer: Option<Answer>,
+/// The call to one shard; `result` is `None` until it ends.
+struct ShardCall<'c> {
+    batch: ShardBatch<Charge<'c>>,
+    result: Option<CallResult>,
 }
 
-/// All places of a request. Dropped before the verdict is made, it gives back what they have charged.
-struct AllAsked<'s, 'c> {
+/// The calls to all shards of a request. If it is dropped with results in it, it refunds what was charged.
+struct ShardCalls<'s, 'c> {
     scatter: &'s Scatter<'s>,
-    parts: Vec<Asked<'c>>,
-    /// Places that gave no decision.
-    lost: SmallVec<[Place; 4]>,
+    calls: Vec<ShardCall<'c>>,
+    /// The shards that gave no decision.
+    lost: SmallVec<[ShardId; 4]>,
 }
 
-impl AllAsked<'_, '_> {
-    fn answers(&self) -> impl Iterator<Item = &Verdict> {
-        self.parts.iter().filter_map(|asked| asked.answer.as_ref()?.as_ref().ok())
+impl ShardCalls<'_, '_> {
+    fn results(&self) -> impl Iterator<Item = &Verdict> {
+        self.calls.iter().filter_map(|call| call.result.as_ref()?.as_ref().ok())
     }
 
     fn failures(&self) -> impl Iterator<Item = Failure> {
-        self.parts.iter().filter_map(|asked| Some(asked.answer.as_ref()?.as_ref().err()?.failure))
+        self.calls.iter().filter_map(|call| Some(call.result.as_ref()?.as_ref().err()?.failure))
     }
 
     fn find_lost(&mut self) {
-        let failed = self.parts.iter().filter(|asked| matches!(asked.answer, Some(Err(_))));
-        self.lost = failed.map(|asked| asked.part.place).collect();
+        let failed = self.calls.iter().filter(|call| matches!(call.result, Some(Err(_))));
+        self.lost = failed.map(|call| call.batch.shard).collect();
     }
 
-    /// Takes back what places charge whose replies may still come; `passed`: the request was admitted
-    /// without them.
-    fn undo_late(&mut self, passed: bool) {
-        for Asked { part, answer } in &mut self.parts {
-            let late: Option<LateReply> = match answer {
-                Some(Err(unanswered)) => unanswered.late.take(),
+    /// Undoes, in the background, charges of calls whose replies may still arrive. `passed`: the request
+    /// was admitted without them.
+    fn undo_late_charge(&mut self, passed: bool) {
+        for ShardCall { batch, result } in &mut self.calls {
+            let late: Option<LateReply> = match result {
+                Some(Err(error)) => error.late.take(),
                 _ => None,
             };
             if let Some(late) = late {
-                self.scatter.corrections.undo_late(late, &part.items, passed);
+                self.scatter.corrections.undo_late_charge(late, &batch.items, passed);
             }
         }
     }
 
-    /// Gives back what the places have charged.
+    /// Refunds what the shards have charged.
     fn undo(&self) {
-        for Asked { part, answer } in &self.parts {
-            if let Some(Ok(verdict)) = answer {
-                self.scatter.undo(part, verdict);
+        for ShardCall { batch, result } in &self.calls {
+            if let Some(Ok(verdict)) = result {
+                self.scatter.undo(batch, verdict);
             }
         }
     }
 }
 
-impl Drop for AllAsked<'_, '_> {
+impl Drop for ShardCalls<'_, '_> {
     fn drop(&mut self) {
         self.undo();
     }
 }
 
-/// The outcomes of a part of a request; where the whole is refused, only of what refuses.
+/// The outcomes of one shard's batch. If the whole request is refused, only those that refuse are kept.
 fn outcomes_of(verdict: Verdict, admitted: bool) -> impl Iterator<Item = Outcome> {
     verdict.outcomes.into_iter().map(move |outcome| {
         if admitted || outcome.refused().is_some() { outcome } else { Outcome::NotCharged }
     })
 }
 
-/// The verdict of looks that were each made by itself.
-fn verdict_of(charges: &[Charge<'_>], items: Items<Charge<'_>>) -> Verdict {
+/// The verdict on charges that were each decided by itself.
+fn peek_verdict(charges: &[Charge<'_>], items: RoutedItems<Charge<'_>>) -> Verdict {
     let outcomes = items.outcomes();
     let mut refused = charges.iter().zip(&outcomes);
     let admitted = !refused.any(|(charge, o)| charge.limit.enforce && o.refused().is_some());
     Verdict { admitted, outcomes }
 }
 
-/// What each of these charges would meet by itself, over a connection of its own: for the operator, who
-/// asks seldom.
-pub(super) async fn look_each(
-    shared: &Shared,
+/// Decides each charge by itself, over a connection of its own, and charges nothing: for the operator.
+pub(super) async fn peek_each(
+    shared: &RedisBackend,
     charges: &[Charge<'_>],
-    now: Millis,
+    now: Option<Millis>,
 ) -> Result<Verdict, Failure> {
-    let mut items = Items::new(charges, |charge| shared.place(charge.key));
-    let parts = items.parts();
-    let answers = join_all(parts.iter().map(|p| shared.look(p.place, &p.items, now))).await;
-    for (part, answer) in parts.iter().zip(answers) {
-        items.note(|place| place == part.place, answer?.outcomes);
+    let mut items = RoutedItems::new(charges, |charge| shared.shard_of(charge.key));
+    let batches = items.batches();
+    let results = join_all(batches.iter().map(|p| shared.peek(p.shard, &p.items, now))).await;
+    for (batch, result) in batches.iter().zip(results) {
+        items.set_outcomes(|shard| shard == batch.shard, result?.outcomes);
     }
-    Ok(verdict_of(charges, items))
+    Ok(peek_verdict(charges, items))
 }

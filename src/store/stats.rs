@@ -1,69 +1,68 @@
-//! What a store counts of itself: one shard a worker, added up when they are read.
+//! The store's counts for metrics: one set per worker, summed when they are read.
 
 use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 
-use super::{deny_cache::DenyStats, redis::Failure, token_lease::Numbers};
+use super::{deny_cache::DenyStats, redis::Failure, token_lease::LeaseStats};
 use crate::{counter::Counter, limit::OnFailure};
 
 /// One worker's counts.
 #[derive(Debug, Default)]
 pub(super) struct WorkerCounts {
-    calls: Counter,
-    asked: Counter,
-    ahead: Counter,
+    requests: Counter,
+    store_calls: Counter,
+    leased_charges: Counter,
     failures: [Counter; Failure::ALL.len()],
     fallbacks: [Counter; 3],
 }
 
 impl WorkerCounts {
-    /// One request was brought to the store.
-    pub(super) fn called(&self) {
-        self.calls.add(1);
+    pub(super) fn count_request(&self) {
+        self.requests.add(1);
     }
 
-    /// The shared store was asked for a decision, or for tokens.
-    pub(super) fn asked(&self) {
-        self.asked.add(1);
+    /// Counts a call to the shared store, for a decision or for tokens.
+    pub(super) fn count_call(&self) {
+        self.store_calls.add(1);
     }
 
-    /// A charge was made from tokens taken ahead.
-    pub(super) fn spent_ahead(&self) {
-        self.ahead.add(1);
+    /// Counts a charge made from leased tokens, without waiting for them.
+    pub(super) fn count_leased_charge(&self) {
+        self.leased_charges.add(1);
     }
 
-    /// The shared store gave no decision.
-    pub(super) fn failed(&self, failure: Failure) {
+    /// Counts a request to which the shared store gave no decision.
+    pub(super) fn count_failure(&self, failure: Failure) {
         self.failures[failure.index()].add(1);
     }
 
-    /// A limit was decided by its failure policy.
-    pub(super) fn fell_back(&self, policy: OnFailure) {
-        self.fallbacks[place(policy)].add(1);
+    /// Counts the decision of one limit by its failure policy.
+    pub(super) fn count_fallback(&self, policy: OnFailure) {
+        self.fallbacks[policy_index(policy)].add(1);
     }
 }
 
-/// Every worker's counts, those of workers that have ended included.
+/// Every worker's counts, including those of workers that have ended.
 #[derive(Debug, Default)]
-pub(super) struct Register(Mutex<Vec<Arc<CachePadded<WorkerCounts>>>>);
+pub(super) struct CountsRegistry(Mutex<Vec<Arc<CachePadded<WorkerCounts>>>>);
 
-impl Register {
-    /// A new worker's own shard.
-    pub(super) fn enter(&self) -> Arc<CachePadded<WorkerCounts>> {
+impl CountsRegistry {
+    /// Adds the counts of a new worker.
+    pub(super) fn add_worker(&self) -> Arc<CachePadded<WorkerCounts>> {
         let counts = Arc::default();
         self.0.lock().push(Arc::clone(&counts));
         counts
     }
 
-    /// All shards added up.
-    pub(super) fn total(&self) -> Stats {
-        let mut total = Stats::default();
+    /// The sum over all workers.
+    pub(super) fn total(&self) -> StoreStats {
+        let mut total = StoreStats::default();
         for worker in self.0.lock().iter() {
-            total.calls += worker.calls.get();
-            total.asked += worker.asked.get();
-            total.ahead += worker.ahead.get();
+            total.requests += worker.requests.get();
+            total.store_calls += worker.store_calls.get();
+            total.leased_charges += worker.leased_charges.get();
             for (sum, count) in total.failures.iter_mut().zip(&worker.failures) {
                 *sum += count.get();
             }
@@ -75,46 +74,46 @@ impl Register {
     }
 }
 
-/// What the store has done since the process began.
+/// The store's counts since the process started, and its current sizes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Stats {
-    /// Requests brought to the store.
-    pub calls: u64,
-    /// How often the shared store was asked, for decisions and for tokens.
-    pub asked: u64,
-    /// Charges that were made from tokens taken ahead.
-    pub ahead: u64,
-    /// The deny cache.
+pub struct StoreStats {
+    /// Requests charged through the store.
+    pub requests: u64,
+    /// Calls to the shared store, for decisions and for tokens.
+    pub store_calls: u64,
+    /// Charges made from leased tokens, without waiting for them.
+    pub leased_charges: u64,
+    /// The deny cache's counts.
     pub denials: DenyStats,
-    /// Tokens taken ahead.
-    pub tokens: Numbers,
-    /// Of the requests, those to which the shared store gave no decision, by [`Failure::index`].
+    /// Leased tokens.
+    pub tokens: LeaseStats,
+    /// Requests to which the shared store gave no decision, indexed by [`Failure::index`].
     pub failures: [u64; Failure::ALL.len()],
-    /// Decisions of single limits by their failure policy; see [`Stats::fallbacks`].
+    /// Indexed by `policy_index`.
     fallbacks: [u64; 3],
-    /// Records in memory that were removed before their time, because it was full.
+    /// Records evicted from memory before they expired, because it was full.
     pub evictions: u64,
     /// Records in memory.
     pub keys: usize,
-    /// Records whose local charges wait for Redis to come back.
+    /// Records whose local charges wait to be charged in Redis.
     pub unmerged: usize,
-    /// Sums of local charges that were charged in Redis.
+    /// Sums of local charges that have been charged in Redis.
     pub merged: u64,
-    /// Local charges, sums of them and other corrections, but those of tokens, that Redis will never hear
-    /// of: there were too many, or it is not known whether it heard.
+    /// Local charges, sums of them and other adjustments, except those of tokens, that were dropped: there
+    /// were too many, or it is unknown whether Redis made them.
     pub merge_drops: u64,
-    /// Gateways alive on the same Redis, this one included.
+    /// Live gateways on the same Redis, including this one.
     pub gateways: u32,
 }
 
-impl Stats {
-    /// Decisions of single limits that their failure policy took.
+impl StoreStats {
+    /// Decisions of single limits by this failure policy.
     pub fn fallbacks(&self, policy: OnFailure) -> u64 {
-        self.fallbacks[place(policy)]
+        self.fallbacks[policy_index(policy)]
     }
 }
 
-fn place(policy: OnFailure) -> usize {
+fn policy_index(policy: OnFailure) -> usize {
     match policy {
         OnFailure::Local => 0,
         OnFailure::Open => 1,

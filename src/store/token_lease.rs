@@ -1,17 +1,76 @@
-//! Token leases: one call to the store brings tokens for many requests, which are then decided here.
+//! Token leases: one call to the store charges tokens for many requests, which are then decided here.
 //!
-//! Rockset's batched reservations ("How We Improved the Concurrency and Scalability of Our Redis Rate
+//! From Rockset's batched reservations ("How We Improved the Concurrency and Scalability of Our Redis Rate
 //! Limiting System"). Everything here is pure: no I/O, no waiting, and time is a parameter, in ticks: ms
-//! of a monotonic clock of this process ([`crate::clock::Clock::ticks`]). The caller of
-//! [`LeaseRegistry::join`] asks the store for [`Fetch::order`] and brings the reply.
+//! of a monotonic clock of this process ([`crate::clock::Clock::ticks`]). Where [`LeaseRegistry::join`]
+//! returns a [`LeaseFetch`], its caller asks the store for [`LeaseFetch::demand`] and completes it with the
+//! reply.
 //!
-//! What always holds, of each caller: what was charged at the store for this gateway is spent, kept
-//! here, given back, forgotten by the operator, or lost with a call whose outcome is unknown; never two
-//! of them. And tokens are spent only inside the sub-window that they were charged to, so every bound of
-//! the algorithms holds as if each request had asked the store.
+//! Invariants, for each key and quota: every token that was charged at the store for this gateway is
+//! exactly one of spent, held here, returned, discarded by an operator's reset, or lost with a call whose
+//! outcome is unknown. Tokens are spent only inside the sub-window that they were charged to, so every
+//! bound of the algorithms holds as if each request had called the store.
 //!
-//! The leases of a registry are spread over shards, each behind one plain mutex; nothing is kept
-//! outside of it. A decision holds it for tens of nanoseconds (`cargo bench --bench reservations`).
+//! The leases of a registry are striped over mutexes, and no state is outside of them. A decision holds
+//! one for tens of nanoseconds (`cargo bench --bench reservations`).
+//!
+//! - `registry`: all leases: lookup, capacity, the sweep of unused ones.
+//! - `lease`: the tokens, the queue and the fetch of one key under one quota.
+//! - `wait_queue`, `waiter`: the requests that wait for a fetch.
+//! - `single_flight`: one fetch at a time for each lease.
+//! - `chunk_sizer`: how many tokens a fetch asks for.
+//! - `snapshot`: the store's last reply, for response headers.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use tidegate::{
+//!     limit::{Algorithm, Decision, Grant, Key, Limit, OnFailure, Quota, Reserve},
+//!     store::token_lease::{FetchReply, JoinOutcome, LeaseRegistry, Waiter, WaiterOutcome},
+//! };
+//!
+//! struct Request;
+//! impl Waiter for Request {
+//!     fn cost(&self) -> u32 {
+//!         1
+//!     }
+//!     fn serve(self, outcome: WaiterOutcome) -> bool {
+//!         matches!(outcome, WaiterOutcome::Granted(_))
+//!     }
+//! }
+//!
+//! let limit = Limit {
+//!     name: "example".into(),
+//!     fingerprint: 1,
+//!     algorithm: Algorithm::FixedWindow,
+//!     quota: Quota::new(100, 1_000, 1),
+//!     cost: 1,
+//!     on_failure: OnFailure::Local,
+//!     reserve: Reserve::Tokens(9),
+//!     enforce: true,
+//!     index: 0,
+//! };
+//! let registry = Arc::new(LeaseRegistry::default());
+//! assert!(registry.take(&limit, Key(7), 1, 0).is_none());
+//! let JoinOutcome::Fetch(fetch) = registry.join(&limit, Key(7), Request, 0) else { panic!() };
+//! assert_eq!((fetch.demand().needed, fetch.demand().extra), (1, 9));
+//!
+//! // The store charges 10 tokens, to be spent before its window ends at 1,000 ms.
+//! let decision = Decision {
+//!     admitted: true,
+//!     limit: 100,
+//!     remaining: 90,
+//!     used: 10,
+//!     reset_at: 1_000,
+//!     retry_at: None,
+//!     wait: 0,
+//! };
+//! let grant = Grant { tokens: 10, spendable_until: 1_000, decision };
+//! assert!(fetch.complete(&FetchReply { grant, now: 1, sent: 1, received: 2 }).is_none());
+//!
+//! let charge = registry.take(&limit, Key(7), 1, 3).expect("9 tokens are left");
+//! assert_eq!(charge.remaining, 98);
+//! ```
 
 mod chunk_sizer;
 mod lease;
@@ -26,9 +85,9 @@ mod waiter;
 mod tests;
 
 pub use self::{
-    lease::{IDLE, RETIRE},
-    registry::{GiveBack, LeaseKey, LeaseRegistry, MAX_LEASES, Numbers},
-    single_flight::{Fetch, Joined},
-    snapshot::{LeaseSnapshot, Taken},
-    waiter::{Reply, Waiter, WaiterOutcome},
+    lease::{IDLE_TIMEOUT, REMOVAL_TIMEOUT},
+    registry::{LeaseKey, LeaseRegistry, LeaseStats, MAX_LEASES, UnspentTokens},
+    single_flight::{JoinOutcome, LeaseFetch},
+    snapshot::{LeaseCharge, LeaseSnapshot},
+    waiter::{FetchReply, Waiter, WaiterOutcome},
 };

@@ -87,7 +87,7 @@ impl RedisLink {
         self.stats.calls.add(1);
         let command = redis::cmd("TIME");
         let answer = within(self.timeout, command.query_async(&mut connection)).await;
-        let answer = answer.and_then(|time| time.map_err(|error| self.connector.failure(&error)));
+        let answer = answer.and_then(|time| time.map_err(|error| self.connector.classify_error(&error)));
         let (seconds, micros): (u64, u64) = self.keep_or_drop(answer)?;
         Ok(seconds.saturating_mul(1_000).saturating_add(micros / 1_000))
     }
@@ -109,7 +109,7 @@ impl RedisLink {
                 Ok(value) => return Ok(value),
                 // Redis forgot the script, so it ran nothing.
                 Err(error) if error.code() == Some("NOSCRIPT") => {}
-                Err(error) => return Err(self.connector.failure(&error)),
+                Err(error) => return Err(self.connector.classify_error(&error)),
             }
         }
         Err(Failure::Reply)

@@ -1,4 +1,4 @@
-//! Forwarding one request: which connection, and what when it fails.
+//! Forwards one request: load balancing, retries and the retry budget.
 
 use std::{cell::Cell, io, rc::Rc, task::Poll, time::Duration};
 
@@ -7,29 +7,29 @@ use smallvec::SmallVec;
 
 use super::{
     Servers,
-    answer::AnswerStream,
-    link::{ExchangeError, Link},
+    connection::{ExchangeError, UpstreamConnection},
     pool::{Failure, Pool},
-    request::Outgoing,
+    request::OutgoingRequest,
+    response::ResponseBody,
 };
-use crate::framing::{AnswerHead, BodyFault, ClientStream, StateCell, Timeout, state::Wait};
+use crate::framing::{BodyError, ClientStream, ResponseHead, StateCell, Timeout, state::Wait};
 
-/// Why an upstream gave no answer.
+/// Why an upstream did not respond.
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
-    /// No server could be connected to.
+    /// No server accepted a connection.
     #[error("no connection to the upstream: {0}")]
     Connect(io::Error),
-    /// No answer's head in time.
-    #[error("no answer from the upstream in time")]
+    /// The response's head did not arrive in time.
+    #[error("no response from the upstream in time")]
     Timeout,
-    /// The connection broke or the answer was malformed.
+    /// The connection failed, or the response was malformed.
     #[error("the upstream failed: {0}")]
     Failed(io::Error),
 }
 
 impl UpstreamError {
-    /// The word for it in metrics.
+    /// The value of the metrics label.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Connect(_) => "connect",
@@ -39,129 +39,139 @@ impl UpstreamError {
     }
 }
 
-/// Why a request was not answered by an upstream.
+/// Why a request was not forwarded, by the side that failed.
 #[derive(Debug)]
 pub enum ForwardError {
-    /// The upstream's fault.
+    /// The upstream failed.
     Upstream(UpstreamError),
-    /// The client's: its body failed.
-    Body(BodyFault),
+    /// The client's body failed.
+    Body(BodyError),
 }
 
-/// What was done for one request.
+/// The attempts of one request.
 #[derive(Default)]
 pub struct Attempts {
-    /// How often a server was asked, or could not be.
+    /// The number of attempts, failed connects included.
     pub count: u32,
-    /// The server asked last.
+    /// The server of the last attempt.
     pub server: Option<Rc<Pool>>,
 }
 
-/// One worker's connections to one upstream, and its turn among the servers.
-pub struct Balance {
+/// One worker's round-robin load balancer over the servers of one upstream.
+pub struct LoadBalancer {
     pools: Vec<Rc<Pool>>,
     next: Cell<usize>,
-    /// Retries that may still be made, in fifths: each request earns one, each retry costs five.
-    budget: Cell<u32>,
+    /// The retry budget: a request adds 1, a retry takes [`RETRY_COST`].
+    retry_budget: Cell<u32>,
 }
 
-/// A retry costs what five requests earn, so retries stay below a fifth of the load.
+/// The cost of a retry in the budget. Five requests pay for one retry, so retries stay below a fifth of
+/// the load.
 const RETRY_COST: u32 = 5;
-/// A server that accepts and closes at once is tried so often.
-const MAX_FRESH: u32 = 2;
-const MAX_BUDGET: u32 = 20 * RETRY_COST;
+/// The most new connections for a request of which nothing was sent. Ends the loop with a server that
+/// accepts connections and closes them at once.
+const MAX_NEW_CONNECTIONS: u32 = 2;
+/// The largest budget: 20 retries.
+const MAX_RETRY_BUDGET: u32 = 20 * RETRY_COST;
 
-impl Balance {
-    /// Over `pools`, one a server.
+impl LoadBalancer {
+    /// A load balancer over `pools`, one for each server.
     pub fn new(pools: Vec<Rc<Pool>>) -> Self {
-        Self { pools, next: Cell::new(0), budget: Cell::new(MAX_BUDGET) }
+        Self { pools, next: Cell::new(0), retry_budget: Cell::new(MAX_RETRY_BUDGET) }
     }
 
-    /// The pools, one a server.
+    /// The pools, one for each server.
     pub fn pools(&self) -> &[Rc<Pool>] {
         &self.pools
     }
 
-    /// The place in the rotation of one request. A retry does not move it.
-    fn turn(&self) -> usize {
+    /// Takes the next turn of the rotation. A retry keeps the turn of its request.
+    fn next_turn(&self) -> usize {
         let turn = self.next.get();
         self.next.set((turn + 1) % self.pools.len());
         turn
     }
 
-    /// The first server from `turn` on that was not tried, one that is not ejected before one that is.
-    fn choose(&self, turn: usize, tried: &[usize]) -> Option<usize> {
+    /// The first server from `turn` on that is not in `tried`. Servers that are not ejected come first.
+    fn pick(&self, turn: usize, tried: &[usize]) -> Option<usize> {
         let order = (0..self.pools.len()).map(|step| (turn + step) % self.pools.len());
         let mut untried = order.filter(|at| !tried.contains(at)).peekable();
         let first = untried.peek().copied();
         untried.find(|at| !self.pools[*at].is_ejected()).or(first)
     }
 
-    /// Notes that a server gave no answer. One without siblings is asked all the same.
-    fn fail(&self, at: usize, failure: Failure) {
+    /// Records a failure of a server, which may eject it. A single server is never ejected.
+    fn record_failure(&self, at: usize, failure: Failure) {
         if self.pools.len() > 1 {
-            self.pools[at].fail(failure);
+            self.pools[at].record_failure(failure);
         }
     }
 
-    fn earn(&self) {
-        self.budget.set((self.budget.get() + 1).min(MAX_BUDGET));
+    fn earn_retry(&self) {
+        self.retry_budget.set((self.retry_budget.get() + 1).min(MAX_RETRY_BUDGET));
     }
 
-    fn spend(&self) -> bool {
-        let left = self.budget.get().checked_sub(RETRY_COST);
-        self.budget.set(left.unwrap_or(self.budget.get()));
+    fn spend_retry(&self) -> bool {
+        let left = self.retry_budget.get().checked_sub(RETRY_COST);
+        self.retry_budget.set(left.unwrap_or(self.retry_budget.get()));
         left.is_some()
     }
 
-    /// Sends `outgoing` to one server and waits for the answer's head. A connection found closed before
-    /// anything was sent is replaced; a request that may have been seen is sent again only if that does
-    /// no harm, `retries` times at the most, to another server where there is one. What is done is told
-    /// to `attempts`, also where the request is dropped before its answer.
+    /// Sends `outgoing` to one server and waits for the response's head.
+    ///
+    /// A request of which nothing was sent is resent on another connection. A request that the server may
+    /// have seen is retried only if it is safe, at most `retries` times, within the retry budget and on
+    /// another server if there is one. `attempts` is updated at each attempt, so it is valid even if this
+    /// future is dropped.
+    ///
+    /// # Errors
+    /// No server responded, or the client's body failed.
     pub async fn forward(
         &self,
         servers: &Servers,
-        mut outgoing: Outgoing,
+        mut outgoing: OutgoingRequest,
         method: &Method,
         client: &dyn ClientStream,
         attempts: &mut Attempts,
-    ) -> Result<(AnswerHead, AnswerStream), ForwardError> {
-        self.earn();
-        let turn = self.turn();
+    ) -> Result<(ResponseHead, ResponseBody), ForwardError> {
+        self.earn_retry();
+        let turn = self.next_turn();
         let within = Some(servers.response_timeout.as_millis() as u64);
-        let (mut retries, mut fresh) = (servers.retries, 0);
+        let (mut retries, mut new_connections) = (servers.retries, 0);
         let mut tried: SmallVec<[usize; 4]> = SmallVec::new();
         loop {
-            let linked = self.link(servers, turn, &mut tried, client.state(), attempts).await;
-            let (at, mut link) = linked.map_err(ForwardError::Upstream)?;
+            let acquired = self.acquire(servers, turn, &mut tried, client.state(), attempts).await;
+            let (at, mut connection) = acquired.map_err(ForwardError::Upstream)?;
             let pool = &self.pools[at];
-            fresh += u32::from(!link.used);
-            match link.exchange(&mut outgoing, client, within).await {
+            new_connections += u32::from(!connection.is_reused);
+            match connection.exchange(&mut outgoing, client, within).await {
                 Ok(head) => {
-                    pool.succeed();
-                    let stream = AnswerStream::new(&head, method, link, outgoing, Rc::clone(pool));
-                    return Ok((head, stream));
+                    pool.record_success();
+                    let pool = Rc::clone(pool);
+                    let body = ResponseBody::new(&head, method, connection, outgoing, pool);
+                    return Ok((head, body));
                 }
                 Err(ExchangeError::Expired) => {
                     if client.state().timeout() == Some(Timeout::Upstream) {
-                        self.fail(at, Failure::Exchange);
+                        self.record_failure(at, Failure::Exchange);
                     }
                     return Err(ForwardError::Upstream(UpstreamError::Timeout));
                 }
-                Err(ExchangeError::Body(fault)) => return Err(ForwardError::Body(fault)),
+                Err(ExchangeError::Body(error)) => return Err(ForwardError::Body(error)),
                 Err(ExchangeError::Failed(error)) => {
-                    // A kept connection that was closed meanwhile says nothing of the server.
-                    let stale = link.used && !link.heard;
+                    // The server may close an idle connection at any time: no failure of the server.
+                    let stale = connection.is_reused && !connection.response_started;
                     if !stale {
-                        self.fail(at, Failure::Exchange);
+                        self.record_failure(at, Failure::Exchange);
                     }
-                    let harmless = outgoing.is_harmless() && !link.heard && retries > 0;
-                    let unsent = outgoing.is_unsent() && fresh <= MAX_FRESH;
-                    if !(unsent || harmless && self.spend()) {
+                    let retryable =
+                        outgoing.is_retryable() && !connection.response_started && retries > 0;
+                    let unsent = outgoing.is_unsent() && new_connections <= MAX_NEW_CONNECTIONS;
+                    if !(unsent || retryable && self.spend_retry()) {
                         return Err(ForwardError::Upstream(UpstreamError::Failed(error)));
                     }
                     retries -= u32::from(!unsent);
-                    // The same server again where it has just closed what was kept.
+                    // After a stale connection the same server is tried again.
                     if !stale {
                         tried.push(at);
                     }
@@ -171,32 +181,32 @@ impl Balance {
         }
     }
 
-    /// An idle connection of the server whose turn it is, or a new one to it, or to the next. Those that
-    /// cannot be connected to are added to `tried`.
-    async fn link(
+    /// An idle or new connection to the server picked for `turn`, or to the next one if the connect fails.
+    /// Servers that cannot be connected to are added to `tried`.
+    async fn acquire(
         &self,
         servers: &Servers,
         turn: usize,
         tried: &mut SmallVec<[usize; 4]>,
         state: &StateCell,
         attempts: &mut Attempts,
-    ) -> Result<(usize, Link), UpstreamError> {
+    ) -> Result<(usize, UpstreamConnection), UpstreamError> {
         let mut failed = None;
         if tried.len() >= self.pools.len() {
-            // Each was asked and failed; the retry budget allows another round.
+            // All servers have failed; the retry budget allows another round.
             tried.clear();
         }
-        while let Some(at) = self.choose(turn, tried) {
+        while let Some(at) = self.pick(turn, tried) {
             let pool = &self.pools[at];
             attempts.count += 1;
             attempts.server = Some(Rc::clone(pool));
-            if let Some(link) = pool.take() {
-                return Ok((at, link));
+            if let Some(connection) = pool.take() {
+                return Ok((at, connection));
             }
             match connect(pool, servers.connect_timeout, state).await? {
-                Ok(link) => return Ok((at, link)),
+                Ok(connection) => return Ok((at, connection)),
                 Err(error) => {
-                    self.fail(at, Failure::Connect);
+                    self.record_failure(at, Failure::Connect);
                     tried.push(at);
                     failed = Some(error);
                 }
@@ -207,12 +217,12 @@ impl Balance {
     }
 }
 
-/// Makes a new connection; gives up when the request's own time is over.
+/// Opens a connection. The outer error: the request's own deadline has passed.
 async fn connect(
     pool: &Pool,
     within: Duration,
     state: &StateCell,
-) -> Result<io::Result<Link>, UpstreamError> {
+) -> Result<io::Result<UpstreamConnection>, UpstreamError> {
     state.wait_for(Wait::Gateway);
     let mut connecting = std::pin::pin!(pool.connect(within));
     std::future::poll_fn(|cx| match state.timeout() {

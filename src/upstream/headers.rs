@@ -1,27 +1,27 @@
-//! The rules for headers that a message must not carry further, and for those that it must.
+//! Which header fields are forwarded, dropped or added: RFC 9110, 7.6.
 
 use std::{net::IpAddr, rc::Rc};
 
 use http::HeaderName;
 use smallvec::SmallVec;
 
-use super::Target;
-use crate::framing::{Fields, RequestHead};
+use super::ServerAddress;
+use crate::framing::{Fields, RequestHead, ResponseHead, head::ConnectionOptions};
 
-/// What one client connection adds to every request: prepared once.
+/// The address of a client connection's peer as text, formatted once per connection.
 #[derive(Clone, Debug)]
-pub struct Forwarding {
+pub struct PeerAddress {
     address: Box<str>,
     is_v6: bool,
 }
 
-impl Forwarding {
-    /// For a peer at `address`.
+impl PeerAddress {
+    /// Formats `address`.
     pub fn new(address: IpAddr) -> Self {
         Self { address: address.to_string().into(), is_v6: address.is_ipv6() }
     }
 
-    /// The element of `Forwarded`, RFC 7239, 4.
+    /// The element that is added to `Forwarded`: RFC 7239, 4.
     fn forwarded(&self) -> String {
         let address = &self.address;
         if self.is_v6 {
@@ -32,28 +32,28 @@ impl Forwarding {
     }
 }
 
-/// What this gateway says of a request.
+/// The values of the fields that this gateway adds to a request.
 #[derive(Clone, Copy, Debug)]
-pub struct Hop<'a> {
-    /// Who the request comes from.
-    pub from: &'a Forwarding,
-    /// Whether what the peer says of the client is believed.
+pub struct HopHeaders<'a> {
+    /// The address of the connection's peer.
+    pub peer: &'a PeerAddress,
+    /// Whether the peer is a trusted proxy, whose forwarding fields are kept.
     pub trusted: bool,
-    /// The request's name in every log.
+    /// The value of `X-Request-Id`.
     pub request_id: &'a [u8],
-    /// The host to name where HTTP/1.0 named none.
-    pub server: &'a Target,
-    /// This gateway in `Via`.
+    /// The value of `Host` for an HTTP/1.0 request without one.
+    pub server: &'a ServerAddress,
+    /// The value of `Via`.
     pub via: &'a str,
 }
 
-/// Headers that a route counts by, or takes a cost, a tier or a token from: a client can neither strip
-/// them nor say them twice in another spelling.
+/// The headers that a route reads a key, cost, tier or token from. A client can neither remove them with
+/// `Connection` nor add a second one under an alias.
 #[derive(Clone, Debug, Default)]
-pub struct Protected(Rc<[HeaderName]>);
+pub struct ProtectedHeaders(Rc<[HeaderName]>);
 
-impl Protected {
-    /// Protects exactly these.
+impl ProtectedHeaders {
+    /// Protects exactly the headers in `names`.
     pub fn new(names: &[HeaderName]) -> Self {
         Self(names.into())
     }
@@ -62,16 +62,16 @@ impl Protected {
         self.0.iter().any(|known| name.eq_ignore_ascii_case(known.as_str().as_bytes()))
     }
 
-    /// Whether some upstreams cannot tell `name` from one that is protected: CGI and its kin read
-    /// `X_Cost` and `X.Cost` as `X-Cost`, and a client must not count by the one and mean the other.
-    fn has_twin(&self, name: &[u8]) -> bool {
-        !self.0.is_empty() && may_be_twin(name) && self.contains(&dashed(name))
+    /// Whether `name` is an alias of a protected header. CGI-like upstreams read `X_Cost` and `X.Cost` as
+    /// `X-Cost`, so a client could send one cost to the gateway and another one to the upstream.
+    fn has_alias(&self, name: &[u8]) -> bool {
+        !self.0.is_empty() && can_be_alias(name) && self.contains(&dashed(name))
     }
 }
 
-/// Whether CGI and its kin read `name` as another one: they make one sign of all that is neither a
-/// letter nor a digit.
-fn may_be_twin(name: &[u8]) -> bool {
+/// Whether CGI-like upstreams may read `name` as another header: they map every character that is neither
+/// a letter nor a digit to `_`.
+fn can_be_alias(name: &[u8]) -> bool {
     !name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-')
 }
 
@@ -79,62 +79,66 @@ fn dashed(name: &[u8]) -> SmallVec<[u8; 64]> {
     name.iter().map(|byte| if byte.is_ascii_alphanumeric() { *byte } else { b'-' }).collect()
 }
 
-/// Whether `name` is of those that say who a request comes from.
-fn is_forwarded(name: &[u8]) -> bool {
+/// Whether `name` is `X-Forwarded-*`.
+fn is_x_forwarded(name: &[u8]) -> bool {
     const PREFIX: &[u8] = b"x-forwarded";
     name.get(..PREFIX.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(PREFIX))
 }
 
-/// Names that a `Connection` header takes out; more than any honest message has.
+/// The hop-by-hop fields that `Connection` lists: RFC 9110, 7.6.1.
 #[derive(Debug, Default)]
-pub struct Named<'f>(SmallVec<[&'f [u8]; 4]>);
+pub struct ListedFields<'f>(SmallVec<[&'f [u8]; 4]>);
 
-impl<'f> Named<'f> {
-    /// What the `Connection` fields among `fields` name, but for what is always end to end.
-    pub fn of(fields: &'f Fields) -> Self {
+impl<'f> ListedFields<'f> {
+    /// The fields that `Connection` lists in `fields`, without those that are always end-to-end.
+    /// `options` are the parsed options of the same message.
+    pub fn of(fields: &'f Fields, options: ConnectionOptions) -> Self {
+        if !options.lists_fields {
+            return Self::default();
+        }
         let lines = fields.get_all("connection");
         let names = lines.flat_map(|line| line.split(|byte| *byte == b',').map(<[u8]>::trim_ascii));
         Self(names.filter(|name| !name.is_empty() && !is_end_to_end(name)).collect())
     }
 
-    /// Whether `name` is among them.
+    /// Whether `Connection` lists `name`.
     pub fn contains(&self, name: &[u8]) -> bool {
-        self.0.iter().any(|named| named.eq_ignore_ascii_case(name))
+        self.0.iter().any(|field| field.eq_ignore_ascii_case(name))
     }
 }
 
-/// Writes the client's headers as the upstream gets them, each line with its end: without what concerns
-/// one connection only, RFC 9110, 7.6.1, and what `Connection` names, but for what is `protected`. Then
-/// who the request comes from: what an untrusted peer claimed is replaced, a trusted proxy's word is
-/// carried on and added to. `Forwarded` is added to where it is in use, and not begun: it would say
-/// again what `X-Forwarded-For` says.
-pub(super) fn write_forwarded(
+/// Writes the header fields that the upstream receives, each as a line with CR LF.
+///
+/// Hop-by-hop fields are dropped, RFC 9110, 7.6.1, also those that `Connection` lists, except `protected`
+/// ones. The forwarding fields of a trusted peer are kept and extended, those of another peer replaced.
+/// `Forwarded` is only extended, never added: it would repeat `X-Forwarded-For`.
+pub(super) fn write_request_fields(
     out: &mut Vec<u8>,
     head: &RequestHead,
-    hop: &Hop<'_>,
-    protected: &Protected,
+    hop: &HopHeaders<'_>,
+    protected: &ProtectedHeaders,
 ) {
     let fields = &head.fields;
-    let named = if head.connection.names { Named::of(fields) } else { Named::default() };
+    let listed = ListedFields::of(fields, head.connection);
     let (mut proto, mut host) = (false, false);
     fields.write_to(out, |name, _| {
-        let kept = match Fate::of(name) {
-            Fate::Carried => true,
-            Fate::Dropped => false,
-            Fate::Claim => hop.trusted,
-            Fate::Proto => std::mem::replace(&mut proto, hop.trusted) != hop.trusted,
-            Fate::Host => std::mem::replace(&mut host, hop.trusted) != hop.trusted,
+        let kept = match FieldRule::of(name) {
+            FieldRule::Forward => true,
+            FieldRule::Drop => false,
+            FieldRule::TrustedOnly => hop.trusted,
+            FieldRule::Proto => std::mem::replace(&mut proto, hop.trusted) != hop.trusted,
+            FieldRule::Host => std::mem::replace(&mut host, hop.trusted) != hop.trusted,
         };
-        let stripped = || named.contains(name) && !protected.contains(name);
-        kept && !protected.has_twin(name) && (named.0.is_empty() || !stripped())
+        let stripped = || listed.contains(name) && !protected.contains(name);
+        kept && !protected.has_alias(name) && (listed.0.is_empty() || !stripped())
     });
     if hop.trusted {
-        write_chain(out, fields, "x-forwarded-for", &hop.from.address);
+        write_chain(out, fields, "x-forwarded-for", &hop.peer.address);
         if fields.contains("forwarded") {
-            write_chain(out, fields, "forwarded", &hop.from.forwarded());
+            write_chain(out, fields, "forwarded", &hop.peer.forwarded());
         }
     } else {
-        write_field(out, "x-forwarded-for", hop.from.address.as_bytes());
+        write_field(out, "x-forwarded-for", hop.peer.address.as_bytes());
     }
     if !proto {
         out.extend_from_slice(b"x-forwarded-proto: http\r\n");
@@ -144,25 +148,40 @@ pub(super) fn write_forwarded(
     write_field(out, "x-request-id", hop.request_id);
 }
 
-/// What becomes of a client's header.
-enum Fate {
-    Carried,
-    /// It concerns the connection, or is written anew.
-    Dropped,
-    /// Another `X-Forwarded-*`: from trusted proxies only.
-    Claim,
-    /// `X-Forwarded-Proto` and `X-Forwarded-Host`: once, and from trusted proxies only.
+/// Writes the end-to-end fields of an upstream's head for which `keep` returns true, each as a line with
+/// CR LF. `Content-Length` is left out: it depends on how the body is forwarded.
+pub fn write_response_fields(
+    head: &ResponseHead,
+    out: &mut Vec<u8>,
+    mut keep: impl FnMut(&[u8]) -> bool,
+) {
+    let listed = ListedFields::of(&head.fields, head.connection);
+    head.fields.write_to(out, |name, _| {
+        let is_length = name.len() == 14 && name.eq_ignore_ascii_case(b"content-length");
+        !is_length && !is_hop_by_hop(name) && !listed.contains(name) && keep(name)
+    });
+}
+
+/// What happens to a client's header field.
+enum FieldRule {
+    Forward,
+    /// Hop-by-hop, or written by the gateway.
+    Drop,
+    /// Another `X-Forwarded-*`: forwarded from trusted peers only.
+    TrustedOnly,
+    /// `X-Forwarded-Proto`: the first one, from trusted peers only.
     Proto,
+    /// `X-Forwarded-Host`: the first one, from trusted peers only.
     Host,
 }
 
-impl Fate {
+impl FieldRule {
     fn of(name: &[u8]) -> Self {
-        // By length first: most names are told apart without a comparison.
+        // The length excludes most names without a comparison.
         let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
         let dropped = match name.len() {
             2 | 7 | 10 | 16 | 18 | 19 if is_hop_by_hop(name) => true,
-            // To what is expected the gateway itself answers.
+            // The gateway itself handles `Expect`.
             6 => is("expect"),
             9 => is("forwarded"),
             12 => is("x-request-id"),
@@ -174,28 +193,29 @@ impl Fate {
             _ => false,
         };
         match dropped {
-            true => Self::Dropped,
-            // CGI and its kin read `X_Forwarded_For` as `X-Forwarded-For`: it may not be said so.
-            false if may_be_twin(name) => match Self::of(&dashed(name)) {
-                Self::Carried => Self::Carried,
-                _ => Self::Dropped,
+            true => Self::Drop,
+            // CGI-like upstreams read `X_Forwarded_For` as `X-Forwarded-For`.
+            false if can_be_alias(name) => match Self::of(&dashed(name)) {
+                Self::Forward => Self::Forward,
+                _ => Self::Drop,
             },
-            false if is_forwarded(name) => Self::Claim,
-            false => Self::Carried,
+            false if is_x_forwarded(name) => Self::TrustedOnly,
+            false => Self::Forward,
         }
     }
 }
 
-/// What goes on is HTTP/1.1 and must name a host, which HTTP/1.0 need not.
-fn write_host(out: &mut Vec<u8>, fields: &Fields, server: &Target, told: bool) {
+/// Writes `X-Forwarded-Host`, unless it `is_forwarded` already, or `Host` for an HTTP/1.0 request without
+/// one: the forwarded request is HTTP/1.1.
+fn write_host(out: &mut Vec<u8>, fields: &Fields, server: &ServerAddress, is_forwarded: bool) {
     match fields.get("host") {
-        Some(host) if !told => write_field(out, "x-forwarded-host", host),
+        Some(host) if !is_forwarded => write_field(out, "x-forwarded-host", host),
         Some(_) => {}
         None => write_field(out, "host", server.authority().as_bytes()),
     }
 }
 
-/// Writes all values of a header and one more, as one value.
+/// Writes all values of a header and `last` as one list.
 fn write_chain(out: &mut Vec<u8>, fields: &Fields, name: &str, last: &str) {
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b": ");
@@ -214,7 +234,7 @@ fn write_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Whether a header concerns one connection only.
+/// Whether a field is hop-by-hop: RFC 9110, 7.6.1.
 pub fn is_hop_by_hop(name: &[u8]) -> bool {
     let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
     match name.len() {
@@ -229,7 +249,7 @@ pub fn is_hop_by_hop(name: &[u8]) -> bool {
     }
 }
 
-/// What `Connection` may name without being heard.
+/// Whether a field is end-to-end even if `Connection` lists it.
 fn is_end_to_end(name: &[u8]) -> bool {
     const NAMES: [&str; 11] = [
         "host",
@@ -247,9 +267,9 @@ fn is_end_to_end(name: &[u8]) -> bool {
     NAMES.iter().any(|other| name.eq_ignore_ascii_case(other.as_bytes()))
 }
 
-/// Whether a field may come behind the body. Not what frames, routes, identifies or counts, in any
-/// spelling that an upstream may read as such: RFC 9110, 6.5.1.
-pub fn may_trail(name: &[u8], protected: &Protected) -> bool {
+/// Whether a trailer field is forwarded: RFC 9110, 6.5.1. Fields for framing, routing, identity and limits
+/// are not, nor their aliases.
+pub fn is_trailer_allowed(name: &[u8], protected: &ProtectedHeaders) -> bool {
     const FORBIDDEN: [&str; 12] = [
         "set-cookie",
         "content-encoding",
@@ -269,7 +289,7 @@ pub fn may_trail(name: &[u8], protected: &Protected) -> bool {
         name.get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix))
     };
     let forbidden = FORBIDDEN.iter().any(|other| name.eq_ignore_ascii_case(other.as_bytes()));
-    let family = is_forwarded(name) || starts(b"x-ratelimit") || starts(b"ratelimit");
+    let family = is_x_forwarded(name) || starts(b"x-ratelimit") || starts(b"ratelimit");
     let framing = is_hop_by_hop(name) || is_end_to_end(name);
     !(framing || family || forbidden || starts(b"if-") || protected.contains(name))
 }

@@ -1,4 +1,4 @@
-//! One worker's connections to one server, and what it knows of the server's health.
+//! One worker's idle connections to one server, and the server's ejection (outlier detection).
 
 use std::{
     cell::{Cell, RefCell},
@@ -9,120 +9,126 @@ use std::{
 
 use tokio::{net::TcpStream, time::timeout};
 
-use super::{Target, link::Link};
-use crate::framing::Socket;
+use super::{ServerAddress, connection::UpstreamConnection};
+use crate::framing::SharedSocket;
 
-/// So many connections wait for their next use; one more is closed.
+/// The most idle connections; a further one is closed.
 const MAX_IDLE: usize = 512;
-/// A server that gave no answer so often in a row is ejected.
+/// The failures in a row, without a response, that eject a server.
 const MAX_FAILURES: u32 = 5;
-/// The first ejection lasts so long, in ms; each further one twice as long as the one before.
-const EJECTION: u64 = 10_000;
-/// No ejection lasts longer, in ms.
+/// The time of the first ejection, in ms. It doubles with each further ejection.
+const BASE_EJECTION: u64 = 10_000;
+/// The longest ejection, in ms.
 const MAX_EJECTION: u64 = 300_000;
 
-/// One worker's connections to one server. Of those that are idle the last one used is taken first.
+/// One worker's connections to one server. The most recently used idle connection is taken first.
 pub struct Pool {
-    target: Target,
+    target: ServerAddress,
     authority: Box<str>,
-    idle: RefCell<Vec<Link>>,
+    idle: RefCell<Vec<UpstreamConnection>>,
     clock: Rc<Cell<u64>>,
-    /// Requests without an answer since the last one that had one.
+    /// Failures since the last response.
     failures: Cell<u32>,
+    /// Ejections since the last response.
     ejections: Cell<u32>,
-    /// Not chosen before, in ms of the worker's coarse clock, while another server can be.
+    /// The end of the ejection, in ms of the worker's coarse clock. An ejected server is picked only if no
+    /// other one is left to try.
     ejected_until: Cell<u64>,
 }
 
-/// What a failure says of a server.
+/// How a server failed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Failure {
-    /// It cannot be connected to.
+    /// The connect failed.
     Connect,
-    /// It gave no answer, or a malformed one.
+    /// The server sent no response, or a malformed one.
     Exchange,
 }
 
 impl Pool {
-    /// An empty pool. `clock` holds the worker's coarse time, in ms.
-    pub fn new(target: Target, clock: Rc<Cell<u64>>) -> Rc<Self> {
+    /// An empty pool. `clock` is the worker's coarse time, in ms.
+    pub fn new(target: ServerAddress, clock: Rc<Cell<u64>>) -> Rc<Self> {
         let (authority, idle) = (target.authority().into(), RefCell::default());
         let (failures, ejections, ejected_until) = (Cell::new(0), Cell::new(0), Cell::new(0));
         Rc::new(Self { target, authority, idle, clock, failures, ejections, ejected_until })
     }
 
-    /// The server it leads to.
-    pub fn target(&self) -> &Target {
+    /// The server's address.
+    pub fn target(&self) -> &ServerAddress {
         &self.target
     }
 
-    /// The server as logs name it: `host:port`.
+    /// The server's address as text: `host:port`.
     pub fn authority(&self) -> &str {
         &self.authority
     }
 
-    /// An idle connection that was not closed, as far as is known.
-    pub(super) fn take(&self) -> Option<Link> {
+    /// Takes an idle connection. Connections that the server has closed are dropped.
+    pub(super) fn take(&self) -> Option<UpstreamConnection> {
         let mut idle = self.idle.borrow_mut();
         loop {
-            let link = idle.pop()?;
-            if link.is_reusable() {
-                return Some(link);
+            let connection = idle.pop()?;
+            if connection.is_reusable() {
+                return Some(connection);
             }
         }
     }
 
-    /// Makes a new connection.
-    pub(super) async fn connect(&self, within: Duration) -> io::Result<Link> {
+    /// Opens a connection, within the time `within`.
+    pub(super) async fn connect(&self, within: Duration) -> io::Result<UpstreamConnection> {
         let stream = timeout(within, TcpStream::connect((&*self.target.host, self.target.port)))
             .await
             .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         stream.set_nodelay(true)?;
-        Ok(Link::new(Socket::new(stream)))
+        Ok(UpstreamConnection::new(SharedSocket::new(stream)))
     }
 
-    pub(super) fn put(&self, mut link: Link) {
+    /// Returns a connection to the pool, or closes it if it cannot be reused.
+    pub(super) fn put(&self, mut connection: UpstreamConnection) {
         let mut idle = self.idle.borrow_mut();
-        if link.is_reusable() && idle.len() < MAX_IDLE {
-            link.rest(self.clock.get());
-            idle.push(link);
+        if connection.is_reusable() && idle.len() < MAX_IDLE {
+            connection.mark_idle(self.clock.get());
+            idle.push(connection);
         }
     }
 
-    /// Closes what has been idle for longer than `limit` ms.
+    /// Closes the connections that have been idle for longer than `limit` ms.
     pub fn sweep(&self, limit: u64) {
         let now = self.clock.get();
-        self.idle.borrow_mut().retain(|link| now.saturating_sub(link.idle_since) <= limit);
+        self.idle
+            .borrow_mut()
+            .retain(|connection| now.saturating_sub(connection.idle_since) <= limit);
     }
 
-    /// How many connections wait for their next use.
+    /// The number of idle connections.
     pub fn idle(&self) -> usize {
         self.idle.borrow().len()
     }
 
-    /// Whether another server is to be chosen, where there is one.
+    /// Whether other servers are preferred to this one.
     pub(super) fn is_ejected(&self) -> bool {
         self.clock.get() < self.ejected_until.get()
     }
 
-    /// Notes that the server gave an answer.
-    pub(super) fn succeed(&self) {
+    /// Records a response, which ends an ejection.
+    pub(super) fn record_success(&self) {
         self.failures.set(0);
         if self.ejections.replace(0) > 0 {
             self.ejected_until.set(0);
-            tracing::info!(target_server = self.authority(), "an upstream server answers again");
+            tracing::info!(target_server = self.authority(), "upstream server responds again");
         }
     }
 
-    /// Notes that the server gave none. One that cannot be connected to is ejected at once.
-    pub(super) fn fail(&self, failure: Failure) {
+    /// Records a failure. A failed connect ejects the server at once, failed exchanges after
+    /// [`MAX_FAILURES`] in a row.
+    pub(super) fn record_failure(&self, failure: Failure) {
         let failures = self.failures.get() + 1;
         self.failures.set(failures);
         if self.is_ejected() || (failure == Failure::Exchange && failures < MAX_FAILURES) {
             return;
         }
         let before = self.ejections.replace(self.ejections.get().saturating_add(1));
-        let lasts = EJECTION.saturating_mul(1 << before.min(5)).min(MAX_EJECTION);
+        let lasts = BASE_EJECTION.saturating_mul(1 << before.min(5)).min(MAX_EJECTION);
         self.ejected_until.set(self.clock.get() + lasts);
         let reason = match failure {
             Failure::Connect => "connect",
@@ -132,7 +138,7 @@ impl Pool {
             target_server = self.authority(),
             reason,
             ejected_ms = lasts,
-            "an upstream server is ejected while another can be asked"
+            "upstream server ejected: other servers of the upstream are preferred"
         );
     }
 }

@@ -1,5 +1,5 @@
-//! A request on its way to an upstream, as bytes: the head is written straight from the client's, with
-//! what must not go further left out and what the upstream must know added.
+//! A request to an upstream, as bytes. The head is written directly from the client's head: hop-by-hop
+//! fields are left out, and forwarding fields are added.
 
 use std::{
     io,
@@ -9,59 +9,62 @@ use std::{
 
 use http::Method;
 
-use super::headers::{Hop, Protected, may_trail, write_forwarded};
+use super::headers::{HopHeaders, ProtectedHeaders, is_trailer_allowed, write_request_fields};
 use crate::framing::{
-    BodyEncoder, BodyFault, Buffer, ClientStream, Length, RequestHead, Socket, socket::yield_turn,
-    state::Wait,
+    BodyEncoder, BodyError, Buffer, ClientStream, Length, RequestHead, SharedSocket,
+    socket::yield_turn, state::Wait,
 };
 
-/// So much of a body is gathered before it is written.
-const PIECE: usize = 16 * 1024;
+/// The bytes of a body that are gathered before a write.
+const BODY_CHUNK: usize = 16 * 1024;
 
-/// A task takes so many pieces of a body before another one has its turn.
-const MAX_TURNS: usize = 8;
+/// The most writes of a body before the task yields.
+const MAX_CHUNKS_PER_TURN: usize = 8;
 
-/// Why a request was not sent to its end.
+/// Why a request was not completely sent.
 #[derive(Debug)]
 pub(super) enum SendError {
     /// The client's body failed.
-    Body(BodyFault),
+    Body(BodyError),
     /// The connection failed.
     Io(io::Error),
 }
 
-/// A request and how much of it has been sent.
-pub struct Outgoing {
-    /// The head, and then what is being sent of the body.
+/// A request and its progress.
+pub struct OutgoingRequest {
+    /// The head, later the current part of the body.
     bytes: Buffer,
+    /// The number of bytes written of `bytes`.
     written: usize,
+    /// The body, until its end was read.
     body: Option<Body>,
-    /// Whether anything of the body was taken from the client.
-    begun: bool,
-    /// Whether any byte has left.
+    /// Whether a part of the body was read from the client.
+    body_started: bool,
+    /// Whether a byte was written to a socket.
     sent: bool,
     idempotent: bool,
 }
 
-/// What is still to come of a body.
+/// The unread rest of a body.
 struct Body {
     client: Rc<dyn ClientStream>,
     encoder: BodyEncoder,
-    /// How much more is allowed, in bytes.
+    /// The number of bytes that may still be read.
     left: u64,
-    /// Whether the client was asked, and had nothing.
-    waits: bool,
-    protected: Protected,
+    /// Whether the last read from the client was pending.
+    client_pending: bool,
+    protected: ProtectedHeaders,
 }
 
-impl Outgoing {
-    /// Writes the head of a request. `path` is in its final form; `hop` says what this gateway adds; `protected` are the headers that a client cannot take out by naming them in `Connection`.
-    /// The body is taken from `client`, up to `max_body` bytes.
+impl OutgoingRequest {
+    /// Writes the head of a request. `path` is the path to forward, `hop` the fields that this gateway
+    /// adds, `protected` the fields that `Connection` cannot remove. The body is read from `client`, at
+    /// most `max_body` bytes.
     pub fn new(
         head: &RequestHead,
         path: &str,
-        hop: &Hop<'_>,
-        protected: &Protected,
+        hop: &HopHeaders<'_>,
+        protected: &ProtectedHeaders,
         client: &Rc<dyn ClientStream>,
         max_body: u64,
     ) -> Self {
@@ -74,14 +77,14 @@ impl Outgoing {
             bytes.extend_from_slice(query.as_bytes());
         }
         bytes.extend_from_slice(b" HTTP/1.1\r\n");
-        write_forwarded(&mut bytes, head, hop, protected);
+        write_request_fields(&mut bytes, head, hop, protected);
         let encoder = match client.length() {
             Length::Chunked => {
                 bytes.extend_from_slice(b"transfer-encoding: chunked\r\n");
                 Some(BodyEncoder::Chunked)
             }
             Length::Known(length) => {
-                if length > 0 || usually_has_body(&head.method) {
+                if length > 0 || declares_empty_body(&head.method) {
                     bytes.extend_from_slice(b"content-length: ");
                     bytes.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());
                     bytes.extend_from_slice(b"\r\n");
@@ -94,50 +97,52 @@ impl Outgoing {
             client: Rc::clone(client),
             encoder,
             left: max_body,
-            waits: false,
+            client_pending: false,
             protected: protected.clone(),
         });
         let idempotent = head.method.is_idempotent();
-        Self { bytes, written: 0, body, begun: false, sent: false, idempotent }
+        Self { bytes, written: 0, body, body_started: false, sent: false, idempotent }
     }
 
-    /// Whether the upstream may be sent it although it may have seen it.
-    pub(super) fn is_harmless(&self) -> bool {
-        self.idempotent && self.body.is_none() && !self.begun
+    /// Whether the request may be sent again although the upstream may have received it: idempotent
+    /// (RFC 9110, 9.2.2) and without a body.
+    pub(super) fn is_retryable(&self) -> bool {
+        self.idempotent && self.body.is_none() && !self.body_started
     }
 
-    /// Whether no byte of it has left: what was taken of the body is still here.
+    /// Whether no byte was sent; the part of the body that was read is still in the buffer.
     pub(super) fn is_unsent(&self) -> bool {
         !self.sent
     }
 
-    /// Whether all of it was sent.
+    /// Whether the whole request was sent.
     pub(super) fn is_sent(&self) -> bool {
         self.body.is_none() && self.written == self.bytes.len()
     }
 
-    /// Whether nothing can be sent before the client goes on with its body.
+    /// Whether all buffered bytes are sent and the client has to send more of its body.
     pub(super) fn waits_for_client(&self) -> bool {
-        self.body.as_ref().is_some_and(|body| body.waits) && self.written == self.bytes.len()
+        self.body.as_ref().is_some_and(|body| body.client_pending)
+            && self.written == self.bytes.len()
     }
 
-    /// Begins again from the first byte.
+    /// Starts again with the first byte.
     pub(super) fn rewind(&mut self) {
         self.written = 0;
     }
 
-    /// Sends what can be sent now. Ready when all was.
+    /// Sends as much as possible. Ready when the whole request was sent.
     pub(super) fn poll_send(
         &mut self,
-        socket: &Socket,
+        socket: &SharedSocket,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), SendError>> {
         if self.is_sent() {
             return Poll::Ready(Ok(()));
         }
-        for _ in 0..MAX_TURNS {
-            // A body that is there already goes out with its head.
-            let taken = self.poll_take(cx)?;
+        for _ in 0..MAX_CHUNKS_PER_TURN {
+            // A body that has arrived is written together with the head.
+            let read = self.poll_read_body(cx)?;
             while self.written < self.bytes.len() {
                 let left = &self.bytes[self.written..];
                 match ready!(socket.poll_write(cx, left)).map_err(SendError::Io)? {
@@ -146,24 +151,25 @@ impl Outgoing {
                 }
                 self.sent = true;
                 if let Some(body) = &self.body {
-                    // The body moves: what is waited for is counted from here.
+                    // Progress: the next wait starts now.
                     body.client.state().wait_for(Wait::Gateway);
                 }
             }
             if self.body.is_none() {
                 return Poll::Ready(Ok(()));
             }
-            ready!(taken);
+            ready!(read);
         }
         yield_turn(cx);
         Poll::Pending
     }
 
-    /// Takes the next part of the body, if it is its turn.
-    fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SendError>> {
+    /// Reads the next part of the body from the client, unless the buffer has bytes other than an
+    /// unwritten head.
+    fn poll_read_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SendError>> {
         let Some(body) = &mut self.body else { return Poll::Ready(Ok(())) };
         let unsent = self.bytes.len() - self.written;
-        if unsent > 0 && (self.begun || self.written > 0) {
+        if unsent > 0 && (self.body_started || self.written > 0) {
             return Poll::Ready(Ok(()));
         }
         if unsent == 0 {
@@ -172,21 +178,21 @@ impl Outgoing {
         }
         loop {
             let polled = body.client.poll_body(cx, body.encoder, &mut self.bytes);
-            body.waits = polled.is_pending();
+            body.client_pending = polled.is_pending();
             let Poll::Ready(count) = polled else {
-                // What was gathered so far goes out first.
+                // The bytes gathered so far are written first.
                 return if self.bytes.is_empty() { Poll::Pending } else { Poll::Ready(Ok(())) };
             };
             let count = count.map_err(SendError::Body)?;
             if count == 0 {
-                self.begun = true;
+                self.body_started = true;
                 self.finish();
                 return Poll::Ready(Ok(()));
             }
-            self.begun = true;
+            self.body_started = true;
             let left = body.left.checked_sub(count as u64);
-            body.left = left.ok_or(SendError::Body(BodyFault::TooLong))?;
-            if self.bytes.len() >= PIECE {
+            body.left = left.ok_or(SendError::Body(BodyError::TooLong))?;
+            if self.bytes.len() >= BODY_CHUNK {
                 return Poll::Ready(Ok(()));
             }
         }
@@ -197,14 +203,14 @@ impl Outgoing {
         let trailers = body.client.take_trailers();
         body.encoder.finish(&mut self.bytes, |out| {
             if let Some(trailers) = trailers {
-                trailers.write_to(out, |name, _| may_trail(name, &body.protected));
+                trailers.write_to(out, |name, _| is_trailer_allowed(name, &body.protected));
             }
         });
     }
 }
 
-/// Whether requests of this method announce a length also where it is 0.
-fn usually_has_body(method: &Method) -> bool {
+/// Whether a request of this method declares a length of 0: RFC 9110, 8.6.
+fn declares_empty_body(method: &Method) -> bool {
     matches!(*method, Method::POST | Method::PUT | Method::PATCH)
 }
 

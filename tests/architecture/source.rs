@@ -1,8 +1,11 @@
-//! Reads Rust source as far as the rules need it: code without comments and texts, and the paths in it.
+//! Rust source as the rules see it: parsed by `syn`, with the paths that it names.
 
 use std::path::Path;
 
-/// One file of the house.
+use proc_macro2::{TokenStream, TokenTree};
+use syn::visit::{self, Visit};
+
+/// One file of the repository.
 pub(crate) struct Source {
     /// From the repository's root, with `/`.
     pub(crate) path: String,
@@ -14,130 +17,135 @@ impl Source {
         Self { path: path.to_owned(), text: text.to_owned() }
     }
 
-    /// The top-level module that a file under `src/` belongs to: `route` of `src/route/table.rs`.
-    pub(crate) fn module(&self) -> &str {
+    /// The module that the file is, as steps from the crate's root: `["route", "table"]` for
+    /// `src/route/table.rs`, and none for `src/lib.rs`.
+    pub(crate) fn module(&self) -> Vec<String> {
         let inside = self.path.strip_prefix("src/").unwrap_or(&self.path);
-        let first = inside.split('/').next().unwrap_or(inside);
-        first.strip_suffix(".rs").unwrap_or(first)
+        let inside = inside.strip_suffix(".rs").unwrap_or(inside);
+        inside.split('/').filter(|step| *step != "lib").map(str::to_owned).collect()
     }
 
-    /// The code: what stands in comments, texts and characters is blank.
-    pub(crate) fn code(&self) -> String {
-        let text: Vec<char> = self.text.chars().collect();
-        let mut code = String::with_capacity(text.len());
-        let mut at = 0;
-        while at < text.len() {
-            let end = at + not_code(&text[at..], code.chars().next_back());
-            if end == at {
-                code.push(text[at]);
-                at += 1;
-            } else {
-                let lines = text[at..end].iter().filter(|c| **c == '\n').count();
-                code.push(' ');
-                code.extend(std::iter::repeat_n('\n', lines));
-                at = end;
-            }
-        }
-        code
+    /// The room of the file: the first step of its module.
+    pub(crate) fn room(&self) -> String {
+        self.module().into_iter().next().unwrap_or_default()
     }
 
-    /// Every path in the code, with the groups of `use` spelled out: `use a::{b, c::d}` is `a::b` and
-    /// `a::c::d`.
+    /// The syntax tree. Panics where the file is no Rust.
+    pub(crate) fn syntax(&self) -> syn::File {
+        syn::parse_file(&self.text).unwrap_or_else(|error| panic!("{}: {error}", self.path))
+    }
+
+    /// The tokens, without comments.
+    pub(crate) fn tokens(&self) -> TokenStream {
+        let tokens = self.text.parse();
+        tokens.unwrap_or_else(|error| panic!("{}: {error}", self.path))
+    }
+
+    /// Every path of two or more segments, with the groups of `use` spelled out: `use a::{b, c::d}` is
+    /// `a::b` and `a::c::d`. Paths in macro calls count; those in comments and literals do not.
     pub(crate) fn paths(&self) -> Vec<String> {
-        let code = self.code();
-        let words = words(&code);
-        let mut paths = Vec::new();
-        let mut at = 0;
-        while at < words.len() {
-            let begins = words[at].starts_with(is_word) && (at == 0 || words[at - 1] != "::");
-            if begins { at = tree(&words, at, "", &mut paths) } else { at += 1 }
+        self.collect_paths(true)
+    }
+
+    /// [`Self::paths`] without those of modules under `#[cfg(test)]`.
+    pub(crate) fn production_paths(&self) -> Vec<String> {
+        self.collect_paths(false)
+    }
+
+    fn collect_paths(&self, with_tests: bool) -> Vec<String> {
+        let mut collector = PathCollector { with_tests, paths: Vec::new() };
+        collector.visit_file(&self.syntax());
+        collector.paths.retain(|path| path.contains("::"));
+        collector.paths
+    }
+
+    /// Whether an identifier of this name occurs, also in attributes and macro calls.
+    pub(crate) fn has_identifier(&self, name: &str) -> bool {
+        fn find(tokens: TokenStream, name: &str) -> bool {
+            tokens.into_iter().any(|token| match token {
+                TokenTree::Ident(ident) => ident == name,
+                TokenTree::Group(group) => find(group.stream(), name),
+                _ => false,
+            })
         }
-        paths.retain(|path| path.contains("::"));
-        paths
+        find(self.tokens(), name)
     }
 }
 
-/// How many characters from the start are a comment, a text or a character.
-fn not_code(text: &[char], before: Option<char>) -> usize {
-    let find = |end: &str, from: usize| {
-        let end: Vec<char> = end.chars().collect();
-        let found = text[from..].windows(end.len()).position(|window| window == end);
-        found.map_or(text.len(), |at| from + at + end.len())
-    };
-    match text {
-        ['/', '/', ..] => text.iter().position(|c| *c == '\n').unwrap_or(text.len()),
-        ['/', '*', ..] => find("*/", 2),
-        ['"', ..] => escaped(text, '"'),
-        ['r', '"' | '#', ..] if !before.is_some_and(is_word) => {
-            let marks = text[1..].iter().take_while(|c| **c == '#').count();
-            if text.get(1 + marks) != Some(&'"') {
-                return 0;
+struct PathCollector {
+    with_tests: bool,
+    paths: Vec<String>,
+}
+
+impl<'ast> Visit<'ast> for PathCollector {
+    fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
+        let is_test = module.attrs.iter().any(|attribute| {
+            let condition = attribute.parse_args::<syn::Ident>();
+            attribute.path().is_ident("cfg") && condition.is_ok_and(|ident| ident == "test")
+        });
+        if self.with_tests || !is_test {
+            visit::visit_item_mod(self, module);
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
+        self.add_use(String::new(), &item.tree);
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        let segments = path.segments.iter().map(|segment| segment.ident.to_string());
+        self.paths.push(segments.collect::<Vec<_>>().join("::"));
+        visit::visit_path(self, path);
+    }
+
+    fn visit_macro(&mut self, call: &'ast syn::Macro) {
+        visit::visit_macro(self, call);
+        self.add_tokens(call.tokens.clone());
+    }
+}
+
+impl PathCollector {
+    /// The paths of a `use` tree.
+    fn add_use(&mut self, prefix: String, tree: &syn::UseTree) {
+        match tree {
+            syn::UseTree::Path(path) => {
+                self.add_use(format!("{prefix}{}::", path.ident), &path.tree);
             }
-            find(&format!("\"{}", "#".repeat(marks)), 2 + marks)
-        }
-        ['\'', '\\', ..] => escaped(text, '\''),
-        ['\'', _, '\'', ..] => 3,
-        _ => 0,
-    }
-}
-
-/// The length of a text or a character that may have escapes in it.
-fn escaped(text: &[char], quote: char) -> usize {
-    let mut at = 1;
-    while at < text.len() && text[at] != quote {
-        at += if text[at] == '\\' { 2 } else { 1 };
-    }
-    (at + 1).min(text.len())
-}
-
-fn is_word(c: char) -> bool {
-    c.is_alphanumeric() || c == '_'
-}
-
-/// Names, `::` and every other sign by itself.
-fn words(code: &str) -> Vec<&str> {
-    let mut words = Vec::new();
-    let mut rest = code.trim_start();
-    while let Some(first) = rest.chars().next() {
-        let length = match first {
-            ':' if rest.starts_with("::") => 2,
-            c if is_word(c) => rest.find(|c| !is_word(c)).unwrap_or(rest.len()),
-            c => c.len_utf8(),
-        };
-        words.push(&rest[..length]);
-        rest = rest[length..].trim_start();
-    }
-    words
-}
-
-/// Adds the paths that begin at word `at`; returns where they end.
-fn tree(words: &[&str], mut at: usize, prefix: &str, paths: &mut Vec<String>) -> usize {
-    let mut path = prefix.to_owned();
-    while let Some(word) = words.get(at) {
-        if word.starts_with(is_word) || *word == "*" {
-            path.push_str(word);
-            at += 1;
-        } else if *word == "{" && path.ends_with("::") {
-            at += 1;
-            while at < words.len() && words[at] != "}" {
-                let next = tree(words, at, &path, paths);
-                // A comma is passed over; an `as` is read as a path that means nothing.
-                at = next.max(at + 1);
+            syn::UseTree::Name(name) => self.paths.push(format!("{prefix}{}", name.ident)),
+            syn::UseTree::Rename(rename) => self.paths.push(format!("{prefix}{}", rename.ident)),
+            syn::UseTree::Glob(_) => self.paths.push(format!("{prefix}*")),
+            syn::UseTree::Group(group) => {
+                group.items.iter().for_each(|tree| self.add_use(prefix.clone(), tree));
             }
-            return at + 1;
-        } else {
-            break;
         }
-        if words.get(at) != Some(&"::") {
-            break;
+    }
+
+    /// The paths in a macro call, whose tokens have no syntax of their own: identifiers joined by `::`.
+    fn add_tokens(&mut self, tokens: TokenStream) {
+        let (mut path, mut colons) = (String::new(), 0);
+        for token in tokens {
+            match token {
+                TokenTree::Punct(punct) if punct.as_char() == ':' => colons += 1,
+                TokenTree::Ident(ident) => {
+                    if colons == 2 {
+                        path.push_str("::");
+                    } else {
+                        self.paths.push(std::mem::take(&mut path));
+                    }
+                    path.push_str(&ident.to_string());
+                    colons = 0;
+                }
+                other => {
+                    self.paths.push(std::mem::take(&mut path));
+                    colons = 0;
+                    if let TokenTree::Group(group) = other {
+                        self.add_tokens(group.stream());
+                    }
+                }
+            }
         }
-        path.push_str("::");
-        at += 1;
+        self.paths.push(path);
     }
-    if path != prefix {
-        paths.push(path.trim_end_matches("::").to_owned());
-    }
-    at
 }
 
 /// The repository's root.
@@ -145,24 +153,24 @@ pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// One file of the house.
+/// One file of the repository.
 pub(crate) fn read(path: &str) -> Source {
     let text = std::fs::read_to_string(root().join(path));
     Source::new(path, &text.unwrap_or_else(|error| panic!("{path}: {error}")))
 }
 
-/// Every file under `folder` whose name ends in `ending`, in the order of their paths.
-pub(crate) fn all(folder: &str, ending: &str) -> Vec<Source> {
+/// Every file under `directory` whose name ends in `ending`, sorted by path.
+pub(crate) fn all(directory: &str, ending: &str) -> Vec<Source> {
     let mut found = Vec::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        let entries = std::fs::read_dir(root().join(&folder));
-        for entry in entries.unwrap_or_else(|error| panic!("{folder}: {error}")) {
+    let mut directories = vec![directory.to_owned()];
+    while let Some(directory) = directories.pop() {
+        let entries = std::fs::read_dir(root().join(&directory));
+        for entry in entries.unwrap_or_else(|error| panic!("{directory}: {error}")) {
             let entry = entry.expect("an entry");
             let name = entry.file_name().into_string().expect("a name in UTF-8");
-            let path = format!("{folder}/{name}");
-            if entry.file_type().expect("a kind").is_dir() {
-                folders.push(path);
+            let path = format!("{directory}/{name}");
+            if entry.file_type().expect("a file type").is_dir() {
+                directories.push(path);
             } else if name.ends_with(ending) {
                 found.push(read(&path));
             }
@@ -173,17 +181,26 @@ pub(crate) fn all(folder: &str, ending: &str) -> Vec<Source> {
 }
 
 #[test]
-fn comments_and_texts_are_not_code() {
-    let text = r##"a::b /* c::d */ // e::f
-        "g::h \" i::j" r#"k::l "m::n"# '"' '\'' x::<'static>() o::p"##;
-    assert_eq!(Source::new("src/a.rs", text).paths(), ["a::b", "o::p"]);
+fn comments_and_literals_have_no_paths() {
+    let text = r##"const A: [&str; 2] = [b::C /* c::d */, "g::h \" i::j"]; // e::f
+        fn x() { r#"k::l "m::n"#; '\''; o::p() }"##;
+    assert_eq!(Source::new("src/a.rs", text).paths(), ["b::C", "o::p"]);
 }
 
 #[test]
-fn groups_are_spelled_out() {
-    let text = "use a::{b, c::{self, d}, e::*, f as g};\nfn x() -> h::I { std::env::var(j) }";
+fn paths_of_use_groups_and_macro_calls_are_found() {
+    let text = "use a::{b, c::{self, d}, e::*, f as g};
+        fn x() -> h::I { std::env::var(j); assert!(k::l(m::n), \"{}\", o.p) }";
     let paths = Source::new("src/a.rs", text).paths();
-    for path in ["a::b", "a::c::self", "a::c::d", "a::e::*", "a::f", "h::I", "std::env::var"] {
+    for path in
+        ["a::b", "a::c::self", "a::c::d", "a::e::*", "a::f", "h::I", "std::env::var", "k::l", "m::n"]
+    {
         assert!(paths.iter().any(|found| found == path), "{path} in {paths:?}");
     }
+}
+
+#[test]
+fn test_modules_are_left_out_of_production_paths() {
+    let text = "use a::b;\n#[cfg(test)]\nmod tests { use c::d; }";
+    assert_eq!(Source::new("src/a.rs", text).production_paths(), ["a::b"]);
 }

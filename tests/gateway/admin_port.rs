@@ -1,22 +1,21 @@
-//! The operator's port: names that are not its own, web pages, and connections that never ask.
+//! The admin listener: host names, cross-origin requests, and connections that never send a request.
 
 use std::{net::TcpStream, time::Duration};
 
-use tidegate::clock::instant;
-
-use crate::{
-    client::{Client, Reply, get},
+use testkit::{
+    client::{Client, Response, get},
     gateway::Gateway,
-    wait::pause,
+    wait::sleep,
 };
+use tidegate::clock::instant;
 
 const RULES: &str = "upstreams: {hello: {respond: {body: hi}}}
 limits: {calls: {quota: 100, window: 1h, key: [token]}}
 routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [calls]}]
 ";
 
-fn ask(gateway: &Gateway, line: &str, headers: &str) -> Reply {
-    Client::connect(gateway.admin()).send(format!("{line}\r\n{headers}\r\n")).reply()
+fn ask(gateway: &Gateway, line: &str, headers: &str) -> Response {
+    Client::connect(gateway.admin()).send(format!("{line}\r\n{headers}\r\n")).read_response()
 }
 
 fn start(admin: &str) -> Gateway {
@@ -24,7 +23,7 @@ fn start(admin: &str) -> Gateway {
 }
 
 #[test]
-fn a_name_that_is_not_its_own_is_refused() {
+fn unknown_host_names_are_refused() {
     let loopback = start("address: '127.0.0.1:0'");
     let every = start("address: '0.0.0.0:0'");
     let named = start("address: '127.0.0.1:0', hosts: [Admin.example.com, tidegate]");
@@ -52,11 +51,11 @@ fn a_name_that_is_not_its_own_is_refused() {
         for (gateway, wanted) in [&loopback, &every, &named].into_iter().zip(wanted) {
             for target in ["/healthz", "/metrics", "/api/limits", "/api/limits/calls?key=a"] {
                 let line = format!("GET {target} HTTP/1.1");
-                let reply = ask(gateway, &line, &format!("Host: {host}\r\n"));
-                assert_eq!(reply.status, wanted, "{host} {target}: {}", reply.text());
+                let response = ask(gateway, &line, &format!("Host: {host}\r\n"));
+                assert_eq!(response.status, wanted, "{host} {target}: {}", response.text());
                 if wanted == 421 {
-                    assert_eq!(reply.header("content-type"), Some("application/problem+json"));
-                    assert!(reply.text().contains("admin.hosts"), "{}", reply.text());
+                    assert_eq!(response.header("content-type"), Some("application/problem+json"));
+                    assert!(response.text().contains("admin.hosts"), "{}", response.text());
                 }
             }
         }
@@ -64,7 +63,7 @@ fn a_name_that_is_not_its_own_is_refused() {
 }
 
 #[test]
-fn every_way_to_name_a_host_is_looked_at() {
+fn every_form_of_the_host_is_checked() {
     let gateway = start("address: '127.0.0.1:0'");
     for (line, headers, wanted) in [
         ("GET /healthz HTTP/1.0", "", 200),
@@ -77,13 +76,13 @@ fn every_way_to_name_a_host_is_looked_at() {
         ("GET /nowhere HTTP/1.1", "Host: evil.example\r\n", 421),
         ("PUT /healthz HTTP/1.1", "Host: evil.example\r\n", 421),
     ] {
-        let reply = ask(&gateway, line, headers);
-        assert_eq!(reply.status, wanted, "{line} {headers}: {}", reply.text());
+        let response = ask(&gateway, line, headers);
+        assert_eq!(response.status, wanted, "{line} {headers}: {}", response.text());
     }
 }
 
 #[test]
-fn a_web_page_of_another_origin_changes_nothing() {
+fn cross_origin_writes_are_refused() {
     let gateway = start("address: '127.0.0.1:0'");
     let used = || {
         let line = "GET /api/limits/calls?key=a HTTP/1.1";
@@ -107,9 +106,9 @@ fn a_web_page_of_another_origin_changes_nothing() {
             "POST /api/reload HTTP/1.1",
             "PUT /api/throttle HTTP/1.1",
         ] {
-            let reply = ask(&gateway, line, &format!("Host: localhost:9900\r\n{headers}"));
-            assert_eq!(reply.status, 403, "{line} {headers}: {}", reply.text());
-            assert!(reply.text().contains("web page"), "{}", reply.text());
+            let response = ask(&gateway, line, &format!("Host: localhost:9900\r\n{headers}"));
+            assert_eq!(response.status, 403, "{line} {headers}: {}", response.text());
+            assert!(response.text().contains("web page"), "{}", response.text());
         }
         let read = ask(&gateway, "GET /healthz HTTP/1.1", "Host: localhost:9900\r\n");
         assert_eq!(read.status, 200);
@@ -122,7 +121,7 @@ fn a_web_page_of_another_origin_changes_nothing() {
 }
 
 #[test]
-fn half_open_connections_do_not_shut_the_operator_out() {
+fn half_open_connections_do_not_block_the_operator() {
     let gateway = start("address: '127.0.0.1:0'");
     let mut held = Vec::new();
     for index in 0..300 {
@@ -139,28 +138,29 @@ fn half_open_connections_do_not_shut_the_operator_out() {
     }
     for _ in 0..10 {
         let began = instant();
-        let reply = ask(&gateway, "GET /healthz HTTP/1.1", "Host: localhost\r\n");
-        assert_eq!(reply.status, 200);
+        let response = ask(&gateway, "GET /healthz HTTP/1.1", "Host: localhost\r\n");
+        assert_eq!(response.status, 200);
         assert!(instant() - began < Duration::from_secs(1), "{:?}", instant() - began);
         assert_eq!(get(gateway.address(), "/", "").status, 200, "clients are served");
     }
-    // Who was there first has made room.
-    pause(Duration::from_millis(50));
+    // The oldest connection was closed to make room.
+    sleep(Duration::from_millis(50));
     let mut ended = 0;
     for client in &mut held {
         client.socket.set_nonblocking(true).expect("a socket");
-        ended += usize::from(client.is_ended());
+        ended += usize::from(client.is_closed_or_reset());
     }
     assert!(ended >= 300 - 64, "{ended} of 300 ended");
 }
 
 #[test]
-fn a_body_is_bounded() {
+fn admin_request_bodies_are_bounded() {
     let gateway = start("address: '127.0.0.1:0'");
     let length = 1024 * 1024 + 1;
     let head = format!(
         "PUT /api/throttle HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
     );
-    let mut client = Client::adopt(TcpStream::connect(gateway.admin()).expect("a connection"));
-    assert_eq!(client.send(head).reply().status, 413);
+    let mut client =
+        Client::from_socket(TcpStream::connect(gateway.admin()).expect("a connection"));
+    assert_eq!(client.send(head).read_response().status, 413);
 }

@@ -10,17 +10,18 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-use tidegate::clock;
-
-use crate::{
+use testkit::{
     client::{Client, get},
-    process::{Process, tidegate},
+    process::Process,
     redis_server::RedisServer,
     upstream::Upstream,
-    wait::{eventually, pause},
+    wait::{eventually, sleep},
 };
+use tidegate::clock;
 
-/// A folder with this configuration where the gateway looks for it.
+use crate::tidegate_command;
+
+/// A directory with this configuration at the default path.
 fn folder_with(yaml: &str) -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     fs::create_dir(folder.path().join("config")).expect("a folder");
@@ -28,7 +29,7 @@ fn folder_with(yaml: &str) -> TempDir {
     folder
 }
 
-/// The configuration that the gateway comes with, on free ports.
+/// The default configuration, on free ports.
 fn standard() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/tidegate.yaml");
     let yaml = fs::read_to_string(path).expect("the default configuration");
@@ -36,9 +37,9 @@ fn standard() -> String {
     yaml.replace("{address: 127.0.0.1:9900}", "{address: 127.0.0.1:0, hosts: [gateway.test]}")
 }
 
-/// What it says and how it ends, where it ends by itself.
+/// Its output and exit status, for commands that exit by themselves.
 fn output(folder: &TempDir, arguments: &[&str]) -> Output {
-    let mut command = tidegate(folder.path(), arguments);
+    let mut command = tidegate_command(folder.path(), arguments);
     let mut child =
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
     let patience = clock::instant() + Duration::from_secs(10);
@@ -47,7 +48,7 @@ fn output(folder: &TempDir, arguments: &[&str]) -> Output {
             let _ = child.kill();
             panic!("{arguments:?} does not end");
         }
-        pause(Duration::from_millis(5));
+        sleep(Duration::from_millis(5));
     }
     child.wait_with_output().expect("our own child")
 }
@@ -55,11 +56,11 @@ fn output(folder: &TempDir, arguments: &[&str]) -> Output {
 #[test]
 fn the_default_configuration_serves_and_limits() {
     let folder = folder_with(&standard());
-    let mut process = Process::start(folder.path(), &[]);
+    let mut process = Process::start(tidegate_command(folder.path(), &[]));
     for left in (0..5).rev() {
-        let reply = get(process.address, "/", "");
-        assert_eq!((reply.status, reply.text()), (200, "hello\n".to_owned()));
-        assert_eq!(reply.number("X-RateLimit-Remaining"), left);
+        let response = get(process.address, "/", "");
+        assert_eq!((response.status, response.text()), (200, "hello\n".to_owned()));
+        assert_eq!(response.number("X-RateLimit-Remaining"), left);
     }
     let refused = get(process.address, "/", "");
     assert_eq!(refused.status, 429, "{}", refused.text());
@@ -68,12 +69,12 @@ fn the_default_configuration_serves_and_limits() {
     assert_eq!(get(process.admin, "/healthz", "").text(), "ok\n");
     assert_eq!(get(process.admin, "/readyz", "").json()["ready"], true);
     process.signal(Signal::TERM);
-    assert_eq!(process.ended().code(), Some(0));
-    assert!(!process.said().contains("Bearer"), "no token in any log");
+    assert_eq!(process.wait_exit().code(), Some(0));
+    assert!(!process.log().contains("Bearer"), "no token in any log");
 }
 
 #[test]
-fn exit_codes_tell_what_went_wrong() {
+fn exit_codes_distinguish_errors() {
     let faulty = standard().replace("quota: 5", "quota: none");
     let line = 1 + faulty.lines().position(|line| line == "    quota: none").expect("the quota");
     let fault = format!("config/tidegate.yaml:{line}:12: `none`, expected a whole number");
@@ -108,7 +109,7 @@ fn exit_codes_tell_what_went_wrong() {
 }
 
 #[test]
-fn an_address_in_use_is_told_and_ends_with_1() {
+fn an_address_in_use_exits_with_1() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = taken.local_addr().expect("an address").to_string();
     let folder = folder_with(&standard().replacen(
@@ -123,10 +124,10 @@ fn an_address_in_use_is_told_and_ends_with_1() {
 }
 
 #[test]
-fn a_second_gateway_does_not_share_the_firsts_address() {
+fn listeners_are_exclusive() {
     let folder = folder_with(&standard());
-    let first = Process::start(folder.path(), &[]);
-    // Without an admin address, nothing else would stand in its way.
+    let first = Process::start(tidegate_command(folder.path(), &[]));
+    // Without an admin address, so that the listener is the only conflict.
     let yaml = standard().replace("admin:", "# admin:");
     let yaml = yaml.replacen("address: 127.0.0.1:0", &format!("address: {}", first.address), 1);
     let ended = output(&folder_with(&yaml), &[]);
@@ -137,7 +138,7 @@ fn a_second_gateway_does_not_share_the_firsts_address() {
 }
 
 #[test]
-fn an_access_log_that_cannot_be_written_is_told_and_ends_with_1() {
+fn an_unwritable_access_log_exits_with_1() {
     let folder = folder_with(&(standard() + "access_log: no-such-folder/access.log\n"));
     let ended = output(&folder, &[]);
     assert_eq!(ended.status.code(), Some(1));
@@ -149,23 +150,25 @@ fn an_access_log_that_cannot_be_written_is_told_and_ends_with_1() {
 }
 
 #[test]
-fn a_signal_during_the_start_is_not_lost() {
+fn a_signal_during_the_start_is_handled() {
     let folder = folder_with(&standard());
     for signal in [Signal::TERM, Signal::INT] {
-        let mut child =
-            tidegate(folder.path(), &[]).stderr(Stdio::piped()).spawn().expect("the binary starts");
+        let mut child = tidegate_command(folder.path(), &[])
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
         let mut lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
-        // The first thing that it says, before it serves.
+        // Its first log line, before it serves.
         let first = lines.next().expect("a line").expect("text");
         assert!(first.contains("open files"), "{first}");
         kill_process(Pid::from_child(&child), signal).expect("a signal to our own child");
-        // To the end of what it says, lest it waits for a reader.
+        // Reads the log to its end, so that the process never blocks on the pipe.
         let last = lines.map_while(Result::ok).last();
         assert_eq!(child.wait().expect("our own child").code(), Some(0), "{last:?}");
     }
 }
 
-/// Something that a test's threads wait for.
+/// A gate on which a test's threads wait.
 #[derive(Clone, Default)]
 pub(crate) struct Gate(Arc<(Mutex<bool>, Condvar)>);
 
@@ -181,7 +184,7 @@ impl Gate {
     }
 }
 
-/// An upstream that holds every answer back until the gate is opened.
+/// An upstream that delays every response until the gate is opened.
 pub(crate) fn held_back(gate: &Gate, body: &'static str) -> Upstream {
     let gate = gate.clone();
     Upstream::with(move |_, socket: &mut TcpStream| {
@@ -192,7 +195,7 @@ pub(crate) fn held_back(gate: &Gate, body: &'static str) -> Upstream {
 }
 
 #[test]
-fn sigterm_lets_requests_in_flight_finish() {
+fn sigterm_drains_requests_in_flight() {
     let gate = Gate::default();
     let upstream = held_back(&gate, "finished");
     let folder = folder_with(&format!(
@@ -205,27 +208,27 @@ routes: [{{name: a, match: {{path: /a}}, upstream: slow}}]
 ",
         upstream.target()
     ));
-    let mut process = Process::start(folder.path(), &["serve"]);
+    let mut process = Process::start(tidegate_command(folder.path(), &["serve"]));
     let mut clients: Vec<_> = (0..6).map(|_| Client::connect(process.address)).collect();
     let mut idle = Client::connect(process.address);
     for client in &mut clients {
         client.send("GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
     }
-    eventually("all are at the upstream", || upstream.count() == 6);
+    eventually("all are at the upstream", || upstream.request_count() == 6);
     process.signal(Signal::TERM);
     eventually("nobody new is accepted", || TcpStream::connect(process.address).is_err());
     assert!(idle.is_closed(), "an idle connection is closed at once");
     gate.open();
     for client in &mut clients {
-        let reply = client.reply();
-        assert_eq!((reply.status, reply.text()), (200, "finished".to_owned()));
+        let response = client.read_response();
+        assert_eq!((response.status, response.text()), (200, "finished".to_owned()));
         assert!(client.is_closed());
     }
-    assert_eq!(process.ended().code(), Some(0), "{}", process.said());
+    assert_eq!(process.wait_exit().code(), Some(0), "{}", process.log());
 }
 
 #[test]
-fn gateways_of_one_namespace_with_two_secrets_say_so_once() {
+fn a_secret_mismatch_is_logged_once() {
     let redis = RedisServer::start();
     let start = |secret: &str| {
         let yaml = standard();
@@ -235,7 +238,7 @@ fn gateways_of_one_namespace_with_two_secrets_say_so_once() {
         );
         let folder = folder_with(&yaml);
         fs::write(folder.path().join("secret"), secret).expect("a file");
-        let process = Process::start(folder.path(), &[]);
+        let process = Process::start(tidegate_command(folder.path(), &[]));
         (folder, process)
     };
     let told = "gateways in this namespace hash under another secret";
@@ -243,13 +246,13 @@ fn gateways_of_one_namespace_with_two_secrets_say_so_once() {
     let (_second, second) = start("0123456789abcdef");
     let (_third, third) = start("fedcba9876543210");
     for process in [&first, &second, &third] {
-        eventually("it is told", || process.has_said(told).is_some());
-        let said = process.has_said(told).expect("it was");
+        eventually("it is told", || process.log_line(told).is_some());
+        let said = process.log_line(told).expect("it was");
         assert!(said.contains("set the same `store.redis.secret` at all of them"), "{said}");
     }
     third.signal(Signal::TERM);
     let over = "all gateways in this namespace hash under the same secret";
-    eventually("it is over", || first.has_said(over).is_some());
-    assert_eq!(first.said().matches(told).count(), 1, "once");
-    assert!(!first.said().contains("0123456789abcdef"), "no secret in any log");
+    eventually("it is over", || first.log_line(over).is_some());
+    assert_eq!(first.log().matches(told).count(), 1, "once");
+    assert!(!first.log().contains("0123456789abcdef"), "no secret in any log");
 }

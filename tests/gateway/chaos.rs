@@ -1,5 +1,5 @@
-//! An hour of virtual time in which clients leave at every point and Redis comes and goes: at its end
-//! nothing is held.
+//! One hour of virtual time in which clients disconnect at every point and Redis fails and recovers:
+//! no slot is leaked.
 
 use std::{
     fmt::Write as _,
@@ -12,54 +12,41 @@ use std::{
     time::Duration,
 };
 
-use tidegate::clock::Clock;
-
-use crate::{
+use testkit::{
     client::{Client, get},
     gateway::Gateway,
+    random::SplitMix64,
     redis_server::RedisServer,
     upstream::Upstream,
-    wait::{eventually, pause},
+    wait::{eventually, sleep},
 };
+use tidegate::clock::Clock;
 
 const NOW: u64 = 1_700_000_000_000;
 const MINUTE: u64 = 60_000;
-/// Of the virtual hour, so many minutes with every fault, and the last ten with stalls alone.
+/// Minutes of the virtual hour with every fault, and with stalls only.
 const WILD: u64 = 50;
 const STALLS: u64 = 10;
-/// Virtual time passes in such steps.
+/// A step of virtual time, in ms.
 const STEP: u64 = 6_000;
 const CLIENTS: u64 = 8;
 const CALLERS: u64 = 3;
-/// Longer than the hour, so that no lease ends by itself before it is looked at.
+/// Longer than the hour, so that no lease expires before it is checked.
 const LEASE: u64 = 2 * 60 * MINUTE;
 
-/// The numbers of one thread, from its seed: the end of `SplitMix64`.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % sides
-    }
-}
-
-/// Answers at once, late, in two halves, or never; now and then with what is refunded.
+/// Responds at once, late, in two halves, truncated, or with a refunded status.
 fn upstream() -> Upstream {
     Upstream::with(|request, socket| {
         let text = String::from_utf8_lossy(request);
         let path = text.split(' ').nth(1).unwrap_or_default();
         let answer: &[u8] = b"HTTP/1.1 200 OK\r\nX-Cost: 3\r\nContent-Length: 4\r\n\r\nhalf";
         if path.ends_with("/late") {
-            pause(Duration::from_millis(20));
+            sleep(Duration::from_millis(20));
         }
         if path.ends_with("/halves") {
             let (first, last) = answer.split_at(answer.len() - 2);
             let _ = socket.write_all(first);
-            pause(Duration::from_millis(20));
+            sleep(Duration::from_millis(20));
             return socket.write_all(last).is_ok();
         }
         if path.ends_with("/refunded") {
@@ -107,47 +94,47 @@ routes:\n",
     yaml
 }
 
-/// One request after the other, until it is to stop; many are left at some point.
+/// Sends requests until `stop`; abandons many of them at some point.
 fn roam(address: std::net::SocketAddr, seed: u64, over: &AtomicBool) {
-    let mut dice = Dice(seed);
+    let mut rng = SplitMix64(seed);
     while !over.load(Ordering::Relaxed) {
-        let route = ROUTES[dice.roll(4) as usize];
-        let path = PATHS[dice.roll(5) as usize];
-        let token = dice.roll(CALLERS);
+        let route = ROUTES[rng.below(4) as usize];
+        let path = PATHS[rng.below(5) as usize];
+        let token = rng.below(CALLERS);
         let head =
             format!("GET /{route}/{path} HTTP/1.1\r\nHost: a\r\nAuthorization: {token}\r\n\r\n");
         let mut client = Client::connect(address);
-        let cut = dice.roll(head.len() as u64) as usize;
-        match dice.roll(6) {
+        let cut = rng.below(head.len() as u64) as usize;
+        match rng.below(6) {
             0 => drop(client.send(&head[..cut])),
             1 => drop(client.send(&head)),
             2 => {
                 client.send(&head);
-                pause(Duration::from_millis(dice.roll(60)));
+                sleep(Duration::from_millis(rng.below(60)));
             }
             3 => {
                 client.send(&head);
-                let _ = client.head();
+                let _ = client.read_head();
             }
             _ => {
                 client.send(&head);
-                let _ = client.try_reply();
+                let _ = client.try_read_response();
             }
         }
     }
 }
 
-/// What can happen to Redis.
-fn disturb(redis: &mut RedisServer, dice: &mut Dice, stalls_only: bool) {
-    match dice.roll(if stalls_only { 1 } else { 5 }) {
+/// Injects one fault into Redis.
+fn disturb(redis: &mut RedisServer, rng: &mut SplitMix64, stalls_only: bool) {
+    match rng.below(if stalls_only { 1 } else { 5 }) {
         0 => {
             redis.suspend();
-            pause(Duration::from_millis(20 + dice.roll(250)));
+            sleep(Duration::from_millis(20 + rng.below(250)));
             redis.resume();
         }
         1 => {
             redis.kill();
-            pause(Duration::from_millis(dice.roll(200)));
+            sleep(Duration::from_millis(rng.below(200)));
             redis.restart();
         }
         2 => drop(redis.try_command(&["CLIENT", "KILL", "TYPE", "normal"])),
@@ -156,7 +143,7 @@ fn disturb(redis: &mut RedisServer, dice: &mut Dice, stalls_only: bool) {
     }
 }
 
-/// What Redis counts as used of a limit by each caller.
+/// The usage of a limit by caller, as Redis counts it.
 fn used(gateway: &Gateway, limit: &str) -> Option<u64> {
     let keys = match limit {
         "crew" => vec![String::new()],
@@ -172,7 +159,7 @@ struct Chaos {
     clock: Clock,
     redis: RedisServer,
     gateways: Vec<Gateway>,
-    dice: Dice,
+    rng: SplitMix64,
 }
 
 impl Chaos {
@@ -185,15 +172,15 @@ impl Chaos {
         (0..CLIENTS).map(client).collect()
     }
 
-    /// Lets so many virtual minutes pass with clients and faults; then all clients leave.
+    /// Lets `minutes` of virtual time pass with clients and faults; then all clients disconnect.
     fn run(&mut self, minutes: u64, stalls_only: bool) {
         let over = Arc::new(AtomicBool::new(false));
         let clients = self.clients(&over, minutes);
         for step in 0..minutes * MINUTE / STEP {
             self.clock.set(self.clock.now() + STEP);
-            pause(Duration::from_millis(15));
+            sleep(Duration::from_millis(15));
             if step % 10 == 9 {
-                disturb(&mut self.redis, &mut self.dice, stalls_only);
+                disturb(&mut self.redis, &mut self.rng, stalls_only);
             }
         }
         over.store(true, Ordering::Relaxed);
@@ -202,10 +189,10 @@ impl Chaos {
         }
     }
 
-    /// The virtual time stands still: what is free now was given back.
+    /// The virtual time is stopped: a free slot was released, not expired.
     fn nothing_is_held(&self, what: &str) {
         for gateway in &self.gateways {
-            gateway.wait_for("tidegate_connections ", 0);
+            gateway.wait_for_metric("tidegate_connections ", 0);
             for limit in ["flying", "crew", "line"] {
                 eventually(&format!("{what}: no slot of {limit} is held"), || {
                     used(gateway, limit) == Some(0)
@@ -216,29 +203,29 @@ impl Chaos {
 }
 
 #[test]
-fn after_an_hour_of_chaos_nothing_is_held() {
+fn no_slot_leaks_after_an_hour_of_chaos() {
     let redis = RedisServer::start();
     let (upstream, clock) = (upstream(), Clock::manual(NOW));
     let yaml = configuration(&redis, &upstream);
     let gateways: Vec<_> = (0..2).map(|_| Gateway::start_at(&yaml, clock.clone())).collect();
-    let mut chaos = Chaos { clock, redis, gateways, dice: Dice(7) };
+    let mut chaos = Chaos { clock, redis, gateways, rng: SplitMix64(7) };
 
     chaos.run(WILD, false);
-    // A charge whose connection broke may have been made: its lease ends by itself.
+    // A charge whose connection broke may have been made: its lease expires.
     chaos.clock.set(chaos.clock.now() + LEASE + LEASE / 32);
     chaos.nothing_is_held("after every fault");
 
     chaos.run(STALLS, true);
     chaos.nothing_is_held("after stalls");
 
-    // Tokens that are not used go back to Redis.
+    // Idle tokens are returned to Redis.
     for gateway in &chaos.gateways {
         eventually("no token is kept", || {
             chaos.clock.set(chaos.clock.now() + 100);
             gateway.metric("tidegate_store_tokens_outstanding") == 0
         });
     }
-    // Without Redis each gateway has its whole share of the slots.
+    // Without Redis each gateway has its full local share of the slots.
     chaos.redis.kill();
     for gateway in &chaos.gateways {
         let mut flying: Vec<_> = (0..3).map(|_| Client::connect(gateway.address())).collect();
@@ -246,7 +233,7 @@ fn after_an_hour_of_chaos_nothing_is_held() {
             client.send("GET /flying/late HTTP/1.1\r\nHost: a\r\nAuthorization: 0\r\n\r\n");
         }
         for client in &mut flying {
-            assert_eq!(client.reply().status, 200, "a slot is held in memory");
+            assert_eq!(client.read_response().status, 200, "a slot is held in memory");
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Requests in flight hold slots, and give them back however they end.
+//! Concurrency limits: requests in flight hold slots and release them however they end.
 
-mod interrupted;
+mod redis_outage;
 
 use std::{
     collections::BTreeSet,
@@ -9,38 +9,37 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tidegate::clock::{self, Clock};
-
-use crate::{
+use testkit::{
+    backend::{Backend, Fleet, on_every_store},
     client::{Client, get},
     gateway::Gateway,
     redis_server::RedisServer,
-    stage::{Fleet, Stage, on_every_store},
     upstream::Upstream,
-    wait::{eventually, pause, timed},
+    wait::{eventually, sleep, timed},
 };
+use tidegate::clock::{self, Clock};
 
 const NOW: u64 = 1_700_000_000_000;
 
-/// Which paths are answered; others wait until they are.
+/// Holds responses back until their path is released.
 #[derive(Clone, Default)]
-struct Doors(Arc<Mutex<BTreeSet<String>>>);
+struct ResponseLatch(Arc<Mutex<BTreeSet<String>>>);
 
-impl Doors {
-    fn open(&self, path: &str) {
+impl ResponseLatch {
+    fn release(&self, path: &str) {
         self.0.lock().expect("no test panics with it").insert(path.to_owned());
     }
 
-    fn is_open(&self, path: &str) -> bool {
+    fn is_released(&self, path: &str) -> bool {
         self.0.lock().expect("no test panics with it").contains(path)
     }
 
-    /// An upstream whose answers end when their path is opened: `/half...` begin before. `/now`
+    /// An upstream whose responses end when their path is released: `/half...` begin before. `/now`
     /// and `/other` are answered at once.
     fn upstream(&self) -> Upstream {
-        let doors = self.clone();
+        let latch = self.clone();
         for path in ["/now", "/refused", "/other"] {
-            doors.open(path);
+            latch.release(path);
         }
         Upstream::with(move |request, socket| {
             let text = String::from_utf8_lossy(request);
@@ -50,8 +49,8 @@ impl Doors {
                 head.split_at(if path.starts_with("/half") { head.len() } else { 0 });
             let _ = socket.write_all(first);
             let start: Instant = clock::instant();
-            while !doors.is_open(path) && start.elapsed() < Duration::from_secs(20) {
-                pause(Duration::from_millis(5));
+            while !latch.is_released(path) && start.elapsed() < Duration::from_secs(20) {
+                sleep(Duration::from_millis(5));
             }
             socket.write_all(&[last, b"k"].concat()).is_ok()
         })
@@ -77,30 +76,30 @@ routes:
     )
 }
 
-/// How many slots of a limit are taken, as the operator reads it.
-fn taken(gateway: &Gateway, limit: &str) -> Option<u64> {
+/// The number of slots of a limit in use, by the admin API.
+fn slots_in_use(gateway: &Gateway, limit: &str) -> Option<u64> {
     get(gateway.admin(), &format!("/api/limits/{limit}"), "").json()["used"].as_u64()
 }
 
-/// Waits until no slot is taken: the last one is given back after its answer.
-fn all_are_free(fleet: &Fleet) {
+/// Waits until no slot is in use: the last one is released after its response.
+fn wait_all_free(fleet: &Fleet) {
     for gateway in &fleet.gateways {
-        eventually("every slot is free", || taken(gateway, "flying") == Some(0));
+        eventually("every slot is free", || slots_in_use(gateway, "flying") == Some(0));
     }
 }
 
-/// Sends requests for these paths, one to each gateway in turn, and waits until the upstream has them.
-/// Before them, nobody has a slot.
-fn fly(fleet: &Fleet, upstream: &Upstream, paths: &[&str]) -> Vec<Client> {
-    all_are_free(fleet);
-    let before = upstream.count();
+/// Sends requests for these paths to the gateways in turn and waits until the upstream has them.
+/// Before that, no slot is in use.
+fn send_held(fleet: &Fleet, upstream: &Upstream, paths: &[&str]) -> Vec<Client> {
+    wait_all_free(fleet);
+    let before = upstream.request_count();
     let each = paths.iter().zip(fleet.gateways.iter().cycle()).map(|(path, gateway)| {
         let mut client = Client::connect(gateway.address());
         client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
         client
     });
     let clients = each.collect();
-    eventually("all are in flight", || upstream.count() == before + paths.len());
+    eventually("all are in flight", || upstream.request_count() == before + paths.len());
     clients
 }
 
@@ -113,13 +112,13 @@ fn all_refuse(fleet: &Fleet) -> bool {
 }
 
 #[test]
-fn as_many_as_there_are_slots_are_in_flight() {
-    on_every_store(|stage| {
-        let doors = Doors::default();
-        let upstream = doors.upstream();
+fn requests_in_flight_are_bounded_by_the_slots() {
+    on_every_store(|backend| {
+        let latch = ResponseLatch::default();
+        let upstream = latch.upstream();
         let yaml = limited(&upstream, "quota: 3, window: 60s", "");
-        let fleet = stage.start(&yaml, &Clock::manual(NOW));
-        let mut flying = fly(&fleet, &upstream, &["/a", "/half", "/c"]);
+        let fleet = backend.start(&yaml, &Clock::manual(NOW));
+        let mut flying = send_held(&fleet, &upstream, &["/a", "/half", "/c"]);
         for gateway in &fleet.gateways {
             let refused = Client::connect(gateway.address()).get("/now", "");
             assert_eq!((refused.status, refused.number("retry-after")), (429, 1));
@@ -127,40 +126,40 @@ fn as_many_as_there_are_slots_are_in_flight() {
             assert_eq!(refused.number("x-ratelimit-limit"), 3);
             assert_eq!(refused.number("x-ratelimit-used"), 3);
         }
-        assert_eq!(upstream.count(), 3);
+        assert_eq!(upstream.request_count(), 3);
         for (at, path) in [(1, "/half"), (0, "/a")] {
-            doors.open(path);
-            assert_eq!(flying[at].reply().status, 200);
+            latch.release(path);
+            assert_eq!(flying[at].read_response().status, 200);
             eventually("one more may come", || status(&fleet.gateways[0]) == 200);
         }
-        // What was refused was charged nowhere else.
+        // A refused request was charged nowhere else.
         eventually("one more may come", || {
-            let told = fleet.get("/now", "");
-            told.status == 200 && told.header("x-ratelimit-resource") == Some("hourly")
+            let response = fleet.get("/now", "");
+            response.status == 200 && response.header("x-ratelimit-resource") == Some("hourly")
         });
-        doors.open("/c");
-        assert_eq!(flying[2].reply().status, 200);
-        // All are free again, and not one more than that.
-        all_are_free(&fleet);
-        let more = fly(&fleet, &upstream, &["/d", "/e", "/f"]);
+        latch.release("/c");
+        assert_eq!(flying[2].read_response().status, 200);
+        // All are free again, and no more than that.
+        wait_all_free(&fleet);
+        let more = send_held(&fleet, &upstream, &["/d", "/e", "/f"]);
         assert!(all_refuse(&fleet));
         for path in ["/d", "/e", "/f"] {
-            doors.open(path);
+            latch.release(path);
         }
         drop(more);
     });
 }
 
-/// Free slots say nothing of how many requests may follow: a client that obeyed them would come once a
+/// Free slots do not predict how many requests may follow: a client that obeyed them would send one per
 /// lease.
 #[test]
-fn headers_tell_of_slots_only_where_there_is_none() {
-    on_every_store(|stage| {
-        let doors = Doors::default();
-        let upstream = doors.upstream();
+fn headers_advertise_slots_only_when_exhausted() {
+    on_every_store(|backend| {
+        let latch = ResponseLatch::default();
+        let upstream = latch.upstream();
         let more = "headers: {x_ratelimit: true, standard: draft-11}";
         let yaml = limited(&upstream, "quota: 2, window: 60s", more);
-        let fleet = stage.start(&yaml, &Clock::manual(NOW));
+        let fleet = backend.start(&yaml, &Clock::manual(NOW));
         let alone = fleet.get("/other", "");
         assert_eq!((alone.status, alone.header("x-ratelimit-limit")), (200, None));
         assert_eq!(alone.header("ratelimit"), None);
@@ -168,7 +167,7 @@ fn headers_tell_of_slots_only_where_there_is_none() {
         assert_eq!(beside.header("x-ratelimit-resource"), Some("hourly"));
         assert_eq!(beside.number("x-ratelimit-remaining"), 99);
         assert!(beside.header("ratelimit").is_some_and(|text| !text.contains("flying")));
-        let flying = fly(&fleet, &upstream, &["/a", "/b"]);
+        let flying = send_held(&fleet, &upstream, &["/a", "/b"]);
         let refused = fleet.get("/now", "");
         assert_eq!(refused.header("x-ratelimit-resource"), Some("flying"));
         assert!(refused.header("ratelimit").is_some_and(|text| text.contains("flying")));
@@ -177,55 +176,56 @@ fn headers_tell_of_slots_only_where_there_is_none() {
 }
 
 #[test]
-fn whoever_is_gone_holds_no_slot() {
-    on_every_store(|stage| {
-        let doors = Doors::default();
-        let upstream = doors.upstream();
+fn disconnected_clients_hold_no_slot() {
+    on_every_store(|backend| {
+        let latch = ResponseLatch::default();
+        let upstream = latch.upstream();
         let yaml = limited(&upstream, "quota: 2, window: 60s", "");
-        let fleet = stage.start(&yaml, &Clock::manual(NOW));
+        let fleet = backend.start(&yaml, &Clock::manual(NOW));
         for paths in [["/a", "/b"], ["/half-a", "/half-b"]] {
-            let flying = fly(&fleet, &upstream, &paths);
+            let flying = send_held(&fleet, &upstream, &paths);
             assert!(all_refuse(&fleet));
             drop(flying);
-            all_are_free(&fleet);
+            wait_all_free(&fleet);
         }
-        // Neither does a request that fails, or that another limit refuses.
+        // Neither does a request that fails or that another limit refuses.
         for path in ["/gone", "/refused"] {
             for _ in 0..5 {
                 eventually("it is not the slots", || {
-                    let reply = fleet.get_in_order(path, "");
-                    reply.header("x-ratelimit-resource") != Some("flying") || reply.status == 502
+                    let response = fleet.get_in_order(path, "");
+                    response.header("x-ratelimit-resource") != Some("flying")
+                        || response.status == 502
                 });
             }
         }
-        all_are_free(&fleet);
+        wait_all_free(&fleet);
     });
 }
 
 #[test]
-fn slots_that_nobody_renews_come_back_after_the_lease() {
-    on_every_store(|stage| {
-        let doors = Doors::default();
-        let upstream = doors.upstream();
+fn unrenewed_slots_expire_with_their_lease() {
+    on_every_store(|backend| {
+        let latch = ResponseLatch::default();
+        let upstream = latch.upstream();
         let clock = Clock::manual(NOW);
-        let fleet = stage.start(&limited(&upstream, "quota: 2, window: 300s", ""), &clock);
-        // Renewed after 100 s of the machine's own time: not while this test runs.
-        let mut flying = fly(&fleet, &upstream, &["/a", "/b"]);
+        let fleet = backend.start(&limited(&upstream, "quota: 2, window: 300s", ""), &clock);
+        // Renewals are due after 100 s of real time: none during this test.
+        let mut flying = send_held(&fleet, &upstream, &["/a", "/b"]);
         clock.set(NOW + 299_999);
         assert!(all_refuse(&fleet));
-        // A lease ends up to a 64th of its window later.
+        // A lease ends up to 1/64 of its window late.
         clock.set(NOW + 300_000 + 4_688);
-        all_are_free(&fleet);
-        // Who held them gives back nothing of others.
-        let others = fly(&fleet, &upstream, &["/c", "/d"]);
-        doors.open("/a");
-        doors.open("/b");
-        assert!(flying.iter_mut().all(|client| client.reply().status == 200));
-        // What their connections gave back after that has arrived.
+        wait_all_free(&fleet);
+        // The former holders release no slot of others.
+        let others = send_held(&fleet, &upstream, &["/c", "/d"]);
+        latch.release("/a");
+        latch.release("/b");
+        assert!(flying.iter_mut().all(|client| client.read_response().status == 200));
+        // The releases of their connections have arrived.
         assert!(flying.iter_mut().all(|client| client.get("/other", "").status == 200));
         for gateway in &fleet.gateways {
-            eventually("the others' slots are free", || taken(gateway, "other") == Some(0));
-            assert_eq!(taken(gateway, "flying"), Some(2));
+            eventually("the others' slots are free", || slots_in_use(gateway, "other") == Some(0));
+            assert_eq!(slots_in_use(gateway, "flying"), Some(2));
         }
         assert!(all_refuse(&fleet));
         drop(others);
@@ -233,31 +233,31 @@ fn slots_that_nobody_renews_come_back_after_the_lease() {
 }
 
 #[test]
-fn a_long_request_keeps_its_slot_and_gives_it_back() {
-    on_every_store(|stage| {
-        let doors = Doors::default();
-        let upstream = doors.upstream();
+fn a_long_request_renews_and_releases_its_slot() {
+    on_every_store(|backend| {
+        let latch = ResponseLatch::default();
+        let upstream = latch.upstream();
         let yaml = limited(&upstream, "quota: 2, window: 2s", "");
-        let fleet = stage.start(&yaml, &Clock::system());
-        let mut flying = fly(&fleet, &upstream, &["/a", "/half"]);
+        let fleet = backend.start(&yaml, &Clock::system());
+        let mut flying = send_held(&fleet, &upstream, &["/a", "/half"]);
         let start: Instant = clock::instant();
         while start.elapsed() < Duration::from_secs(5) {
             assert!(all_refuse(&fleet), "{:?}", start.elapsed());
-            pause(Duration::from_millis(50));
+            sleep(Duration::from_millis(50));
         }
-        doors.open("/a");
-        doors.open("/half");
-        assert!(flying.iter_mut().all(|client| client.reply().status == 200));
-        let ((), took) = timed(|| all_are_free(&fleet));
+        latch.release("/a");
+        latch.release("/half");
+        assert!(flying.iter_mut().all(|client| client.read_response().status == 200));
+        let ((), took) = timed(|| wait_all_free(&fleet));
         assert!(took < Duration::from_secs(1), "given back, not run out: {took:?}");
     });
 }
 
 #[test]
-fn who_goes_away_while_redis_is_asked_holds_no_slot() {
+fn a_client_that_disconnects_during_the_charge_holds_no_slot() {
     let redis = RedisServer::start();
-    let doors = Doors::default();
-    let upstream = doors.upstream();
+    let latch = ResponseLatch::default();
+    let upstream = latch.upstream();
     let store = format!(
         "store: {{redis: {{shards: [{{primary: \"{}\"}}], connect_timeout: 5s, response_timeout: 5s}}}}",
         redis.url()
@@ -269,27 +269,27 @@ fn who_goes_away_while_redis_is_asked_holds_no_slot() {
         client
     };
     let mut clients: Vec<_> = (0..2).map(|_| asked()).collect();
-    eventually("both are free", || taken(&gateway, "flying") == Some(0));
+    eventually("both are free", || slots_in_use(&gateway, "flying") == Some(0));
     let asked = gateway.metric("tidegate_store_calls_total");
     redis.suspend();
     for client in &mut clients {
         client.send("GET /never HTTP/1.1\r\nHost: a\r\n\r\n");
     }
-    gateway.wait_for("tidegate_store_calls_total", asked + 2);
+    gateway.wait_for_metric("tidegate_store_calls_total", asked + 2);
     drop(clients);
-    gateway.wait_for("tidegate_connections ", 0);
+    gateway.wait_for_metric("tidegate_connections ", 0);
     redis.resume();
-    eventually("both are free", || taken(&gateway, "flying") == Some(0));
-    assert!(upstream.texts().iter().all(|text| !text.contains("/never")));
+    eventually("both are free", || slots_in_use(&gateway, "flying") == Some(0));
+    assert!(upstream.request_texts().iter().all(|text| !text.contains("/never")));
 }
 
-/// Redis hangs while requests end: their slots are given back when it is there again, long before their
-/// leases end.
+/// Redis hangs while requests end: their slots are released when it recovers, long before their
+/// leases expire.
 #[test]
-fn slots_whose_release_could_not_be_sent_are_free_when_redis_is_back() {
+fn unsent_releases_are_made_after_an_outage() {
     let redis = RedisServer::start();
-    let doors = Doors::default();
-    let upstream = doors.upstream();
+    let latch = ResponseLatch::default();
+    let upstream = latch.upstream();
     let store = format!(
         "workers: 1\nstore: {{redis: {{shards: [{{primary: \"{}\"}}], connect_timeout: 5s, \
          response_timeout: 500ms}}}}",
@@ -298,32 +298,32 @@ fn slots_whose_release_could_not_be_sent_are_free_when_redis_is_back() {
     let gateway = Gateway::start(&limited(&upstream, "quota: 9, window: 300s", &store));
     let mut clients: Vec<_> = (0..3).map(|_| Client::connect(gateway.address())).collect();
     eventually("Redis decides", || {
-        clients[0].get("/now", "").status == 200 && taken(&gateway, "flying") == Some(0)
+        clients[0].get("/now", "").status == 200 && slots_in_use(&gateway, "flying") == Some(0)
     });
     for client in &mut clients {
         client.send("GET /long HTTP/1.1\r\nHost: a\r\n\r\n");
     }
-    eventually("all are in flight", || taken(&gateway, "flying") == Some(3));
+    eventually("all are in flight", || slots_in_use(&gateway, "flying") == Some(3));
     redis.suspend();
     let not_asked = "tidegate_store_failures_total{kind=\"open\"}";
     eventually("Redis is lost", || {
         get(gateway.address(), "/other", "").status == 200 && gateway.metric(not_asked) > 0
     });
-    doors.open("/long");
-    assert!(clients.iter_mut().all(|client| client.reply().status == 200));
+    latch.release("/long");
+    assert!(clients.iter_mut().all(|client| client.read_response().status == 200));
     redis.resume();
     for limit in ["flying", "other"] {
-        eventually("every slot is free", || taken(&gateway, limit) == Some(0));
+        eventually("every slot is free", || slots_in_use(&gateway, limit) == Some(0));
     }
 }
 
 #[test]
-fn what_is_cut_off_at_the_end_gives_its_slots_back() {
-    let stage = Stage::Redis(RedisServer::start());
-    let doors = Doors::default();
-    let upstream = doors.upstream();
+fn requests_cut_by_the_drain_release_their_slots() {
+    let backend = Backend::Redis(RedisServer::start());
+    let latch = ResponseLatch::default();
+    let upstream = latch.upstream();
     let yaml = limited(&upstream, "quota: 2, window: 300s", "drain_timeout: 200ms");
-    let fleet = stage.start(&yaml, &Clock::system());
+    let fleet = backend.start(&yaml, &Clock::system());
     let [stopping, staying] = &fleet.gateways[..] else { panic!("two gateways") };
     let mut flying: Vec<_> = ["/a", "/half"]
         .iter()
@@ -333,9 +333,9 @@ fn what_is_cut_off_at_the_end_gives_its_slots_back() {
             client
         })
         .collect();
-    eventually("both are in flight", || upstream.count() == 2);
+    eventually("both are in flight", || upstream.request_count() == 2);
     assert_eq!(status(staying), 429);
-    stopping.server.stop();
-    assert!(flying.iter_mut().all(|client| client.try_reply().is_none()));
-    eventually("both are free", || taken(staying, "flying") == Some(0));
+    stopping.stop();
+    assert!(flying.iter_mut().all(|client| client.try_read_response().is_none()));
+    eventually("both are free", || slots_in_use(staying, "flying") == Some(0));
 }

@@ -1,4 +1,4 @@
-//! The life of a connection, bound by bound: `connection.md` says what each is for.
+//! The life of a connection and each of its bounds; `connection.md` explains them.
 
 use std::{
     io::{Read, Write},
@@ -8,11 +8,11 @@ use std::{
     time::Duration,
 };
 
-use crate::{
+use testkit::{
     client::{Client, get},
     gateway::Gateway,
     upstream::{Upstream, read_until_closed},
-    wait::{eventually, pause, timed},
+    wait::{eventually, sleep, timed},
 };
 
 const HELLO: &str = "upstreams: {hello: {respond: {body: hello}}}
@@ -28,7 +28,7 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin{route}}}]"
 }
 
 #[test]
-fn a_requests_trailers_frame_route_forward_and_count_nothing() {
+fn request_trailers_have_no_effect() {
     let upstream = Upstream::hello();
     let gateway = Gateway::start(&format!(
         "upstreams: {{origin: {{targets: [{}]}}}}
@@ -61,29 +61,29 @@ routes: [{{name: all, match: {{path: /a}}, upstream: origin, limits: [few]}}]",
         "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n\
          5;secret=extension\r\nhello\r\n0;more\r\n{trailers}X-Sum: 1\r\n\r\n"
     ));
-    assert_eq!(client.reply().status, 200);
-    let text = &upstream.texts()[0];
+    assert_eq!(client.read_response().status, 200);
+    let text = &upstream.request_texts()[0];
     let (head, body) = text.split_once("\r\n\r\n").expect("a head");
     assert_eq!(body, "5\r\nhello\r\n0\r\nX-Sum: 1\r\n\r\n", "{head}");
 }
 
 #[test]
-fn options_about_the_server_is_answered_by_the_gateway() {
+fn options_asterisk_is_answered_by_the_gateway() {
     let upstream = Upstream::hello();
     let gateway = start("", &upstream, "");
     let mut client = Client::connect(gateway.address());
     for target in ["*", "http://b.test", "http://b.test:80"] {
         let asked = format!("OPTIONS {target} HTTP/1.1\r\nHost: a\r\nMax-Forwards: 0\r\n\r\n");
-        let reply = client.send(asked).reply();
-        assert!((200..300).contains(&reply.status), "{target}: {}", reply.head);
-        assert!(reply.header("allow").is_some(), "{}", reply.head);
+        let response = client.send(asked).read_response();
+        assert!((200..300).contains(&response.status), "{target}: {}", response.head);
+        assert!(response.header("allow").is_some(), "{}", response.head);
     }
     assert_eq!(client.get("/a", "").status, 200);
-    assert_eq!(upstream.count(), 1, "only what was asked of it");
+    assert_eq!(upstream.request_count(), 1, "only what was asked of it");
 }
 
 #[test]
-fn a_host_has_255_bytes_and_one_dot_at_its_end_at_the_most() {
+fn hosts_are_limited_to_255_bytes_and_one_trailing_dot() {
     let gateway = Gateway::start(
         "upstreams: {named: {respond: {body: named}}, other: {respond: {body: other}}}
 routes:
@@ -93,7 +93,7 @@ routes:
     );
     let ask = |host: &str| {
         let mut client = Client::connect(gateway.address());
-        client.send(format!("GET /a HTTP/1.1\r\nHost: {host}\r\n\r\n")).reply()
+        client.send(format!("GET /a HTTP/1.1\r\nHost: {host}\r\n\r\n")).read_response()
     };
     for host in ["api.test", "API.test.", "api.test:80", "api.test.:80", "[2001:db8::1]:80"] {
         assert_eq!(ask(host).text(), "named", "{host}");
@@ -107,19 +107,19 @@ routes:
 
 #[test]
 fn head_answered_204_with_a_length_is_a_204_without_one() {
-    let upstream = Upstream::answering("HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n");
+    let upstream = Upstream::responding("HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n");
     let gateway = start("", &upstream, "");
     let mut client = Client::connect(gateway.address());
     for _ in 0..3 {
         client.send("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
-        let (status, head) = client.head().expect("an answer");
+        let (status, head) = client.read_head().expect("an answer");
         assert_eq!(status, 204);
         assert!(!head.to_ascii_lowercase().contains("content-length"), "{head}");
     }
 }
 
 #[test]
-fn a_route_to_the_gateway_itself_is_a_508_at_the_first_return() {
+fn a_loop_through_the_gateway_is_a_508() {
     let upstream = Upstream::hello();
     let yaml = |target: &str| {
         format!(
@@ -129,12 +129,12 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]"
     };
     let gateway = Gateway::start(&yaml(&upstream.target()));
     assert_eq!(get(gateway.address(), "/", "Via: 1.0 other\r\n").status, 200);
-    let text = upstream.texts()[0].clone();
+    let text = upstream.request_texts()[0].clone();
     assert!(text.contains("Via: 1.0 other\r\n") && text.contains("\r\nvia: 1.1 tidegate-"));
     gateway.reload(&yaml(&format!("http://{}", gateway.address()))).expect("sound rules");
     let before = gateway.metric("tidegate_requests_total");
     assert_eq!(get(gateway.address(), "/", "").status, 508);
-    gateway.wait_for("tidegate_requests_total", before + 2);
+    gateway.wait_for_metric("tidegate_requests_total", before + 2);
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn connections_are_bounded_exactly_over_all_workers() {
             eventually("all places are taken", || {
                 waiting.iter().filter(|client| has_answer(client)).count() + served.len() >= 5
             });
-            // The gauge is the gateway's own count: five, and not one of those that wait.
+            // The gauge counts the five accepted connections, not those in the backlog.
             let (now, later): (Vec<_>, Vec<_>) = waiting.into_iter().partition(has_answer);
             served.extend(now);
             waiting = later;
@@ -167,40 +167,40 @@ fn connections_are_bounded_exactly_over_all_workers() {
 }
 
 #[test]
-fn one_clients_connections_too_many_are_closed_and_counted() {
+fn connections_above_the_limit_per_client_are_closed_and_counted() {
     let yaml = |more: &str| format!("http: {{max_connections_per_client: 3}}\n{more}\n{HELLO}");
     let gateway = Gateway::start(&yaml(""));
     let refused = || gateway.metric("tidegate_connections_refused_total");
     let mut all: Vec<_> = (0..3).map(|_| Client::connect(gateway.address())).collect();
     assert!(all.iter_mut().all(|client| client.get("/a", "").status == 200));
     for count in 1..=4 {
-        assert!(Client::connect(gateway.address()).is_ended());
+        assert!(Client::connect(gateway.address()).is_closed_or_reset());
         assert_eq!(refused(), count);
     }
     assert!(all.iter_mut().all(|client| client.get("/a", "").status == 200));
     drop(all.pop());
-    gateway.wait_for("tidegate_connections ", 2);
+    gateway.wait_for_metric("tidegate_connections ", 2);
     all.push(Client::connect(gateway.address()));
     assert_eq!(all[2].get("/a", "").status, 200);
-    // A proxy brings many clients.
+    // A trusted proxy carries many clients.
     let gateway = Gateway::start(&yaml("client: {trusted_proxies: [127.0.0.0/8]}"));
     let mut all: Vec<_> = (0..9).map(|_| Client::connect(gateway.address())).collect();
     assert!(all.iter_mut().all(|client| client.get("/a", "").status == 200));
 }
 
 #[test]
-fn the_last_request_of_a_connection_is_told_so() {
+fn the_last_request_of_a_connection_gets_connection_close() {
     let gateway = Gateway::start(&format!("http: {{max_requests_per_connection: 3}}\n{HELLO}"));
     let mut client = Client::connect(gateway.address());
     client.send("GET /a HTTP/1.1\r\nHost: a\r\n\r\n".repeat(5));
     for closes in [None, None, Some("close")] {
-        assert_eq!(client.reply().header("connection"), closes);
+        assert_eq!(client.read_response().header("connection"), closes);
     }
-    assert!(client.is_ended());
+    assert!(client.is_closed_or_reset());
 }
 
 #[test]
-fn timeouts_that_are_off_end_nothing() {
+fn disabled_timeouts_never_fire() {
     let upstream = Upstream::with(|_, socket| {
         let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nh");
         read_until_closed(socket) == 0
@@ -226,7 +226,7 @@ fn timeouts_that_are_off_end_nothing() {
         })
     };
     let mut kept = open(&endless);
-    // By the time that all of these have ended the others have waited at least as long.
+    // When all of these have ended, the others have waited at least as long.
     for mut client in open(&bounded) {
         let _ = client.read_to_end();
     }
@@ -246,13 +246,13 @@ fn timeouts_that_are_off_end_nothing() {
 }
 
 #[test]
-fn events_may_last_longer_than_the_request_may_take() {
+fn event_streams_may_outlast_the_request_timeout() {
     let upstream = Upstream::with(|_, socket| {
         let _ = socket.write_all(
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n",
         );
         for _ in 0..12 {
-            pause(Duration::from_millis(100));
+            sleep(Duration::from_millis(100));
             if socket.write_all(b"9\r\ndata: x\n\n\r\n").is_err() {
                 return false;
             }
@@ -260,13 +260,13 @@ fn events_may_last_longer_than_the_request_may_take() {
         socket.write_all(b"0\r\n\r\n").is_ok()
     });
     let gateway = start("", &upstream, ", request_timeout: 300ms, answer_idle_timeout: 900ms");
-    let (reply, took) = timed(|| get(gateway.address(), "/", ""));
-    assert_eq!((reply.status, reply.body.len()), (200, 12 * 9));
+    let (response, took) = timed(|| get(gateway.address(), "/", ""));
+    assert_eq!((response.status, response.body.len()), (200, 12 * 9));
     assert!(took > Duration::from_secs(1), "{took:?}");
 }
 
 #[test]
-fn an_answer_that_stands_still_is_cut() {
+fn a_stalled_response_is_cut() {
     let upstream = Upstream::with(|_, socket| {
         let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello");
         read_until_closed(socket) == 0
@@ -274,13 +274,13 @@ fn an_answer_that_stands_still_is_cut() {
     let gateway = start("", &upstream, ", answer_idle_timeout: 300ms");
     let mut client = Client::connect(gateway.address());
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-    assert_eq!(client.head().expect("a head").0, 200);
+    assert_eq!(client.read_head().expect("a head").0, 200);
     let (rest, took) = timed(|| client.read_to_end());
     assert!(rest.is_err() || rest.is_ok_and(|rest| rest == b"hello"));
     assert!(took < Duration::from_secs(5), "{took:?}");
 }
 
-/// A listener whose backlog is full: whoever connects waits for an answer that does not come.
+/// A listener with a full backlog: a connect gets no answer.
 fn unreachable_target() -> (String, Vec<socket2::Socket>) {
     use socket2::{Domain, Socket, Type};
     let socket = || Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
@@ -300,12 +300,12 @@ fn unreachable_target() -> (String, Vec<socket2::Socket>) {
 }
 
 #[test]
-fn connecting_and_retries_are_within_the_requests_time() {
+fn connects_and_retries_count_towards_the_request_timeout() {
     let (unreachable, _kept) = unreachable_target();
-    // Each attempt takes a while and gives nothing, and may be made again.
-    let closing = Upstream::raw_with(|socket| {
+    // Each attempt takes a while, fails, and may be retried.
+    let closing = Upstream::on_connection(|socket| {
         let _ = socket.read(&mut [0; 4096]);
-        pause(Duration::from_millis(600));
+        sleep(Duration::from_millis(600));
     });
     for target in [
         format!("targets: ['{unreachable}'], connect_timeout: 30s"),
@@ -315,14 +315,14 @@ fn connecting_and_retries_are_within_the_requests_time() {
             "upstreams: {{origin: {{{target}}}}}
 routes: [{{name: a, match: {{path: /a}}, upstream: origin, request_timeout: 1s}}]"
         ));
-        let (reply, took) = timed(|| get(gateway.address(), "/a", ""));
-        assert_eq!(reply.status, 504, "{target}");
+        let (response, took) = timed(|| get(gateway.address(), "/a", ""));
+        assert_eq!(response.status, 504, "{target}");
         assert!(took > Duration::from_millis(700) && took < Duration::from_secs(4), "{took:?}");
     }
 }
 
 #[test]
-fn a_body_that_trickles_past_the_requests_time_is_the_clients_fault() {
+fn a_slow_body_past_the_request_timeout_is_a_client_error() {
     let upstream = Upstream::hello();
     let gateway = start("", &upstream, ", request_timeout: 1s");
     let mut client = Client::connect(gateway.address());
@@ -330,17 +330,17 @@ fn a_body_that_trickles_past_the_requests_time_is_the_clients_fault() {
     let mut writer = client.socket.try_clone().expect("a socket");
     let trickling = thread::spawn(move || {
         while writer.write_all(b"x").is_ok() {
-            pause(Duration::from_millis(20));
+            sleep(Duration::from_millis(20));
         }
     });
-    assert_eq!(client.reply().status, 408);
+    assert_eq!(client.read_response().status, 408);
     drop(client.socket.shutdown(std::net::Shutdown::Both));
     trickling.join().expect("it only writes");
     assert_eq!(gateway.metric("tidegate_upstream_failures_total{upstream=\"origin\""), 0);
 }
 
 #[test]
-fn only_the_first_request_pays_for_a_server_that_is_not_there() {
+fn only_the_first_request_waits_for_an_unreachable_server() {
     let (unreachable, _kept) = unreachable_target();
     for bad in [unreachable.as_str(), "http://127.0.0.1:1"] {
         let good = Upstream::hello();
@@ -352,8 +352,8 @@ routes: [{{name: a, match: {{path: /a}}, upstream: origin}}]",
         ));
         let mut slow = 0;
         for _ in 0..20 {
-            let (reply, took) = timed(|| get(gateway.address(), "/a", ""));
-            assert_eq!(reply.status, 200);
+            let (response, took) = timed(|| get(gateway.address(), "/a", ""));
+            assert_eq!(response.status, 200);
             slow += usize::from(took > Duration::from_millis(800));
         }
         assert!(slow <= 1, "{bad}: {slow} requests waited for it");
@@ -363,25 +363,25 @@ routes: [{{name: a, match: {{path: /a}}, upstream: origin}}]",
 }
 
 #[test]
-fn a_head_that_was_begun_before_the_stop_is_answered() {
+fn a_head_begun_before_the_drain_is_answered() {
     let gateway = Arc::new(Gateway::start(&format!("drain_timeout: 20s\n{HELLO}")));
     let mut client = Client::connect(gateway.address());
     client.send("GET /a HTTP/1.1\r\nHo");
-    gateway.wait_for("tidegate_connections ", 1);
+    gateway.wait_for_metric("tidegate_connections ", 1);
     let stopping = thread::spawn({
         let gateway = gateway.clone();
-        move || gateway.server.stop()
+        move || gateway.stop()
     });
     eventually("nobody accepts any more", || TcpStream::connect(gateway.address()).is_err());
     client.send("st: a\r\n\r\n");
-    let reply = client.reply();
-    assert_eq!((reply.status, reply.header("connection")), (200, Some("close")));
+    let response = client.read_response();
+    assert_eq!((response.status, response.header("connection")), (200, Some("close")));
     assert!(client.is_closed());
     stopping.join().expect("it stops");
 }
 
 #[test]
-fn a_client_that_goes_on_sending_slowly_for_long_reads_its_refusal() {
+fn a_slow_sender_receives_its_refusal() {
     let upstream = Upstream::hello();
     let gateway = start("", &upstream, ", max_body: 1KiB");
     let mut client = Client::connect(gateway.address());
@@ -389,19 +389,19 @@ fn a_client_that_goes_on_sending_slowly_for_long_reads_its_refusal() {
     let ((), took) = timed(|| {
         for _ in 0..50 {
             client.send([b'x'; 1000]);
-            pause(Duration::from_millis(100));
+            sleep(Duration::from_millis(100));
         }
     });
     assert!(took >= Duration::from_secs(5));
-    assert_eq!(client.reply().status, 413);
+    assert_eq!(client.read_response().status, 413);
     assert!(client.is_closed(), "in order");
 }
 
 #[test]
-fn a_client_that_has_gone_is_noticed_behind_bytes_that_wait() {
+fn a_disconnect_is_detected_behind_buffered_bytes() {
     let (told, gone) = mpsc::channel();
     let told = Mutex::new(told);
-    let upstream = Upstream::raw_with(move |socket| {
+    let upstream = Upstream::on_connection(move |socket| {
         read_until_closed(socket);
         let _ = told.lock().expect("no test panics with it").send(());
     });
@@ -412,11 +412,11 @@ fn a_client_that_has_gone_is_noticed_behind_bytes_that_wait() {
         client.send(format!("GET / HTTP/1.1\r\nHost: a\r\n\r\n{behind}"));
         eventually("it is at the upstream", || upstream.connections() > connections);
         if !behind.is_empty() {
-            // Also what comes after the request is on its way.
+            // Also for bytes that arrive after the request was forwarded.
             client.send(behind);
         }
         drop(client);
         gone.recv_timeout(Duration::from_secs(5)).expect("the upstream is told");
     }
-    gateway.wait_for("tidegate_connections ", 0);
+    gateway.wait_for_metric("tidegate_connections ", 0);
 }

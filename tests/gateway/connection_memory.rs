@@ -8,18 +8,19 @@ use std::{
 
 use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
-
-use crate::{
+use testkit::{
     client::{Client, get},
     process::Process,
     upstream::Upstream,
-    wait::pause,
+    wait::sleep,
 };
 
+use crate::tidegate_command;
+
 const MIB: u64 = 1024 * 1024;
-/// What each of these clients sends or is sent. `TIDEGATE_PROOF_MIB` makes it more.
+/// Bytes that each of these clients sends or receives; `TIDEGATE_PROOF_MIB` raises it.
 const VOLUME: u64 = 64;
-/// What a process may gain that has no leak: buffers of its pools, and what the allocator keeps.
+/// Allowed growth without a leak: pooled buffers, and memory that the allocator retains.
 const SLACK: u64 = 12 * MIB;
 
 #[expect(clippy::disallowed_methods, reason = "whoever runs the test by hand may ask for more")]
@@ -28,7 +29,7 @@ fn volume() -> u64 {
     given.and_then(|given| given.parse().ok()).unwrap_or(VOLUME) * MIB
 }
 
-/// A process that serves `/hello` itself, and all else from `upstream`; it has answered once.
+/// A process with a fixed response at `/hello` and everything else from `upstream`, after one request.
 fn start(upstream: &Upstream) -> (TempDir, Process) {
     let folder = tempfile::tempdir().expect("a folder");
     let yaml = format!(
@@ -47,14 +48,14 @@ routes:
         upstream.target()
     );
     fs::write(folder.path().join("t.yaml"), yaml).expect("a file");
-    let process = Process::start(folder.path(), &["serve", "--config", "t.yaml"]);
+    let process = Process::start(tidegate_command(folder.path(), &["serve", "--config", "t.yaml"]));
     assert_eq!(get(process.address, "/hello", "").status, 200);
     (folder, process)
 }
 
-/// Asserts that `process` has not grown since it had `before`.
+/// Asserts that the memory of `process` has not grown since `before`.
 fn assert_flat(process: &Process, before: u64, what: &str) {
-    let now = process.resident();
+    let now = process.resident_bytes();
     let gained = now.saturating_sub(before) / 1024;
     assert!(now <= before + SLACK, "{what}: {gained} KiB more than before");
     #[expect(clippy::print_stdout, reason = "the figure is a part of the proof")]
@@ -64,18 +65,18 @@ fn assert_flat(process: &Process, before: u64, what: &str) {
 }
 
 #[test]
-fn a_client_that_always_leaves_half_a_head_makes_nothing_grow() {
+fn abandoned_heads_leak_no_memory() {
     let (_folder, process) = start(&Upstream::silent());
-    let before = process.resident();
+    let before = process.resident_bytes();
     let mut client = Client::connect(process.address);
-    let mut reader = Client::adopt(client.socket.try_clone().expect("a socket"));
+    let mut reader = Client::from_socket(client.socket.try_clone().expect("a socket"));
     let head = format!("GET /hello HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "y".repeat(16_000));
     let (half, rest) = head.split_at(head.len() / 2);
     let step = [rest, half].concat();
     let count = volume() / step.len() as u64;
     let reading = thread::spawn(move || {
         for _ in 0..count {
-            assert_eq!(reader.reply().status, 200);
+            assert_eq!(reader.read_response().status, 200);
         }
     });
     client.send(half);
@@ -89,16 +90,16 @@ fn a_client_that_always_leaves_half_a_head_makes_nothing_grow() {
 }
 
 #[test]
-fn a_client_that_pipelines_and_reads_nothing_makes_nothing_grow() {
-    let upstream = Upstream::answering("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
+fn unread_pipelines_leak_no_memory() {
+    let upstream = Upstream::responding("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
     for path in ["/hello", "/other"] {
         let (_folder, process) = start(&upstream);
-        let before = process.resident();
+        let before = process.resident_bytes();
         let mut client = Client::connect(process.address);
         client.socket.set_write_timeout(Some(Duration::from_secs(1))).expect("a timeout");
         let many = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").repeat(2000);
         let mut taken = 0;
-        // Until nothing has been taken for a second: the kernel's buffers are full, both ways.
+        // Until no byte was accepted for a second: the kernel's buffers are full in both directions.
         while let Ok(count) = client.socket.write(many.as_bytes()) {
             taken += count as u64;
             assert!(taken < 64 * MIB, "whatever is sent is taken");
@@ -109,7 +110,7 @@ fn a_client_that_pipelines_and_reads_nothing_makes_nothing_grow() {
 }
 
 #[test]
-fn a_client_that_reads_slower_than_its_answer_comes_makes_nothing_grow() {
+fn slow_readers_leak_no_memory() {
     let length = volume();
     let upstream = Upstream::with(move |_, socket| {
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
@@ -118,16 +119,16 @@ fn a_client_that_reads_slower_than_its_answer_comes_makes_nothing_grow() {
         (0..length / chunk.len() as u64).all(|_| socket.write_all(&chunk).is_ok())
     });
     let (_folder, process) = start(&upstream);
-    let before = process.resident();
-    let mut client = Client::adopt(narrow(process.address));
+    let before = process.resident_bytes();
+    let mut client = Client::from_socket(narrow(process.address));
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-    assert_eq!(client.head().expect("an answer").0, 200);
-    // The upstream is always ahead of the client: what was written is never all that there is.
+    assert_eq!(client.read_head().expect("an answer").0, 200);
+    // The upstream is always ahead of the client.
     read_slowly(&mut client.socket, length * 7 / 8);
     assert_flat(&process, before, "an answer that is read slowly");
 }
 
-/// A connection as over a slow link: small segments and a small window, so the kernel takes little at once.
+/// A connection as over a slow link: small segments and a small window, so that the kernel buffers little.
 fn narrow(address: SocketAddr) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     socket.set_recv_buffer_size(4096).expect("a small window");
@@ -136,7 +137,7 @@ fn narrow(address: SocketAddr) -> TcpStream {
     socket.into()
 }
 
-/// Reads so many bytes, a few at a time.
+/// Reads `count` bytes, a few at a time.
 fn read_slowly(socket: &mut TcpStream, length: u64) {
     let (mut buffer, mut sum) = ([0; 2048], 0);
     while sum < length {
@@ -144,7 +145,7 @@ fn read_slowly(socket: &mut TcpStream, length: u64) {
         assert!(count > 0, "the answer ends early");
         sum += count as u64;
         if sum % (32 * 1024) < count as u64 {
-            pause(Duration::from_micros(500));
+            sleep(Duration::from_micros(500));
         }
     }
 }

@@ -10,9 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use testkit::{client::Client, gateway::Gateway, upstream::Upstream, wait::eventually};
 use tidegate::clock;
-
-use crate::{client::Client, gateway::Gateway, upstream::Upstream, wait::eventually};
 
 fn start(upstream: &Upstream, more: &str) -> Gateway {
     Gateway::start(&format!(
@@ -27,7 +26,7 @@ routes:
     ))
 }
 
-/// Answers the head at once and the body when it is told to.
+/// Sends the head at once and the body after the signal.
 fn held() -> (Upstream, mpsc::Sender<()>) {
     let (release, wait) = mpsc::channel::<()>();
     let wait = Mutex::new(wait);
@@ -60,10 +59,12 @@ fn requests_in_flight_are_finished_and_idle_connections_closed() {
         }
         clients.push((client, path));
     }
-    eventually("all are at the upstream", || upstream.count() >= 2 && upstream.connections() >= 3);
+    eventually("all are at the upstream", || {
+        upstream.request_count() >= 2 && upstream.connections() >= 3
+    });
     let stopping = thread::spawn({
         let gateway = gateway.clone();
-        move || gateway.server.stop()
+        move || gateway.stop()
     });
     assert!(idle.is_closed(), "in order");
     assert!(fresh.is_closed(), "in order");
@@ -79,35 +80,35 @@ fn requests_in_flight_are_finished_and_idle_connections_closed() {
         if path == "/uploading" {
             client.send("345");
         }
-        let reply = client.try_reply().unwrap_or_else(|| panic!("no answer to {path}"));
-        assert_eq!((reply.status, reply.text().as_str()), (200, "hello"), "{path}");
+        let response = client.try_read_response().unwrap_or_else(|| panic!("no answer to {path}"));
+        assert_eq!((response.status, response.text().as_str()), (200, "hello"), "{path}");
         assert!(client.is_closed(), "{path}");
     }
     stopping.join().expect("it stops");
 }
 
 #[test]
-fn what_does_not_finish_in_time_is_cut() {
+fn requests_past_the_drain_timeout_are_cut() {
     let (upstream, release) = held();
     let gateway = start(&upstream, "drain_timeout: 300ms");
     let mut client = Client::connect(gateway.address());
     client.send("GET /waiting HTTP/1.1\r\nHost: a\r\n\r\n");
-    eventually("it is at the upstream", || upstream.count() == 1);
-    gateway.server.stop();
-    assert!(client.try_reply().is_none());
+    eventually("it is at the upstream", || upstream.request_count() == 1);
+    gateway.stop();
+    assert!(client.try_read_response().is_none());
     drop(release);
 }
 
-/// What clients met while the gateway stopped.
+/// What clients observed during the drain.
 #[derive(Default)]
 struct Load {
-    /// Just before the stop.
+    /// Set just before the stop.
     stopped: OnceLock<Instant>,
-    /// Answers.
+    /// Responses.
     answered: AtomicUsize,
-    /// Connections whose first request was answered.
+    /// Connections whose first request got a response.
     served: AtomicUsize,
-    /// Connections whose first request came too late, and was not.
+    /// Connections whose first request was too late and got none.
     gave_up: AtomicUsize,
 }
 
@@ -126,40 +127,40 @@ fn no_request_is_lost_while_stopping() {
         let count = |counter: &AtomicUsize| counter.load(Ordering::SeqCst);
         eventually("they are answered", || count(&load.answered) >= 200);
         load.stopped.set(clock::instant()).expect("one stop");
-        gateway.server.stop();
+        gateway.stop();
         for client in clients {
             client.join().expect("no request is lost");
         }
-        // A connection that the kernel made in the instant of the close was never accepted; all that
-        // were accepted had an answer to their first request, if it came in time.
+        // A connection that the kernel completed during the close was never accepted. Every accepted
+        // connection got a response to its first request, if that arrived in time.
         let [_, accepted, ..] = gateway.server.shared.metrics.connections();
         let (served, gave_up) = (count(&load.served) as u64, count(&load.gave_up) as u64);
         assert!(
             served <= accepted && accepted <= served + gave_up,
             "{served} {accepted} {gave_up}"
         );
-        assert!(upstream.count() >= count(&load.answered));
+        assert!(upstream.request_count() >= count(&load.answered));
     }
 }
 
 impl Load {
-    /// Asks until the gateway says that it closes, or nobody accepts; panics if an answer is missing.
+    /// Sends requests until the gateway closes or stops accepting; panics if a response is missing.
     fn ask(&self, address: SocketAddr, keep: bool) {
         while let Ok(socket) = TcpStream::connect(address) {
-            let mut client = Client::adopt(socket);
+            let mut client = Client::from_socket(socket);
             let mut turn = 0;
             loop {
                 let sent = client.socket.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
                 let was_late = self.is_late();
-                let Some(reply) = sent.ok().and_then(|()| client.try_reply()) else {
+                let Some(response) = sent.ok().and_then(|()| client.try_read_response()) else {
                     assert!(turn == 0 || was_late, "a request has no answer (keep: {keep})");
                     self.gave_up.fetch_add(usize::from(turn == 0 && was_late), Ordering::SeqCst);
                     return;
                 };
-                assert_eq!(reply.status, 200);
+                assert_eq!(response.status, 200);
                 self.served.fetch_add(usize::from(turn == 0), Ordering::SeqCst);
                 self.answered.fetch_add(1, Ordering::SeqCst);
-                if reply.header("connection") == Some("close") {
+                if response.header("connection") == Some("close") {
                     return;
                 }
                 if !keep {
@@ -170,7 +171,7 @@ impl Load {
         }
     }
 
-    /// Whether what is sent now may be too late: requests on their way are taken for 100 ms.
+    /// Whether a request sent now may be too late: the gateway reads for another 100 ms.
     fn is_late(&self) -> bool {
         self.stopped.get().is_some_and(|stop| stop.elapsed() > Duration::from_millis(50))
     }

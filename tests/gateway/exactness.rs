@@ -1,14 +1,13 @@
 use std::{collections::BTreeSet, net::SocketAddr, sync::Mutex, thread};
 
+use testkit::{backend::on_every_topology, client::Client, gateway::Gateway};
 use tidegate::clock::Clock;
-
-use crate::{client::Client, gateway::Gateway, stage::on_every_topology};
 
 const QUOTA: u64 = 500;
 const BEYOND: u64 = 200;
 const CLIENTS: u64 = 20;
 
-/// A configuration in which no charge leaves its window while the test runs.
+/// A configuration in which no charge expires during the test.
 fn rules(cost: u64) -> String {
     format!(
         "upstreams: {{hello: {{respond: {{body: hello}}}}}}
@@ -21,7 +20,7 @@ routes: [{{name: a, match: {{path: /a}}, upstream: hello, limits: [few, more]}},
     )
 }
 
-/// What remained after each admission, and how many were refused, when all `CLIENTS` ask at once.
+/// `remaining` after each admission, and the number of refusals, when all `CLIENTS` send concurrently.
 fn rush(addresses: &[SocketAddr]) -> (Vec<u64>, u64) {
     let (admitted, refused) = (Mutex::new(Vec::new()), Mutex::new(0));
     thread::scope(|scope| {
@@ -30,14 +29,14 @@ fn rush(addresses: &[SocketAddr]) -> (Vec<u64>, u64) {
             scope.spawn(move || {
                 let mut client = Client::connect(addresses[number % addresses.len()]);
                 for _ in 0..(QUOTA + BEYOND) / CLIENTS {
-                    let reply = client.get("/a", "Authorization: everyone\r\n");
-                    match reply.status {
+                    let response = client.get("/a", "Authorization: everyone\r\n");
+                    match response.status {
                         200 => {
-                            let remaining = reply.number("X-RateLimit-Remaining");
+                            let remaining = response.number("X-RateLimit-Remaining");
                             admitted.lock().expect("no panic with it").push(remaining);
                         }
                         429 => *refused.lock().expect("no panic with it") += 1,
-                        other => panic!("{other}: {}", reply.text()),
+                        other => panic!("{other}: {}", response.text()),
                     }
                 }
             });
@@ -47,16 +46,16 @@ fn rush(addresses: &[SocketAddr]) -> (Vec<u64>, u64) {
 }
 
 #[test]
-fn more_requests_than_the_quota_at_once_admit_exactly_the_quota() {
-    on_every_topology(|stage| {
+fn concurrent_requests_admit_exactly_the_quota() {
+    on_every_topology(|backend| {
         for cost in [1, 3] {
             let fleet =
-                stage.start(&rules(cost), &Clock::manual(1_700_000_000_000 + cost * 200_000_000));
+                backend.start(&rules(cost), &Clock::manual(1_700_000_000_000 + cost * 200_000_000));
             let addresses: Vec<_> = fleet.gateways.iter().map(Gateway::address).collect();
             let (admitted, refused) = rush(&addresses);
             assert_eq!(admitted.len() as u64, QUOTA / cost);
             assert_eq!(refused, QUOTA + BEYOND - QUOTA / cost);
-            // No two of them were told the same, and none was left out.
+            // Each value of `remaining` occurs once.
             let told: BTreeSet<u64> = admitted.iter().copied().collect();
             let all: BTreeSet<u64> = (1..=QUOTA / cost).map(|n| QUOTA - n * cost).collect();
             assert_eq!(told, all);

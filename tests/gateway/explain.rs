@@ -1,14 +1,14 @@
 use std::fs;
 
 use serde_json::Value;
-use tidegate::cli;
-
-use crate::{
-    client::{Client, Reply},
+use testkit::{
+    client::{Client, Response},
     gateway::Gateway,
-    replay::run,
     upstream::Upstream,
 };
+use tidegate::cli;
+
+use crate::replay::run;
 
 fn rules(upstream: &Upstream) -> String {
     format!(
@@ -78,7 +78,7 @@ const ASKED: [(&str, &str, &[&str]); 39] = [
     ),
 ];
 
-/// What a client sends that is given the same.
+/// The request of a client with the same method, URL and headers.
 fn sent(method: &str, url: &str, headers: &[&str]) -> String {
     let rest = url.split('#').next().unwrap_or_default();
     let rest = rest.get(7..).filter(|_| !rest.starts_with('/')).unwrap_or(rest);
@@ -100,11 +100,11 @@ fn explained(config: &str, method: &str, url: &str, headers: &[&str]) -> Value {
     serde_json::from_str(&run(&arguments)).expect("JSON")
 }
 
-fn compare(told: &Value, reply: &Reply, text: &str, upstream: &Upstream) {
+fn compare(told: &Value, response: &Response, text: &str, upstream: &Upstream) {
     match told["status"].as_u64() {
         None => {
-            assert_eq!(reply.status, 200, "{text}{told}");
-            let seen = upstream.texts().pop().expect("the upstream saw it");
+            assert_eq!(response.status, 200, "{text}{told}");
+            let seen = upstream.request_texts().pop().expect("the upstream saw it");
             let (method, target) = (&told["method"], &told["forwarded"]);
             let line = format!(
                 "{} {} HTTP/1.1\r\n",
@@ -113,26 +113,26 @@ fn compare(told: &Value, reply: &Reply, text: &str, upstream: &Upstream) {
             );
             assert!(seen.starts_with(&line), "{line} {seen}");
         }
-        Some(status) => assert_eq!(u64::from(reply.status), status, "{text}{told}"),
+        Some(status) => assert_eq!(u64::from(response.status), status, "{text}{told}"),
     }
     if let Some(reason) = told["reason"].as_str() {
-        assert_eq!(reply.json()["detail"], reason, "{text}");
+        assert_eq!(response.json()["detail"], reason, "{text}");
     }
     let headers = told["headers"].as_object().expect("headers");
     for (name, value) in headers {
-        // Both are told a moment apart.
+        // The two were read at slightly different times.
         if !matches!(&**name, "x-ratelimit-reset" | "ratelimit") {
-            assert_eq!(reply.header(name), value.as_str(), "{name} {text}");
+            assert_eq!(response.header(name), value.as_str(), "{name} {text}");
         }
     }
     for name in ["x-ratelimit-limit", "ratelimit-policy", "allow", "access-control-expose-headers"]
     {
-        assert_eq!(reply.header(name).is_some(), headers.contains_key(name), "{name} {text}");
+        assert_eq!(response.header(name).is_some(), headers.contains_key(name), "{name} {text}");
     }
 }
 
 #[test]
-fn what_is_told_is_what_a_live_gateway_does() {
+fn explanation_matches_a_live_gateway() {
     let upstream = Upstream::hello();
     let folder = tempfile::tempdir().expect("a folder");
     let config = folder.path().join("tidegate.yaml");
@@ -144,7 +144,7 @@ fn what_is_told_is_what_a_live_gateway_does() {
         [("GET", &long, &[]), ("GET", "http://api.test/hello", &[&large])];
     let mut routes = Vec::new();
     for (number, (method, url, headers)) in ASKED.into_iter().chain(more).enumerate() {
-        // One that has counted nobody yet.
+        // A gateway without usage.
         let gateway = Gateway::start(&rules(&upstream));
         let address = format!("X-Forwarded-For: 192.0.2.{number}");
         let few = headers.len() < 10;
@@ -153,8 +153,8 @@ fn what_is_told_is_what_a_live_gateway_does() {
         let told = explained(config, method, url, &headers);
         let text = sent(method, url, &headers);
         let mut client = Client::connect(gateway.address());
-        let reply = client.send(&text).reply();
-        compare(&told, &reply, &text, &upstream);
+        let response = client.send(&text).read_response();
+        compare(&told, &response, &text, &upstream);
         routes.push(told["route"].as_str().unwrap_or("none").to_owned());
     }
     for name in ["items", "write", "wide", "hello", "none"] {
@@ -163,7 +163,7 @@ fn what_is_told_is_what_a_live_gateway_does() {
 }
 
 #[test]
-fn a_person_reads_keys_and_no_secrets() {
+fn text_output_shows_keys_and_no_secrets() {
     let upstream = Upstream::hello();
     let folder = tempfile::tempdir().expect("a folder");
     let config = folder.path().join("tidegate.yaml");
@@ -181,23 +181,23 @@ fn a_person_reads_keys_and_no_secrets() {
     ]);
     let wanted = "request    GET /v1/items/7 for host `api.test` from 192.0.2.7
 route      items
-limit      token: sliding_window, 9 in 10h, costs 2
+limit      token: sliding_window, 9 in 10h, cost 2
            key: token *** (9 bytes)
            admits, 7 left
-limit      team: sliding_window, 5 in 10h, costs 1
+limit      team: sliding_window, 5 in 10h, cost 1
            key: header:x-team (none), query:k payments, path:id 7
            admits, 4 left
-decision   admitted (a caller who has used nothing)
+decision   admitted (for a caller with unused quotas)
 ";
     assert!(text.starts_with(wanted), "{text}");
     let last = format!("forwarded  GET /items/7?k=payments to origin: {}\n", upstream.target());
     assert!(text.ends_with(&last), "{text}");
     assert!(!text.contains("topsecret"));
-    assert_eq!(upstream.count(), 0, "it connects to nothing");
+    assert_eq!(upstream.request_count(), 0, "it connects to nothing");
 }
 
 #[test]
-fn how_the_client_is_known_is_told() {
+fn explanation_names_the_source_of_the_client_address() {
     let folder = tempfile::tempdir().expect("a folder");
     let config = folder.path().join("tidegate.yaml");
     let yaml = rules(&Upstream::hello());
@@ -220,7 +220,7 @@ fn how_the_client_is_known_is_told() {
 }
 
 #[test]
-fn what_is_no_url_is_told() {
+fn invalid_urls_are_reported() {
     let folder = tempfile::tempdir().expect("a folder");
     let config = folder.path().join("tidegate.yaml");
     fs::write(&config, rules(&Upstream::hello())).expect("a file");

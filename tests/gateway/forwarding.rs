@@ -1,4 +1,4 @@
-use crate::{
+use testkit::{
     client::{Client, get},
     gateway::Gateway,
     upstream::Upstream,
@@ -13,12 +13,12 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]",
 }
 
 #[test]
-fn a_request_goes_through_and_its_answer_comes_back() {
+fn requests_and_responses_are_forwarded() {
     let upstream = Upstream::hello();
     let gateway = proxy(&upstream);
-    let reply = get(gateway.address(), "/items/5?page=2", "X-Own: kept\r\n");
-    assert_eq!((reply.status, reply.text()), (200, "hello".to_owned()));
-    let seen = &upstream.texts()[0];
+    let response = get(gateway.address(), "/items/5?page=2", "X-Own: kept\r\n");
+    assert_eq!((response.status, response.text()), (200, "hello".to_owned()));
+    let seen = &upstream.request_texts()[0];
     assert!(seen.starts_with("GET /items/5?page=2 HTTP/1.1\r\n"), "{seen}");
     for line in ["Host: gateway.test", "X-Own: kept", "x-forwarded-for: 127.0.0.1"] {
         assert!(seen.contains(line), "{line} in {seen}");
@@ -26,17 +26,17 @@ fn a_request_goes_through_and_its_answer_comes_back() {
 }
 
 #[test]
-fn a_body_is_streamed_both_ways_and_the_connection_kept() {
+fn bodies_are_streamed_and_connections_kept() {
     let upstream = Upstream::hello();
     let gateway = proxy(&upstream);
     let mut client = Client::connect(gateway.address());
     for _ in 0..3 {
         client.send("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n12345");
-        assert_eq!(client.reply().status, 200);
+        assert_eq!(client.read_response().status, 200);
         client.send("POST /b HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n");
-        assert_eq!(client.reply().status, 200);
+        assert_eq!(client.read_response().status, 200);
     }
-    let seen = upstream.texts();
+    let seen = upstream.request_texts();
     assert!(seen[0].ends_with("\r\n\r\n12345"));
     assert!(seen[1].ends_with("3\r\nabc\r\n0\r\n\r\n"));
     assert_eq!(seen.len(), 6);

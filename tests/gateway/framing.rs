@@ -1,5 +1,5 @@
-use crate::{
-    client::{Client, Reply},
+use testkit::{
+    client::{Client, Response},
     gateway::Gateway,
     upstream::Upstream,
 };
@@ -13,43 +13,43 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin, max_body:
     ))
 }
 
-/// Sends `bytes` to a gateway and asserts that they are refused with `status`, and well.
-fn assert_refused(gateway: &Gateway, bytes: &[u8], status: u16) -> Reply {
+/// Asserts that `bytes` are refused with `status`, a problem document and a close.
+fn assert_refused(gateway: &Gateway, bytes: &[u8], status: u16) -> Response {
     let sent = String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).into_owned();
     let mut client = Client::connect(gateway.address());
     client.send(bytes);
-    let reply = client.try_reply().unwrap_or_else(|| panic!("no answer to {sent:?}"));
-    assert_eq!(reply.status, status, "{sent:?}: {}", reply.text());
-    assert_eq!(reply.header("content-type"), Some("application/problem+json"), "{sent:?}");
-    let problem = reply.json();
+    let response = client.try_read_response().unwrap_or_else(|| panic!("no answer to {sent:?}"));
+    assert_eq!(response.status, status, "{sent:?}: {}", response.text());
+    assert_eq!(response.header("content-type"), Some("application/problem+json"), "{sent:?}");
+    let problem = response.json();
     assert_eq!(problem["status"], status);
-    assert_eq!(problem["request-id"].as_str(), reply.header("x-request-id"), "{sent:?}");
+    assert_eq!(problem["request-id"].as_str(), response.header("x-request-id"), "{sent:?}");
     assert!(problem["detail"].as_str().is_some_and(|detail| !detail.is_empty()), "{problem}");
-    assert_eq!(reply.header("connection"), Some("close"), "{sent:?}");
+    assert_eq!(response.header("connection"), Some("close"), "{sent:?}");
     assert!(client.is_closed(), "{sent:?}");
-    reply
+    response
 }
 
 fn assert_passes(gateway: &Gateway, bytes: &[u8]) {
     let sent = String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).into_owned();
     let mut client = Client::connect(gateway.address());
-    let reply = client.send(bytes).reply();
-    assert_eq!(reply.status, 200, "{sent:?}: {}", reply.text());
+    let response = client.send(bytes).read_response();
+    assert_eq!(response.status, 200, "{sent:?}: {}", response.text());
 }
 
-/// Each of `refused` gets its status and nothing of it reaches the upstream; each of `neighbours`
-/// passes, and is all that the upstream sees.
+/// Asserts that each of `refused` gets its status and nothing of it reaches the upstream, and that each
+/// of `neighbours` passes and is all that the upstream receives.
 fn assert_screened(refused: &[(&[u8], u16)], neighbours: &[&[u8]]) {
     let upstream = Upstream::hello();
     let gateway = start(&upstream);
     for (bytes, status) in refused {
         assert_refused(&gateway, bytes, *status);
     }
-    assert_eq!(upstream.raw(), b"", "nothing refused may reach the upstream");
+    assert_eq!(upstream.received_bytes(), b"", "nothing refused may reach the upstream");
     assert_eq!(upstream.connections(), 0, "nor does it cost a connection");
     for (index, bytes) in neighbours.iter().enumerate() {
         assert_passes(&gateway, bytes);
-        assert_eq!(upstream.count(), index + 1);
+        assert_eq!(upstream.request_count(), index + 1);
     }
     let failures = gateway.metric("tidegate_upstream_failures_total{upstream=\"origin\"");
     assert_eq!(failures, 0, "a client's fault is not the upstream's");
@@ -59,7 +59,7 @@ pub(crate) fn post(lines: &str, body: &str) -> Vec<u8> {
     format!("POST /a HTTP/1.1\r\nHost: a\r\n{lines}\r\n\r\n{body}").into_bytes()
 }
 
-/// Requests whose bodies have two ends.
+/// Requests with ambiguous body lengths.
 pub(crate) fn bodies_with_two_ends() -> Vec<Vec<u8>> {
     let smuggled = "0\r\n\r\nGET /admin HTTP/1.1\r\nHost: a\r\n\r\n";
     [
@@ -96,7 +96,7 @@ pub(crate) fn bodies_with_two_ends() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_body_with_two_ends_is_refused() {
+fn ambiguous_body_lengths_are_refused() {
     let refused = bodies_with_two_ends();
     let refused: Vec<(&[u8], u16)> = refused.iter().map(|bytes| (&bytes[..], 400)).collect();
     assert_screened(
@@ -111,7 +111,7 @@ fn a_body_with_two_ends_is_refused() {
     );
 }
 
-/// Heads that two recipients could read differently.
+/// Heads that two recipients could interpret differently.
 pub(crate) fn heads_with_two_readings() -> Vec<Vec<u8>> {
     let with = |line: &str| format!("GET / HTTP/1.1\r\nHost: a\r\n{line}\r\n\r\n").into_bytes();
     vec![
@@ -152,7 +152,7 @@ pub(crate) fn heads_with_two_readings() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_head_with_two_readings_is_refused() {
+fn ambiguous_heads_are_refused() {
     let with = |line: &str| format!("GET / HTTP/1.1\r\nHost: a\r\n{line}\r\n\r\n").into_bytes();
     let refused = heads_with_two_readings();
     let mut refused: Vec<(&[u8], u16)> = refused.iter().map(|bytes| (&bytes[..], 400)).collect();
@@ -200,23 +200,23 @@ pub(crate) fn without_one_host() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_request_without_one_host_is_refused() {
+fn requests_without_exactly_one_host_are_refused() {
     let with = |hosts: &str| format!("GET / HTTP/1.1\r\n{hosts}X: y\r\n\r\n").into_bytes();
     let refused = without_one_host();
     let upstream = Upstream::hello();
     let gateway = start(&upstream);
     for bytes in &refused {
         let mut client = Client::connect(gateway.address());
-        let reply = client.send(bytes).reply();
-        assert_eq!(reply.status, 400, "{:?}", String::from_utf8_lossy(bytes));
-        assert!(reply.json()["request-id"].is_string());
+        let response = client.send(bytes).read_response();
+        assert_eq!(response.status, 400, "{:?}", String::from_utf8_lossy(bytes));
+        assert!(response.json()["request-id"].is_string());
     }
-    assert_eq!(upstream.raw(), b"");
+    assert_eq!(upstream.received_bytes(), b"");
     for hosts in ["Host: a\r\n", "Host: A.Example.COM:8080\r\n", "Host: [::1]:80\r\n"] {
         assert_passes(&gateway, &with(hosts));
     }
     assert_passes(&gateway, b"GET http://a:80/x HTTP/1.1\r\nHost: ignored\r\n\r\n");
-    assert!(upstream.texts()[3].contains("host: a:80\r\n"));
+    assert!(upstream.request_texts()[3].contains("host: a:80\r\n"));
 }
 
 #[test]
@@ -265,32 +265,32 @@ pub(crate) fn malformed_chunks() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_malformed_chunk_is_the_clients_fault() {
+fn malformed_chunks_are_a_client_error() {
     let refused = malformed_chunks();
     let upstream = Upstream::hello();
     let gateway = start(&upstream);
     for bytes in &refused {
         assert_refused(&gateway, bytes, 400);
     }
-    assert_eq!(upstream.count(), 0, "no whole request may have reached the upstream");
+    assert_eq!(upstream.request_count(), 0, "no whole request may have reached the upstream");
     assert_eq!(gateway.metric("tidegate_upstream_failures_total{upstream=\"origin\""), 0);
     let good = "5;a=b\r\nhello\r\n0\r\nX-Sum: 1\r\n\r\n";
     assert_passes(&gateway, &post("Transfer-Encoding: chunked\r\nTrailer: X-Sum", good));
-    assert!(upstream.texts()[0].ends_with("5\r\nhello\r\n0\r\nX-Sum: 1\r\n\r\n"));
+    assert!(upstream.request_texts()[0].ends_with("5\r\nhello\r\n0\r\nX-Sum: 1\r\n\r\n"));
 }
 
 #[test]
-fn a_body_that_is_too_long_is_refused_by_its_length_and_by_counting() {
+fn bodies_above_the_limit_are_refused_by_length_and_by_count() {
     let upstream = Upstream::hello();
     let gateway = start(&upstream);
     let long = "y".repeat(1025);
     assert_refused(&gateway, &post("Content-Length: 100000", ""), 413);
-    assert_eq!(upstream.raw(), b"");
+    assert_eq!(upstream.received_bytes(), b"");
     let chunk = format!("401\r\n{long}\r\n0\r\n\r\n");
     assert_refused(&gateway, &post("Transfer-Encoding: chunked", &chunk), 413);
     let chunks = format!("200\r\n{}\r\n", "y".repeat(512)).repeat(3);
     assert_refused(&gateway, &post("Transfer-Encoding: chunked", &chunks), 413);
-    assert_eq!(upstream.count(), 0);
+    assert_eq!(upstream.request_count(), 0);
     assert_eq!(gateway.metric("tidegate_upstream_failures_total{upstream=\"origin\""), 0);
     assert_passes(&gateway, &post("Content-Length: 1024", &long[1..]));
     let chunk = format!("400\r\n{}\r\n0\r\n\r\n", &long[1..]);
@@ -298,7 +298,7 @@ fn a_body_that_is_too_long_is_refused_by_its_length_and_by_counting() {
 }
 
 #[test]
-fn methods_and_expectations_that_are_not_served_are_refused() {
+fn unsupported_methods_and_expectations_are_refused() {
     let upstream = Upstream::hello();
     let gateway = start(&upstream);
     for (line, status) in [
@@ -307,18 +307,19 @@ fn methods_and_expectations_that_are_not_served_are_refused() {
         ("GET / HTTP/1.1\r\nHost: a\r\nExpect: 200-maybe\r\n", 417),
         ("GET / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nExpect: x\r\n", 417),
     ] {
-        let reply = Client::connect(gateway.address()).send(format!("{line}\r\n")).reply();
-        assert_eq!(reply.status, status, "{line}");
-        assert_eq!(reply.header("content-type"), Some("application/problem+json"));
-        assert!(reply.header("x-request-id").is_some());
+        let response =
+            Client::connect(gateway.address()).send(format!("{line}\r\n")).read_response();
+        assert_eq!(response.status, status, "{line}");
+        assert_eq!(response.header("content-type"), Some("application/problem+json"));
+        assert!(response.header("x-request-id").is_some());
     }
-    assert_eq!(upstream.raw(), b"");
+    assert_eq!(upstream.received_bytes(), b"");
     assert_passes(&gateway, b"OPTIONS / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_passes(&gateway, b"PURGE / HTTP/1.1\r\nHost: a\r\n\r\n");
 }
 
 #[test]
-fn a_good_request_before_a_bad_one_is_answered() {
+fn a_valid_request_before_an_invalid_one_is_answered() {
     let upstream = Upstream::hello();
     let gateway = start(&upstream);
     for good in [
@@ -326,18 +327,18 @@ fn a_good_request_before_a_bad_one_is_answered() {
         b"POST /good HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello",
         b"POST /good HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     ] {
-        let before = upstream.count();
+        let before = upstream.request_count();
         let bad =
             b"GET /bad HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\nGET /c HTTP/1.1\r\nHost: a\r\n\r\n";
         let mut client = Client::connect(gateway.address());
         client.send([good, good, bad].concat());
-        assert_eq!(client.reply().status, 200);
-        assert_eq!(client.reply().status, 200);
-        assert_eq!(client.reply().status, 400);
+        assert_eq!(client.read_response().status, 200);
+        assert_eq!(client.read_response().status, 200);
+        assert_eq!(client.read_response().status, 400);
         assert!(client.is_closed());
-        assert_eq!(upstream.count(), before + 2);
+        assert_eq!(upstream.request_count(), before + 2);
     }
-    assert!(upstream.texts().iter().all(|text| text.contains("/good")));
+    assert!(upstream.request_texts().iter().all(|text| text.contains("/good")));
 }
 
 #[test]
@@ -355,7 +356,7 @@ fn pipelined_requests_are_answered_in_their_order() {
         (0..50).map(|n| format!("GET /{n} HTTP/1.1\r\nHost: a\r\n\r\n")).collect();
     client.send(all.concat());
     for n in 0..50 {
-        assert_eq!(client.reply().text(), format!("/{n}"));
+        assert_eq!(client.read_response().text(), format!("/{n}"));
     }
 }
 
@@ -367,9 +368,9 @@ fn a_head_in_single_bytes_is_one_request() {
     for byte in post("Transfer-Encoding: chunked", "5\r\nhello\r\n0\r\n\r\n") {
         client.send([byte]);
     }
-    assert_eq!(client.reply().status, 200);
-    // The body goes on as it comes, so it may be in other chunks.
-    let seen = &upstream.texts()[0];
+    assert_eq!(client.read_response().status, 200);
+    // The body is streamed, so it may be chunked differently.
+    let seen = &upstream.request_texts()[0];
     let (_, body) = seen.split_once("\r\n\r\n").expect("a head");
     let data: String = body.split("\r\n").skip(1).step_by(2).collect();
     assert_eq!(data, "hello", "{seen}");

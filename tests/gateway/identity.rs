@@ -1,10 +1,10 @@
-use crate::{
-    client::{Client, Reply, get},
+use testkit::{
+    client::{Client, Response, get},
     gateway::Gateway,
     upstream::Upstream,
 };
 
-/// A gateway that counts by `key`; `client` is the configuration's section of that name.
+/// A gateway with a limit keyed by `key`; `client` is the configuration section.
 fn counting(key: &str, client: &str) -> Gateway {
     Gateway::start(&format!(
         "client: {{{client}}}
@@ -15,15 +15,15 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: hello, limits: [c
 }
 
 fn used(gateway: &Gateway, headers: &str) -> u64 {
-    let reply = get(gateway.address(), "/a?k=1", headers);
-    assert_eq!(reply.status, 200, "{headers}: {}", reply.text());
-    reply.number("x-ratelimit-used")
+    let response = get(gateway.address(), "/a?k=1", headers);
+    assert_eq!(response.status, 200, "{headers}: {}", response.text());
+    response.number("x-ratelimit-used")
 }
 
 const TRUSTING: &str = "trusted_proxies: [127.0.0.0/8, 10.0.0.0/8]";
 
 #[test]
-fn an_untrusted_peer_is_counted_whatever_it_claims() {
+fn an_untrusted_peer_is_keyed_by_its_own_address() {
     let gateway = counting("client_ip", "");
     for (index, claim) in [
         "",
@@ -42,7 +42,7 @@ fn an_untrusted_peer_is_counted_whatever_it_claims() {
 }
 
 #[test]
-fn behind_a_trusted_proxy_the_real_client_is_counted() {
+fn forwarded_addresses_of_trusted_proxies_are_the_key() {
     let gateway = counting("client_ip", TRUSTING);
     for (claim, wanted) in [
         ("X-Forwarded-For: 192.0.2.1\r\n", 1),
@@ -64,7 +64,7 @@ fn behind_a_trusted_proxy_the_real_client_is_counted() {
 }
 
 #[test]
-fn the_upstream_reads_who_asked() {
+fn the_upstream_receives_the_client_address() {
     let upstream = Upstream::hello();
     let sent = "X-Forwarded-For: 192.0.2.1\r\nX-Forwarded-Proto: https\r\n\
                 X-Forwarded-Host: evil.test\r\nForwarded: for=192.0.2.1\r\n";
@@ -78,7 +78,7 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]",
     };
     get(start("").address(), "/", sent);
     get(start(TRUSTING).address(), "/", sent);
-    let seen = upstream.texts();
+    let seen = upstream.request_texts();
     for (text, lines) in [
         (
             &seen[0],
@@ -108,7 +108,7 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]",
 }
 
 #[test]
-fn what_counts_a_client_cannot_be_stripped() {
+fn connection_headers_cannot_strip_the_key() {
     let upstream = Upstream::hello();
     let gateway = Gateway::start(&format!(
         "client: {{token: [header:x-api-key, header:authorization]}}
@@ -123,7 +123,7 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin, limits: [
                 Authorization: Bearer t\r\nX-Team: a\r\nX-Api-Key: k\r\nCookie: c=1\r\nX-Other: 1\r\n";
     assert_eq!(used(&gateway, sent), 1);
     assert_eq!(used(&gateway, sent), 2);
-    let seen = upstream.texts().remove(0);
+    let seen = upstream.request_texts().remove(0);
     for line in ["Authorization: Bearer t", "X-Team: a", "X-Api-Key: k", "Cookie: c=1"] {
         assert!(seen.contains(&format!("\r\n{line}\r\n")), "{line} in {seen}");
     }
@@ -131,13 +131,13 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin, limits: [
 }
 
 #[test]
-fn what_two_readers_could_read_differently_is_refused() {
-    let refused = |key: &str, path: &str, headers: &str| -> Reply {
+fn ambiguous_key_headers_are_refused() {
+    let refused = |key: &str, path: &str, headers: &str| -> Response {
         let gateway = counting(key, "token: [header:authorization, cookie:session]");
-        let reply = get(gateway.address(), path, headers);
-        assert_eq!(reply.status, 400, "{key} {path} {headers}");
-        assert!(!reply.text().contains("secret"), "{}", reply.text());
-        reply
+        let response = get(gateway.address(), path, headers);
+        assert_eq!(response.status, 400, "{key} {path} {headers}");
+        assert!(!response.text().contains("secret"), "{}", response.text());
+        response
     };
     refused("token", "/", "Authorization: secret1\r\nAuthorization: secret2\r\n");
     refused("token", "/", "Cookie: session=secret1; session=secret2\r\n");
@@ -146,7 +146,7 @@ fn what_two_readers_could_read_differently_is_refused() {
     refused("'cookie:c'", "/", "Cookie: c=secret1; c=secret2\r\n");
     refused("'query:k'", "/?k=secret1&k=secret2", "");
     refused("'query:k'", "/?k=secret1&%6b=secret2", "");
-    // Where nothing is counted by it, it is nobody's business.
+    // A header that is not a key may be ambiguous.
     let gateway = counting("client_ip", "");
     assert_eq!(
         used(&gateway, "Authorization: a\r\nAuthorization: b\r\nX-Team: a\r\nX-Team: b\r\n"),
@@ -174,7 +174,7 @@ fn a_missing_key_falls_back_to_the_address() {
 }
 
 #[test]
-fn a_token_has_one_spelling() {
+fn token_spellings_are_one_key() {
     let gateway = counting("token", "token: [header:authorization, cookie:session]");
     for (index, headers) in [
         "Authorization: Bearer abc\r\n",
@@ -188,26 +188,26 @@ fn a_token_has_one_spelling() {
         assert_eq!(used(&gateway, headers), index as u64 + 1, "{headers}");
     }
     assert_eq!(used(&gateway, "Authorization: Basic YWJjOg==\r\n"), 1);
-    // Wherever it stands.
+    // In any position.
     assert_eq!(used(&gateway, "Authorization:\r\nCookie: session=abc\r\n"), 5);
     assert_eq!(used(&gateway, "Cookie: a=b; session=\"abc\"\r\n"), 6);
 }
 
 #[test]
-fn one_connection_may_carry_many_callers() {
+fn callers_on_one_connection_are_keyed_apart() {
     let gateway = counting("token", "");
     let mut client = Client::connect(gateway.address());
     for round in 1..=3 {
         for token in ["a", "b", "c"] {
-            let reply = client.get("/", &format!("Authorization: {token}\r\n"));
-            assert_eq!(reply.number("x-ratelimit-used"), round, "{token}");
+            let response = client.get("/", &format!("Authorization: {token}\r\n"));
+            assert_eq!(response.number("x-ratelimit-used"), round, "{token}");
         }
     }
 }
 
-/// A token that a client adds to its own buys no counter: each that is present is counted.
+/// An additional token buys no second quota: each token of a request is charged.
 #[test]
-fn of_several_tokens_each_is_counted() {
+fn each_of_several_tokens_is_charged() {
     let client = "token: ['header:authorization', 'cookie:session', 'header:x-key']";
     let gateway = counting("token, path", client);
     for turn in 1..=20 {
@@ -241,8 +241,9 @@ limits: {caller: {algorithm: sliding_window, quota: 100, window: 1h, key: [token
 routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [caller]}]",
     );
     let tell = |headers| {
-        let reply = get(gateway.address(), "/a", headers);
-        ["ratelimit", "ratelimit-policy"].map(|name| reply.header(name).expect("told").to_owned())
+        let response = get(gateway.address(), "/a", headers);
+        ["ratelimit", "ratelimit-policy"]
+            .map(|name| response.header(name).expect("told").to_owned())
     };
     tell("Cookie: session=mine\r\n");
     let [state, policy] = tell("Authorization: Bearer new\r\nCookie: session=mine\r\n");

@@ -14,20 +14,20 @@ use rustix::{
     process::{Pid, Signal, kill_process},
 };
 use tempfile::TempDir;
-
-use crate::{
+use testkit::{
     client::{Client, get},
     gateway::Gateway,
-    process::{Process, tidegate},
-    seen::read_lines,
-    wait::{eventually, pause, timed},
+    process::Process,
+    wait::{eventually, sleep, timed},
 };
+
+use crate::{observability::read_lines, tidegate_command};
 
 const HELLO: &str = "upstreams: {hello: {respond: {body: hello}}}
 routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello}]
 ";
 
-/// A port that was free a moment ago.
+/// A port that was free when it was probed.
 fn free_address() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("an address")
@@ -42,7 +42,7 @@ fn write_config(folder: &TempDir, listen: SocketAddr, admin: SocketAddr, more: &
     fs::write(folder.path().join("config/tidegate.yaml"), text).expect("a file");
 }
 
-/// The writing end of a pipe that takes no further byte until its other end is read.
+/// The writing end of a full pipe.
 fn full_pipe() -> (io::PipeReader, io::PipeWriter) {
     let (reader, mut writer) = io::pipe().expect("a pipe");
     rustix::io::ioctl_fionbio(&writer, true).expect("a pipe of our own");
@@ -53,21 +53,21 @@ fn full_pipe() -> (io::PipeReader, io::PipeWriter) {
 }
 
 fn start_blocked(folder: &TempDir, stderr: io::PipeWriter) -> Child {
-    let mut command = tidegate(folder.path(), &[]);
+    let mut command = tidegate_command(folder.path(), &[]);
     command.stdout(Stdio::null()).stderr(stderr).spawn().expect("the binary starts")
 }
 
-/// Ended with the test, however that ends.
-struct Ended(Child);
+/// Killed when the test ends, also by a panic.
+struct KillOnDrop(Child);
 
-impl Drop for Ended {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-fn ends_well(child: &mut Ended) {
+fn ends_well(child: &mut KillOnDrop) {
     let mut status = None;
     eventually("it ends", || {
         status = child.0.try_wait().expect("our own child");
@@ -77,24 +77,24 @@ fn ends_well(child: &mut Ended) {
 }
 
 #[test]
-fn a_stderr_that_is_not_read_stops_no_request_and_no_exit() {
+fn unread_stderr_blocks_neither_requests_nor_exit() {
     let folder = tempfile::tempdir().expect("a folder");
     let (listen, admin) = (free_address(), free_address());
-    // The access log goes the same way.
+    // The access log uses the same queue.
     write_config(&folder, listen, admin, "access_log: stderr\n");
     let (reader, writer) = full_pipe();
-    let mut child = Ended(start_blocked(&folder, writer));
+    let mut child = KillOnDrop(start_blocked(&folder, writer));
     eventually("it serves", || TcpStream::connect(listen).is_ok());
     let mut client = Client::connect(listen);
     for _ in 0..2_000 {
         assert_eq!(client.get("/a", "").status, 200);
     }
     kill_process(Pid::from_child(&child.0), Signal::USR1).expect("a signal to our own child");
-    // Reloads write to the process log, on the control thread.
+    // A reload writes to the process log on the control thread.
     for _ in 0..50 {
         let mut client = Client::connect(admin);
         client.send("POST /api/reload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
-        assert_eq!(client.reply().status, 200);
+        assert_eq!(client.read_response().status, 200);
     }
     kill_process(Pid::from_child(&child.0), Signal::TERM).expect("a signal to our own child");
     let ((), took) = timed(|| ends_well(&mut child));
@@ -103,19 +103,19 @@ fn a_stderr_that_is_not_read_stops_no_request_and_no_exit() {
 }
 
 #[test]
-fn a_stderr_that_is_read_again_gets_what_waited() {
+fn stderr_that_is_read_again_receives_the_queued_lines() {
     let folder = tempfile::tempdir().expect("a folder");
     let (listen, admin) = (free_address(), free_address());
     write_config(&folder, listen, admin, "access_log: stderr\n");
     let (reader, writer) = full_pipe();
-    let mut child = Ended(start_blocked(&folder, writer));
+    let mut child = KillOnDrop(start_blocked(&folder, writer));
     eventually("it serves", || TcpStream::connect(listen).is_ok());
     assert_eq!(get(listen, "/a", "").status, 200);
     let reading = thread::spawn(move || {
         let lines = BufReader::new(reader).lines().map_while(Result::ok);
         lines.filter(|line| !line.is_empty()).collect::<Vec<_>>()
     });
-    pause(Duration::from_millis(50));
+    sleep(Duration::from_millis(50));
     kill_process(Pid::from_child(&child.0), Signal::TERM).expect("a signal to our own child");
     ends_well(&mut child);
     let lines = reading.join().expect("it only reads");
@@ -128,12 +128,12 @@ fn a_stderr_that_is_read_again_gets_what_waited() {
 }
 
 #[test]
-fn a_rotated_log_is_left_alone_after_sigusr1_and_no_line_is_lost() {
+fn sigusr1_reopens_the_log_without_losing_a_line() {
     let folder = tempfile::tempdir().expect("a folder");
     let free = SocketAddr::from(([127, 0, 0, 1], 0));
     let (log, old) = (folder.path().join("access.log"), folder.path().join("access.log.1"));
     write_config(&folder, free, free, &format!("access_log: {}\n", log.display()));
-    let process = Process::start(folder.path(), &[]);
+    let process = Process::start(tidegate_command(folder.path(), &[]));
     let ask = |path: &str| assert_eq!(get(process.address, path, "").status, 200);
     ask("/first");
     read_lines(&log, 1);
@@ -145,7 +145,7 @@ fn a_rotated_log_is_left_alone_after_sigusr1_and_no_line_is_lost() {
     ask("/third");
     assert!(read_lines(&log, 1).contains("/third"));
     assert_eq!(read_lines(&old, 2).lines().count(), 2);
-    // A reload does the same.
+    // A reload reopens the log as well.
     fs::rename(&log, folder.path().join("access.log.2")).expect("our own file");
     process.signal(Signal::HUP);
     eventually("there is a new file", || log.exists());
@@ -154,45 +154,45 @@ fn a_rotated_log_is_left_alone_after_sigusr1_and_no_line_is_lost() {
 }
 
 #[test]
-fn a_log_that_cannot_be_opened_again_stays_open() {
+fn a_log_that_cannot_be_reopened_stays_open() {
     let folder = tempfile::tempdir().expect("a folder");
     let free = SocketAddr::from(([127, 0, 0, 1], 0));
     let logs = folder.path().join("logs");
     let (log, moved) = (logs.join("access.log"), folder.path().join("moved"));
     fs::create_dir(&logs).expect("a folder");
     write_config(&folder, free, free, &format!("access_log: {}\n", log.display()));
-    let process = Process::start(folder.path(), &[]);
+    let process = Process::start(tidegate_command(folder.path(), &[]));
     fs::rename(&logs, &moved).expect("our own folder");
     process.signal(Signal::USR1);
-    eventually("it is told", || process.has_said("cannot be reopened").is_some());
+    eventually("it is told", || process.log_line("cannot be reopened").is_some());
     assert_eq!(get(process.address, "/kept", "").status, 200);
     assert!(read_lines(&moved.join("access.log"), 1).contains("/kept"));
 }
 
 #[test]
-fn sigusr1_kills_no_gateway_without_a_file() {
+fn sigusr1_without_a_log_file_is_ignored() {
     for destination in ["off", "stderr", "stdout"] {
         let folder = tempfile::tempdir().expect("a folder");
         let free = SocketAddr::from(([127, 0, 0, 1], 0));
         write_config(&folder, free, free, &format!("access_log: {destination}\n"));
-        let mut process = Process::start(folder.path(), &[]);
+        let mut process = Process::start(tidegate_command(folder.path(), &[]));
         process.signal(Signal::USR1);
-        pause(Duration::from_millis(100));
+        sleep(Duration::from_millis(100));
         assert_eq!(get(process.address, "/", "").status, 200, "{destination}");
         process.signal(Signal::TERM);
-        assert_eq!(process.ended().code(), Some(0), "{destination}");
+        assert_eq!(process.wait_exit().code(), Some(0), "{destination}");
     }
 }
 
 #[test]
-fn lines_that_the_process_log_lost_are_counted_and_told() {
+fn dropped_log_lines_are_counted_and_logged() {
     let folder = tempfile::tempdir().expect("a folder");
     let (listen, admin) = (free_address(), free_address());
     write_config(&folder, listen, admin, "access_log: off\n");
     let (reader, writer) = full_pipe();
-    let mut child = Ended(start_blocked(&folder, writer));
+    let mut child = KillOnDrop(start_blocked(&folder, writer));
     eventually("it serves", || TcpStream::connect(listen).is_ok());
-    // Each reload tells the faults, and they are long.
+    // Each reload logs its long list of faults.
     let faulty: Vec<_> = (0..1_000).map(|number| format!("unknown-{number}: 1\n")).collect();
     write_config(&folder, listen, admin, &faulty.concat());
     let lost = || {
@@ -204,7 +204,7 @@ fn lines_that_the_process_log_lost_are_counted_and_told() {
     eventually("some are lost", || {
         let mut client = Client::connect(admin);
         client.send("POST /api/reload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
-        client.reply();
+        client.read_response();
         lost() > 0
     });
     let lost = lost();
@@ -223,13 +223,13 @@ fn make_fifo(path: &Path) {
 }
 
 #[test]
-fn a_fifo_without_a_reader_hangs_nothing() {
+fn a_fifo_without_a_reader_blocks_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let (fifo, (listen, admin)) = (folder.path().join("fifo"), (free_address(), free_address()));
     make_fifo(&fifo);
     write_config(&folder, listen, admin, &format!("access_log: {}\n", fifo.display()));
-    let mut child = Ended(
-        tidegate(folder.path(), &[])
+    let mut child = KillOnDrop(
+        tidegate_command(folder.path(), &[])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -241,7 +241,7 @@ fn a_fifo_without_a_reader_hangs_nothing() {
     for _ in 0..1_000 {
         assert_eq!(client.get("/a", "").status, 200);
     }
-    pause(Duration::from_millis(1_200));
+    sleep(Duration::from_millis(1_200));
     let late =
         File::options().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(&fifo);
     let mut text = String::new();
@@ -256,7 +256,7 @@ fn a_fifo_without_a_reader_hangs_nothing() {
     for line in text.lines() {
         serde_json::from_str::<serde_json::Value>(line).expect("JSON");
     }
-    // Full again, and not read: the exit waits for a bounded time.
+    // The pipe is full and unread: the exit waits for a bounded time.
     for _ in 0..1_000 {
         assert_eq!(client.get("/a", "").status, 200);
     }
@@ -266,7 +266,7 @@ fn a_fifo_without_a_reader_hangs_nothing() {
 }
 
 #[test]
-fn writes_that_fail_are_counted_and_stop_nothing() {
+fn failed_log_writes_are_counted_and_block_nothing() {
     let gateway = Gateway::start(&format!("access_log: /dev/full\n{HELLO}"));
     for _ in 0..3 {
         assert_eq!(get(gateway.address(), "/a", "").status, 200);
@@ -275,19 +275,19 @@ fn writes_that_fail_are_counted_and_stop_nothing() {
             gateway.metric("tidegate_access_log_write_errors_total") > failed
         });
     }
-    gateway.wait_for("tidegate_access_log_dropped_total", 3);
+    gateway.wait_for_metric("tidegate_access_log_dropped_total", 3);
     assert_eq!(gateway.metric("tidegate_process_log_dropped_total"), 0);
 }
 
 #[test]
-fn a_line_is_there_within_about_a_second() {
+fn access_lines_are_written_within_about_a_second() {
     let folder = tempfile::tempdir().expect("a folder");
     let log = folder.path().join("access.log");
     let gateway = Gateway::start(&format!("access_log: {}\n{HELLO}", log.display()));
     assert_eq!(get(gateway.address(), "/a", "").status, 200);
     let (_, took) = timed(|| read_lines(&log, 1));
     assert!(took < Duration::from_secs(3), "{took:?}");
-    // What has not been written by then is written at the stop.
+    // Lines that are still queued are written at the stop.
     assert_eq!(get(gateway.address(), "/b", "").status, 200);
     drop(gateway);
     assert_eq!(fs::read_to_string(&log).expect("a log").lines().count(), 2);

@@ -1,28 +1,28 @@
-//! What one connection carries, against a model that is written to be read: [`Model::of`].
+//! One connection compared with a readable model: [`Model::of`].
 //!
-//! Random requests, valid and broken, stand one behind the other, are cut into writes anywhere, and are
-//! answered in every way that an upstream may. The model says what reaches the upstream, what the client
+//! Random valid and invalid requests are pipelined, fragmented anywhere, and answered in every way that
+//! an upstream may. The model predicts what reaches the upstream, what the client
 //! reads, and where the connection ends.
 
+mod harness;
 mod requests;
-mod stage;
 
 use std::{io::Write, sync::atomic::Ordering, time::Duration};
 
 use proptest::{prelude::*, test_runner::FileFailurePersistence};
+use testkit::{client::Client, wait::sleep};
 
 use self::{
-    requests::{Answer, Body, Breakage, PROBE, Place, Request, request},
-    stage::{STAGE, told},
+    harness::{HARNESS, response_body},
+    requests::{Body, Fault, PROBE, Request, Route, UpstreamResponse, request},
 };
-use crate::{client::Client, wait::pause};
 
-/// What is to be seen.
+/// The observable outcome.
 #[derive(Debug, Default)]
 struct Model {
-    /// Each status that the client reads, and the body.
+    /// Each response that the client reads: status and body.
     answers: Vec<(u16, String)>,
-    /// Requests by their place in the sequence, and the body that the upstream gets.
+    /// Requests that reach the upstream, by position in the sequence, with their bodies.
     forwarded: Vec<(usize, String)>,
     ends: bool,
 }
@@ -42,59 +42,61 @@ impl Model {
 
     fn add(&mut self, request: &Request, id: usize) {
         match request.breakage {
-            // A broken head is answered, and ends the connection. Nothing of it goes further.
-            Some(Breakage::Version) => return self.refuse(505),
-            Some(Breakage::ChunkSize) | None => {}
+            // An invalid head gets a response and ends the connection. Nothing of it is forwarded.
+            Some(Fault::Version) => return self.refuse(505),
+            Some(Fault::ChunkSize) | None => {}
             Some(_) => return self.refuse(400),
         }
         let kept = request.connection == Some("keep-alive");
         self.ends = request.connection == Some("close") || (request.http10 && !kept);
         let data = request.body.data();
         let (chunked, long) = (matches!(request.body, Body::Chunked { .. }), data.len() > 10);
-        // What is refused by its head alone leaves its body unread. A short one of known length is read
-        // and thrown away; what is chunked, or may never come, ends the connection.
-        let early = match request.place {
-            Place::Nowhere => Some(404),
-            Place::Limited => Some(429),
-            Place::Short if long && !chunked => Some(413),
+        // A request refused by its head leaves its body unread. A short body of known length is read
+        // and discarded; a chunked one, or one that awaits `100 Continue`, ends the connection.
+        let early = match request.route {
+            Route::Nowhere => Some(404),
+            Route::Limited => Some(429),
+            Route::Short if long && !chunked => Some(413),
             _ => None,
         };
         if let Some(status) = early {
             self.ends |= chunked || (request.expects && !data.is_empty() && !request.http10);
             return self.answer(status, String::new());
         }
-        if request.place == Place::Server {
+        if request.route == Route::Server {
             return self.answer(200, String::new());
         }
-        // Who expects to be told so is told to go on, once, where there is a body to send.
+        // `Expect: 100-continue` gets one `100` if there is a body to send.
         if request.expects && !request.http10 && (chunked || !data.is_empty()) {
             self.answers.push((100, String::new()));
         }
-        // A fault within the body is the client's, and so is one that turns out too long.
+        // A fault within the body is a client error, and so is a body that turns out too long.
         if request.breakage.is_some() {
             return self.refuse(400);
         }
-        if request.place == Place::Short && long {
+        if request.route == Route::Short && long {
             return self.refuse(413);
         }
         self.forwarded.push((id, request.body.forwarded()));
-        let answer = match request.place {
-            Place::Open(answer) => answer,
-            _ => Answer::Length,
+        let answer = match request.route {
+            Route::Open(answer) => answer,
+            _ => UpstreamResponse::Length,
         };
         let is_head = request.method == "HEAD";
         match answer {
-            Answer::NoContent => self.answer(204, String::new()),
-            Answer::NotModified => self.answer(304, String::new()),
-            Answer::Informed if !request.http10 => {
+            UpstreamResponse::NoContent => self.answer(204, String::new()),
+            UpstreamResponse::NotModified => self.answer(304, String::new()),
+            UpstreamResponse::Informed if !request.http10 => {
                 self.answers.push((103, String::new()));
-                self.answer(200, told(id));
+                self.answer(200, response_body(id));
             }
-            Answer::Length | Answer::Informed => self.answer(200, told(id)),
-            // HTTP/1.0 knows no chunks: the end of the connection is the answer's.
-            Answer::Chunked | Answer::Close => {
+            UpstreamResponse::Length | UpstreamResponse::Informed => {
+                self.answer(200, response_body(id))
+            }
+            // HTTP/1.0 has no chunks: the end of the connection delimits the response.
+            UpstreamResponse::Chunked | UpstreamResponse::Close => {
                 self.ends |= request.http10 && !is_head;
-                self.answer(200, told(id));
+                self.answer(200, response_body(id));
             }
         }
         if is_head && let Some((_, body)) = self.answers.last_mut() {
@@ -124,16 +126,16 @@ proptest! {
     })]
 
     #[test]
-    fn a_connection_does_what_the_model_says(
+    fn connections_match_the_model(
         requests in prop::collection::vec(request(), 1..9),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
     ) {
-        let stage = &*STAGE;
-        let first = stage.next.fetch_add(requests.len() + 1, Ordering::SeqCst);
+        let harness = &*HARNESS;
+        let first = harness.next.fetch_add(requests.len() + 1, Ordering::SeqCst);
         let ids: Vec<_> = (first..first + requests.len()).collect();
         let model = Model::of(&requests, &ids);
         let bytes: Vec<_> = requests.iter().zip(&ids).map(|(all, id)| all.bytes(*id)).collect();
-        let mut client = Client::connect(stage.gateway.address());
+        let mut client = Client::connect(harness.gateway.address());
         send(&mut client, &bytes.concat(), &cuts);
         let mut answers = Vec::new();
         let mut heads = requests.iter();
@@ -147,21 +149,21 @@ proptest! {
         }
         prop_assert_eq!(&answers, &model.answers);
         if model.ends {
-            prop_assert!(client.is_ended(), "the connection goes on");
+            prop_assert!(client.is_closed_or_reset(), "the connection goes on");
         } else {
-            let probe = Request { place: Place::Open(Answer::Length), ..PROBE };
+            let probe = Request { route: Route::Open(UpstreamResponse::Length), ..PROBE };
             client.send(probe.bytes(first + requests.len()));
-            prop_assert_eq!(client.try_reply().map(|reply| reply.status), Some(200), "the probe");
+            prop_assert_eq!(client.try_read_response().map(|response| response.status), Some(200), "the probe");
         }
-        let mut got = stage.got.lock().expect("no thread panics with it");
-        let mut got: Vec<_> = ids.iter().filter_map(|id| Some((*id, got.remove(id)?))).collect();
-        got.sort_by_key(|(_, (turn, _))| *turn);
-        let got: Vec<_> = got.into_iter().map(|(id, (_, body))| (id, body)).collect();
-        prop_assert_eq!(&got, &model.forwarded);
+        let mut received = harness.received.lock().expect("no thread panics with it");
+        let mut received: Vec<_> = ids.iter().filter_map(|id| Some((*id, received.remove(id)?))).collect();
+        received.sort_by_key(|(_, (turn, _))| *turn);
+        let received: Vec<_> = received.into_iter().map(|(id, (_, body))| (id, body)).collect();
+        prop_assert_eq!(&received, &model.forwarded);
     }
 }
 
-/// Sends `bytes` in pieces. What is refused is not read to its end.
+/// Sends `bytes` in fragments. The gateway does not read a refused request to its end, so writes may fail.
 fn send(client: &mut Client, bytes: &[u8], cuts: &[prop::sample::Index]) {
     let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(bytes.len())).collect();
     cuts.sort_unstable();
@@ -170,19 +172,19 @@ fn send(client: &mut Client, bytes: &[u8], cuts: &[prop::sample::Index]) {
         if client.socket.write_all(&bytes[at..cut]).is_err() {
             return;
         }
-        pause(Duration::from_micros(300));
+        sleep(Duration::from_micros(300));
         at = cut;
     }
 }
 
-/// Reads one answer, interim ones too; of the gateway's own not the body.
+/// Reads one response, also an interim one; without the body if the gateway itself made it.
 fn read(client: &mut Client, is_head: bool) -> Option<(u16, String)> {
-    let reply = if is_head {
-        client.head().map(|(status, _)| (status, String::new()))?
+    let response = if is_head {
+        client.read_head().map(|(status, _)| (status, String::new()))?
     } else {
-        let reply = client.try_reply()?;
-        (reply.status, reply.text())
+        let response = client.try_read_response()?;
+        (response.status, response.text())
     };
-    let (status, body) = reply;
+    let (status, body) = response;
     Some((status, if status == 200 { body } else { String::new() }))
 }

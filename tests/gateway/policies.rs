@@ -1,22 +1,22 @@
-/// What an answer says of its limits after it has corrected them.
+/// Rate-limit headers after an adjustment by the response.
 mod corrections;
-/// What a request costs, said by itself or by its answer.
+/// Costs from request and response headers.
 mod costs;
-/// Answers that are not charged.
+/// Refunded responses.
 mod refunds;
-/// Limits that only watch.
+/// Shadow limits.
 mod shadow;
-/// Callers with another quota.
+/// Tiers.
 mod tiers;
 
 use std::io::Write;
 
-use crate::upstream::Upstream;
+use testkit::upstream::Upstream;
 
-/// The time at which these tests begin.
+/// The start of the manual clock.
 pub(crate) const NOW: u64 = 1_700_000_000_000;
 
-/// Answers `/304` and the like with that status, and with an `X-Cost` where the path's query has one.
+/// Responds to `/304` and the like with that status, and with an `X-Cost` if the query has one.
 pub(crate) fn statuses() -> Upstream {
     Upstream::with(|request, socket| {
         let text = String::from_utf8_lossy(request);

@@ -9,14 +9,14 @@ use std::{
     time::Duration,
 };
 
-use crate::{
+use testkit::{
     client::{Client, get},
     gateway::Gateway,
     upstream::{Upstream, read_until_closed},
     wait::eventually,
 };
 
-/// One worker, so that one pool is looked at.
+/// One worker, hence one pool.
 fn start(upstream: &Upstream, more: &str) -> Gateway {
     Gateway::start(&format!(
         "workers: 1
@@ -29,7 +29,7 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin, max_body:
 const HELLO: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
 
 #[test]
-fn a_connection_is_used_again_by_any_client() {
+fn upstream_connections_are_reused_across_clients() {
     let upstream = Upstream::hello();
     let gateway = start(&upstream, "");
     for _ in 0..10 {
@@ -37,13 +37,13 @@ fn a_connection_is_used_again_by_any_client() {
     }
     let mut client = Client::connect(gateway.address());
     client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
-    assert_eq!(client.reply().status, 200);
+    assert_eq!(client.read_response().status, 200);
     assert_eq!(client.get("/", "").status, 200);
     assert_eq!(upstream.connections(), 1);
 }
 
 #[test]
-fn a_connection_left_in_the_middle_of_an_answer_is_not_used_again() {
+fn a_connection_with_an_unfinished_response_is_not_reused() {
     let upstream = Upstream::with(|request, socket| {
         if request.starts_with(b"GET /long") {
             let head = "HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n";
@@ -56,15 +56,15 @@ fn a_connection_left_in_the_middle_of_an_answer_is_not_used_again() {
     for _ in 0..5 {
         let mut client = Client::connect(gateway.address());
         client.send("GET /long HTTP/1.1\r\nHost: a\r\n\r\n");
-        assert_eq!(client.head().expect("an answer").0, 200);
+        assert_eq!(client.read_head().expect("an answer").0, 200);
         drop(client);
         assert_eq!(get(gateway.address(), "/", "").text(), "hello");
     }
 }
 
 #[test]
-fn a_stale_connection_is_replaced_unnoticed() {
-    // Answers once on each connection, and closes it a moment later.
+fn stale_connections_are_replaced_transparently() {
+    // Responds once per connection and closes it shortly after.
     let (closed, wait) = mpsc::channel();
     let upstream = Upstream::with(move |_, socket| {
         let _ = socket.write_all(HELLO);
@@ -76,26 +76,32 @@ fn a_stale_connection_is_replaced_unnoticed() {
         let gateway = start(&upstream, more);
         let mut client = Client::connect(gateway.address());
         for round in 0..10 {
-            let reply = if round % 2 == 0 {
+            let response = if round % 2 == 0 {
                 client.get("/", "")
             } else {
-                client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n12345").reply()
+                client
+                    .send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n12345")
+                    .read_response()
             };
-            assert_eq!((reply.status, reply.text().as_str()), (200, "hello"), "{more} {round}");
+            assert_eq!(
+                (response.status, response.text().as_str()),
+                (200, "hello"),
+                "{more} {round}"
+            );
             wait.recv_timeout(Duration::from_secs(30)).expect("the upstream has closed");
-            // The close has to travel, too: this connection's own turn brings it to the gateway.
+            // The close must reach the gateway: this request gives it time.
             assert_eq!(client.get("/nowhere/../../", "").status, 400);
             client = Client::connect(gateway.address());
         }
     }
 }
 
-/// An upstream that answers the first request of a connection and closes at the second, once it
-/// has read it.
+/// An upstream that answers the first request of a connection and closes after it has read the
+/// second.
 fn closes_at_the_second() -> (Upstream, Arc<AtomicUsize>) {
     let sum = Arc::new(AtomicUsize::new(0));
     let requests = sum.clone();
-    let upstream = Upstream::raw_with(move |socket| {
+    let upstream = Upstream::on_connection(move |socket| {
         let mut buffer = [0; 4096];
         for turn in 0..2 {
             if !matches!(socket.read(&mut buffer), Ok(count) if count > 0) {
@@ -112,21 +118,21 @@ fn closes_at_the_second() -> (Upstream, Arc<AtomicUsize>) {
 }
 
 #[test]
-fn a_get_that_an_upstream_closed_on_is_sent_again() {
+fn a_get_on_a_closed_connection_is_retried() {
     for method in ["GET", "HEAD", "OPTIONS", "DELETE"] {
         let (upstream, requests) = closes_at_the_second();
         let gateway = start(&upstream, ", retries: 1");
         let mut client = Client::connect(gateway.address());
         assert_eq!(client.get("/", "").status, 200);
         client.send(format!("{method} / HTTP/1.1\r\nHost: a\r\n\r\n"));
-        assert_eq!(client.head().expect("an answer").0, 200, "{method}");
+        assert_eq!(client.read_head().expect("an answer").0, 200, "{method}");
         assert_eq!(requests.load(Ordering::SeqCst), 3);
         assert_eq!(gateway.metric("tidegate_upstream_failures_total{upstream=\"origin\""), 0);
     }
 }
 
 #[test]
-fn what_could_do_harm_is_not_sent_again() {
+fn unsafe_requests_are_not_retried() {
     for request in [
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n12345",
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n",
@@ -137,7 +143,7 @@ fn what_could_do_harm_is_not_sent_again() {
         let gateway = start(&upstream, ", retries: 5");
         let mut client = Client::connect(gateway.address());
         assert_eq!(client.get("/", "").status, 200);
-        assert_eq!(client.send(request).reply().status, 502, "{request}");
+        assert_eq!(client.send(request).read_response().status, 502, "{request}");
         assert_eq!(requests.load(Ordering::SeqCst), 2, "{request}");
     }
     let (upstream, requests) = closes_at_the_second();
@@ -149,15 +155,15 @@ fn what_could_do_harm_is_not_sent_again() {
 }
 
 #[test]
-fn nothing_is_sent_again_once_an_answer_has_begun() {
+fn nothing_is_retried_after_the_response_has_begun() {
     let upstream = Upstream::with(|_, socket| {
         socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhalf").is_err()
     });
     let gateway = start(&upstream, ", retries: 5");
     let mut client = Client::connect(gateway.address());
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-    assert!(client.try_reply().is_none());
-    assert_eq!(upstream.count(), 1);
+    assert!(client.try_read_response().is_none());
+    assert_eq!(upstream.request_count(), 1);
 }
 
 #[test]
@@ -168,13 +174,13 @@ fn retries_do_not_multiply_the_load() {
     for _ in 0..100 {
         assert_eq!(client.get("/", "").status, 502);
     }
-    // 100 requests earn 20 retries, and 20 more were saved up.
-    assert!(upstream.count() <= 140, "{}", upstream.count());
-    assert!(upstream.count() > 100);
+    // 100 requests earn 20 retries, and the budget held 20 more.
+    assert!(upstream.request_count() <= 140, "{}", upstream.request_count());
+    assert!(upstream.request_count() > 100);
 }
 
 #[test]
-fn a_client_that_goes_away_takes_its_request_along() {
+fn a_disconnected_client_cancels_its_upstream_request() {
     let (told, gone) = mpsc::channel();
     let told = std::sync::Mutex::new(told);
     let upstream = Upstream::with(move |_, socket| {
@@ -188,19 +194,19 @@ fn a_client_that_goes_away_takes_its_request_along() {
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n12345",
         "GET /1 HTTP/1.1\r\nHost: a\r\n\r\nGET /2 HTTP/1.1\r\nHost: a\r\n\r\n",
     ] {
-        let before = upstream.count();
+        let before = upstream.request_count();
         let mut client = Client::connect(gateway.address());
         client.send(request);
-        eventually("it is at the upstream", || upstream.count() > before);
+        eventually("it is at the upstream", || upstream.request_count() > before);
         drop(client);
         gone.recv_timeout(Duration::from_secs(30)).expect("the upstream is told");
     }
-    gateway.wait_for("tidegate_connections", 0);
+    gateway.wait_for_metric("tidegate_connections", 0);
     assert_eq!(get(gateway.admin(), "/healthz", "").status, 200);
 }
 
 #[test]
-fn a_client_that_does_not_read_makes_nothing_grow() {
+fn back_pressure_bounds_memory_for_a_client_that_does_not_read() {
     let (told, stuck) = mpsc::channel();
     let told = std::sync::Mutex::new(told);
     let upstream = Upstream::with(move |_, socket| {
@@ -216,7 +222,7 @@ fn a_client_that_does_not_read_makes_nothing_grow() {
     let gateway = start(&upstream, "");
     let mut client = Client::connect(gateway.address());
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-    assert_eq!(client.head().expect("an answer").0, 200);
+    assert_eq!(client.read_head().expect("an answer").0, 200);
     let taken: usize = stuck.recv_timeout(Duration::from_secs(30)).expect("it gets stuck");
     assert!(taken < 16_000_000, "{taken} bytes were taken for a client that reads none");
     assert!(taken > 100_000);
@@ -225,10 +231,10 @@ fn a_client_that_does_not_read_makes_nothing_grow() {
 }
 
 #[test]
-fn an_upstream_that_does_not_read_makes_nothing_grow() {
+fn back_pressure_bounds_memory_for_an_upstream_that_does_not_read() {
     let (release, wait) = mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
-    let upstream = Upstream::raw_with(move |_| {
+    let upstream = Upstream::on_connection(move |_| {
         let _ = wait.lock().expect("no test panics with it").recv();
     });
     let gateway = start(&upstream, "");
@@ -245,8 +251,8 @@ fn an_upstream_that_does_not_read_makes_nothing_grow() {
 }
 
 #[test]
-fn a_long_body_streams_through_whole_both_ways() {
-    let upstream = Upstream::raw_with(|socket| {
+fn long_bodies_stream_completely_in_both_directions() {
+    let upstream = Upstream::on_connection(|socket| {
         let mut buffer = vec![0; 64 * 1024];
         let mut left = 20_000_000;
         let mut head = true;
@@ -277,19 +283,19 @@ fn a_long_body_streams_through_whole_both_ways() {
         let head = format!("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", sent.len());
         writer.write_all(head.as_bytes()).and_then(|()| writer.write_all(&sent))
     });
-    let reply = client.reply();
-    assert!(reply.body == body, "an echo of {} bytes came back", reply.body.len());
+    let response = client.read_response();
+    assert!(response.body == body, "an echo of {} bytes came back", response.body.len());
     writing.join().expect("no panic").expect("all was taken");
 }
 
-/// What follows a head that was sent is no request of its own, whatever becomes of the connection.
+/// Bytes after a head that was sent never start a request, whatever happens to the connection.
 #[test]
-fn a_body_is_never_sent_without_its_head() {
+fn a_body_is_never_sent_before_its_head() {
     let begun = Arc::new(Mutex::new(Vec::new()));
-    let upstream = Upstream::raw_with({
+    let upstream = Upstream::on_connection({
         let begun = begun.clone();
         move |socket| {
-            // The head alone, then a close without an answer.
+            // The head alone, then a close without a response.
             let mut bytes = [0; 4096];
             let count = socket.read(&mut bytes).unwrap_or(0);
             begun.lock().expect("no panic").push(bytes[..count].to_vec());
@@ -306,7 +312,7 @@ fn a_body_is_never_sent_without_its_head() {
         client.send(format!("PUT / HTTP/1.1\r\nHost: a\r\n{framing}"));
         eventually("the upstream is asked", || upstream.connections() > before);
         let _ = client.socket.write_all(body.as_bytes());
-        assert_eq!(client.reply().status, 502, "it cannot be sent again");
+        assert_eq!(client.read_response().status, 502, "it cannot be sent again");
         assert_eq!(upstream.connections(), before + 1);
     }
     let begun = begun.lock().expect("no panic");

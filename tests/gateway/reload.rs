@@ -7,20 +7,23 @@ use std::{
 };
 
 use rustix::process::Signal;
+use testkit::{
+    backend::on_every_store,
+    client::{Client, Response, get},
+    gateway::Gateway,
+    process::Process,
+    upstream::Upstream,
+    wait::{eventually, sleep},
+};
 use tidegate::{clock::Clock, server::Server};
 
 use crate::{
     binary::{Gate, held_back},
-    client::{Client, Reply, get},
-    gateway::Gateway,
-    process::Process,
-    stage::on_every_store,
-    upstream::Upstream,
-    wait::{eventually, pause},
+    tidegate_command,
 };
 
-/// A configuration whose answers say `word`.
-fn saying(word: &str) -> String {
+/// A configuration whose fixed response is `word`.
+fn responding(word: &str) -> String {
     format!(
         "listen: [{{address: \"127.0.0.1:0\"}}]
 admin: {{address: \"127.0.0.1:0\", hosts: [gateway.test]}}
@@ -34,10 +37,10 @@ routes: [{{name: a, match: {{path: /a}}, upstream: hello, limits: [many]}}]
     )
 }
 
-fn post_reload(admin: std::net::SocketAddr) -> Reply {
+fn post_reload(admin: std::net::SocketAddr) -> Response {
     let mut client = Client::connect(admin);
     client.send("POST /api/reload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
-    client.reply()
+    client.read_response()
 }
 
 #[test]
@@ -54,8 +57,8 @@ routes: [{{name: a, match: {{path: /a}}, upstream: origin, limits: [many]}}]
             upstream.target()
         )
     };
-    on_every_store(|stage| {
-        let fleet = stage.start(&yaml(0), &Clock::manual(1_700_000_000_000));
+    on_every_store(|backend| {
+        let fleet = backend.start(&yaml(0), &Clock::manual(1_700_000_000_000));
         let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
         thread::scope(|scope| {
             for number in 0..CLIENTS as usize {
@@ -64,13 +67,13 @@ routes: [{{name: a, match: {{path: /a}}, upstream: origin, limits: [many]}}]
                 scope.spawn(move || {
                     let mut kept = Client::connect(address);
                     while !stop.load(Ordering::Relaxed) {
-                        // Some stay on one connection, some come anew each time.
-                        let reply = match number % 3 {
+                        // Some clients keep their connection, some reconnect each time.
+                        let response = match number % 3 {
                             0 => get(address, "/a", "Connection: close\r\n"),
                             _ => kept.get("/a", ""),
                         };
-                        assert_eq!((reply.status, &*reply.body), (200, &b"hello"[..]));
-                        assert!(reply.number("X-RateLimit-Limit") >= 1_000_000);
+                        assert_eq!((response.status, &*response.body), (200, &b"hello"[..]));
+                        assert!(response.number("X-RateLimit-Limit") >= 1_000_000);
                         sent.fetch_add(1, Ordering::Relaxed);
                     }
                 });
@@ -95,9 +98,9 @@ routes: [{{name: a, match: {{path: /a}}, upstream: origin, limits: [many]}}]
 }
 
 #[test]
-fn a_fault_keeps_the_old_rules_and_is_told() {
-    let gateway = Gateway::start(&saying("old"));
-    gateway.rewrite(&saying("new").replace("quota: 1000000", "quota: x"));
+fn a_faulty_reload_keeps_the_old_rules() {
+    let gateway = Gateway::start(&responding("old"));
+    gateway.write_configuration(&responding("new").replace("quota: 1000000", "quota: x"));
     let refused = post_reload(gateway.admin());
     assert_eq!(refused.status, 400);
     assert_eq!(refused.header("Content-Type"), Some("application/problem+json"));
@@ -106,15 +109,15 @@ fn a_fault_keeps_the_old_rules_and_is_told() {
     let fault = faults[0].as_str().expect("text");
     assert!(fault.contains("tidegate.yaml:7:24: `x`, expected a whole number"), "{fault}");
     assert_eq!(get(gateway.address(), "/a", "").text(), "old");
-    let reply = post_reload(gateway.admin());
-    assert_eq!(reply.status, 400, "it is still faulty");
+    let response = post_reload(gateway.admin());
+    assert_eq!(response.status, 400, "it is still faulty");
 
-    gateway.rewrite(&saying("new"));
+    gateway.write_configuration(&responding("new"));
     let reloaded = post_reload(gateway.admin());
     assert_eq!(reloaded.status, 200, "{}", reloaded.text());
     assert!(reloaded.json()["generation"].as_u64() >= Some(2));
-    let reply = get(gateway.address(), "/a", "");
-    assert_eq!((reply.text(), reply.number("X-RateLimit-Used")), ("new".to_owned(), 2));
+    let response = get(gateway.address(), "/a", "");
+    assert_eq!((response.text(), response.number("X-RateLimit-Used")), ("new".to_owned(), 2));
     let text = get(gateway.admin(), "/metrics", "").text();
     let faulty = text.lines().find(|line| line.starts_with("tidegate_reloads_total{outcome=\"f"));
     let count = faulty.and_then(|line| line.rsplit(' ').next()?.parse::<u32>().ok());
@@ -124,12 +127,12 @@ fn a_fault_keeps_the_old_rules_and_is_told() {
     page.send(
         "POST /api/reload HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil\r\nContent-Length: 0\r\n\r\n",
     );
-    assert_eq!(page.reply().status, 403, "no web page may do it");
+    assert_eq!(page.read_response().status, 403, "no web page may do it");
 }
 
 #[test]
-fn what_only_a_restart_can_change_is_refused() {
-    let gateway = Gateway::start(&saying("old"));
+fn a_reload_refuses_changes_that_need_a_restart() {
+    let gateway = Gateway::start(&responding("old"));
     for (key, from, to) in [
         ("listen", "listen: [{address: \"127.0.0.1:0\"}]", "listen: [{address: \"127.0.0.1:1\"}]"),
         (
@@ -142,9 +145,9 @@ fn what_only_a_restart_can_change_is_refused() {
         ("drain_timeout", "drain_timeout: 2s", "drain_timeout: 3s"),
         ("store", "workers: 2", "workers: 2\nstore: {memory: {max_keys: 5}}"),
     ] {
-        let faults = gateway.reload(&saying("new").replace(from, to)).expect_err("a fault");
-        let told = format!("`{key}` is not what it was");
-        assert!(faults.contains(&told) && faults.contains("restart"), "{faults}");
+        let faults = gateway.reload(&responding("new").replace(from, to)).expect_err("a fault");
+        let expected = format!("`{key}` cannot change on reload");
+        assert!(faults.contains(&expected) && faults.contains("restart"), "{faults}");
         assert_eq!(get(gateway.address(), "/a", "").text(), "old");
     }
 }
@@ -166,72 +169,73 @@ routes: [{{name: a, match: {{path: /a}}, upstream: origin}}]
     for client in &mut waiting {
         client.send("GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
     }
-    eventually("all are at the upstream", || old.count() == 4);
+    eventually("all are at the upstream", || old.request_count() == 4);
     gateway.reload(&yaml(&new)).expect("no fault");
     for _ in 0..4 {
         assert_eq!(get(gateway.address(), "/a", "").text(), "hello", "new requests, new rules");
     }
     gate.open();
     for client in &mut waiting {
-        assert_eq!(client.reply().text(), "old");
+        assert_eq!(client.read_response().text(), "old");
         assert_eq!(client.get("/a", "").text(), "hello", "the next on the same connection");
     }
 }
 
-/// Starts the file at `path` and waits until it answers `word` on its own.
-struct Watched(Server);
+/// A gateway on a configuration file of the test, on the system's clock.
+struct WatchedGateway(Server);
 
-impl Watched {
+impl WatchedGateway {
     fn start(path: &Path) -> Self {
         Self(Server::start(path, Clock::system()).unwrap_or_else(|error| panic!("{error}")))
     }
 
-    fn says(&self) -> String {
+    fn response(&self) -> String {
         get(self.0.addresses[0], "/a", "").text()
     }
 
-    fn comes_to_say(&self, word: &str) {
-        eventually(word, || self.says() == word);
+    fn wait_until_serves(&self, word: &str) {
+        eventually(word, || self.response() == word);
     }
 }
 
 #[test]
-fn a_changed_file_is_noticed() {
+fn a_changed_file_is_reloaded() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("tidegate.yaml");
-    fs::write(&path, saying("one")).expect("a file");
-    let gateway = Watched::start(&path);
-    fs::write(&path, saying("two")).expect("a file");
-    gateway.comes_to_say("two");
-    // As editors do it: a new file in the old one's place. It is never seen half written.
+    fs::write(&path, responding("one")).expect("a file");
+    let gateway = WatchedGateway::start(&path);
+    fs::write(&path, responding("two")).expect("a file");
+    gateway.wait_until_serves("two");
+    // As editors do: a rename over the old file, which is never visible half written.
     let replace = |text: &str| {
         let new = folder.path().join(".tidegate.yaml.swp");
         fs::write(&new, text).expect("a file");
         fs::rename(&new, &path).expect("a new file in its place");
     };
-    replace(&saying("three"));
-    gateway.comes_to_say("three");
-    // A fault is noticed and told, and changes nothing.
+    replace(&responding("three"));
+    gateway.wait_until_serves("three");
+    // A fault is detected and logged, and changes nothing.
     let faults = || gateway.0.shared.metrics.reload_faults.load(Ordering::Relaxed);
     let before = faults();
     replace("routes: [");
     eventually("the fault is told", || faults() == before + 1);
     fs::remove_file(&path).expect("the file");
-    pause(std::time::Duration::from_millis(300));
-    assert_eq!(gateway.says(), "three", "gone is no change");
-    replace(&saying("four"));
-    gateway.comes_to_say("four");
+    sleep(std::time::Duration::from_millis(300));
+    assert_eq!(gateway.response(), "three", "gone is no change");
+    replace(&responding("four"));
+    gateway.wait_until_serves("four");
     assert_eq!(faults(), before + 1, "gone is no fault");
 }
 
 #[test]
-fn a_mounted_configuration_volume_is_noticed() {
+fn a_mounted_configuration_volume_is_watched() {
     // As Kubernetes mounts a ConfigMap: the file is a link into `..data`, itself a link that is
     // replaced by rename.
     let folder = tempfile::tempdir().expect("a folder");
     let version = |name: &str, word: &str| {
         fs::create_dir(folder.path().join(name)).expect("a folder");
-        fs::write(folder.path().join(name).join("tidegate.yaml"), saying(word)).expect("a file");
+        fs::write(folder.path().join(name).join("tidegate.yaml"), responding(word))
+            .expect("a file");
         let link = folder.path().join("..data_tmp");
         symlink(name, &link).expect("a link");
         fs::rename(link, folder.path().join("..data")).expect("the new link in its place");
@@ -239,50 +243,51 @@ fn a_mounted_configuration_volume_is_noticed() {
     version("..2026_1", "one");
     let path = folder.path().join("tidegate.yaml");
     symlink("..data/tidegate.yaml", &path).expect("a link");
-    let gateway = Watched::start(&path);
+    let gateway = WatchedGateway::start(&path);
     for (name, word) in [("..2026_2", "two"), ("..2026_3", "three")] {
         version(name, word);
-        gateway.comes_to_say(word);
+        gateway.wait_until_serves(word);
     }
 }
 
 #[test]
-fn a_file_behind_a_link_is_noticed() {
+fn a_file_behind_a_symlink_is_watched() {
     let (folder, elsewhere) = (tempfile::tempdir(), tempfile::tempdir());
     let (folder, elsewhere) = (folder.expect("a folder"), elsewhere.expect("a folder"));
     let real = elsewhere.path().join("real.yaml");
-    fs::write(&real, saying("one")).expect("a file");
+    fs::write(&real, responding("one")).expect("a file");
     let path = folder.path().join("tidegate.yaml");
     symlink(&real, &path).expect("a link");
-    let gateway = Watched::start(&path);
-    fs::write(&real, saying("two")).expect("a file");
-    gateway.comes_to_say("two");
+    let gateway = WatchedGateway::start(&path);
+    fs::write(&real, responding("two")).expect("a file");
+    gateway.wait_until_serves("two");
 }
 
 #[test]
 fn sighup_reloads_the_real_process() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("own.yaml");
-    fs::write(&path, saying("one")).expect("a file");
-    let mut process = Process::start(folder.path(), &["serve", "--config", "own.yaml"]);
+    fs::write(&path, responding("one")).expect("a file");
+    let mut process =
+        Process::start(tidegate_command(folder.path(), &["serve", "--config", "own.yaml"]));
     let generation = || get(process.admin, "/readyz", "").json()["generation"].as_u64();
     assert_eq!(generation(), Some(1));
     assert_eq!(get(process.address, "/a", "").number("X-RateLimit-Used"), 1);
-    // The file has not changed: nothing but the signal can do it.
+    // The file has not changed: only the signal can cause a reload.
     for wanted in [2, 3] {
         process.signal(Signal::HUP);
         eventually("a reload", || generation() == Some(wanted));
     }
     assert_eq!(get(process.address, "/a", "").number("X-RateLimit-Used"), 2);
-    fs::write(&path, saying("two")).expect("a file");
+    fs::write(&path, responding("two")).expect("a file");
     process.signal(Signal::HUP);
     eventually("the new rules", || get(process.address, "/a", "").text() == "two");
     process.signal(Signal::INT);
-    assert_eq!(process.ended().code(), Some(0));
+    assert_eq!(process.wait_exit().code(), Some(0));
 }
 
 #[test]
-fn series_of_what_was_removed_leave_the_metrics() {
+fn series_of_removed_rules_leave_the_metrics() {
     let rules = |name: &str| {
         format!(
             "upstreams: {{{name}: {{targets: ['http://127.0.0.1:1']}}}}
@@ -298,7 +303,7 @@ routes:
     let text = || get(gateway.admin(), "/metrics", "Connection: close\r\n").text();
     assert!(text().contains("\"first\""));
     gateway.reload(&rules("second")).expect("no fault");
-    // Without a further request: workers that are idle leave the old rules, too.
+    // Without a further request: idle workers drop the old rules as well.
     eventually("the series are gone", || !text().contains("\"first\""));
     assert!(text().contains("route=\"second\""));
     assert_eq!(get(gateway.address(), "/second", "").status, 502);

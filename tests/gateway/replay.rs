@@ -1,15 +1,16 @@
 use std::{collections::BTreeMap, fmt::Write, fs};
 
+use testkit::{client::Client, gateway::Gateway, random::SplitMix64, upstream::Upstream};
 use tidegate::{cli, clock::Clock};
 
-use crate::{client::Client, gateway::Gateway, seen::read_lines, upstream::Upstream};
+use crate::observability::read_lines;
 
 const START: u64 = 1_700_000_000_000;
 
-/// How many requests are sent: as many lines are logged.
+/// The number of requests, and of log lines.
 const REQUESTS: usize = 4_000;
 
-/// What a command prints; it must end well.
+/// The output of a command, which must succeed.
 pub(crate) fn run(arguments: &[&str]) -> String {
     let mut out = Vec::new();
     let exit = cli::run(std::iter::once("tidegate").chain(arguments.iter().copied()), &mut out);
@@ -18,7 +19,7 @@ pub(crate) fn run(arguments: &[&str]) -> String {
     text
 }
 
-/// Several routes, and limits by whatever a log knows.
+/// Several routes, and limits by every key that a log contains.
 fn rules(upstream: &Upstream, log: &str) -> String {
     format!(
         "access_log: {log}
@@ -46,54 +47,42 @@ routes:
     )
 }
 
-/// Numbers that are the same in every run.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % sides
-    }
-
-    fn pick<'a>(&mut self, from: &[&'a str]) -> &'a str {
-        from[self.roll(from.len() as u64) as usize]
-    }
+fn pick<'a>(rng: &mut SplitMix64, from: &[&'a str]) -> &'a str {
+    from[rng.below(from.len() as u64) as usize]
 }
 
-/// A request of any kind that a gateway meets.
-fn request(dice: &mut Dice) -> (bool, String) {
-    let method = dice.pick(&["GET", "GET", "GET", "HEAD", "PUT", "POST", "DELETE", "TRACE"]);
-    let path = match dice.roll(14) {
-        0 => dice.pick(&["/nowhere", "/", "/%zz", "/../x", "/a%00b"]).to_owned(),
+/// A random request.
+fn request(rng: &mut SplitMix64) -> (bool, String) {
+    let method = pick(rng, &["GET", "GET", "GET", "HEAD", "PUT", "POST", "DELETE", "TRACE"]);
+    let path = match rng.below(14) {
+        0 => pick(rng, &["/nowhere", "/", "/%zz", "/../x", "/a%00b"]).to_owned(),
         1 => "/free?x=1".to_owned(),
-        2..=4 => format!("/wide//a/./{}", dice.roll(4)),
+        2..=4 => format!("/wide//a/./{}", rng.below(4)),
         5 => "/reading".to_owned(),
-        6 => format!("http://a.inner.test/wide/{}", dice.roll(3)),
-        _ => format!("/items/{}", dice.pick(&["1", "2", "%33", "4"])),
+        6 => format!("http://a.inner.test/wide/{}", rng.below(3)),
+        _ => format!("/items/{}", pick(rng, &["1", "2", "%33", "4"])),
     };
-    let host = dice.pick(&["gateway.test", "GATEWAY.test:80", "b.inner.test", "c.inner.test."]);
+    let host = pick(rng, &["gateway.test", "GATEWAY.test:80", "b.inner.test", "c.inner.test."]);
     let mut headers = String::new();
-    match dice.roll(10) {
+    match rng.below(10) {
         0 => {}
         1 => headers.push_str("Authorization: Bearer a\r\nAuthorization: Bearer b\r\n"),
         2 => headers.push_str("Cookie: session=s1\r\n"),
         token => write!(headers, "Authorization: bearer t{}\r\n", token % 5).expect("memory"),
     }
-    match dice.roll(10) {
+    match rng.below(10) {
         0 => {}
-        1 => write!(headers, "X-Forwarded-For: 2001:db8::{:x}\r\n", dice.roll(4)).expect("memory"),
+        1 => write!(headers, "X-Forwarded-For: 2001:db8::{:x}\r\n", rng.below(4)).expect("memory"),
         last => {
             write!(headers, "X-Forwarded-For: 6.6.6.6, 192.0.2.{}\r\n", last % 6).expect("memory");
         }
     }
-    match dice.roll(40) {
+    match rng.below(40) {
         0 => headers.push_str("Expect: nonsense\r\n"),
         1 => headers.push_str("Broken : header\r\n"),
         _ => {}
     }
-    let body = match (method, dice.roll(12)) {
+    let body = match (method, rng.below(12)) {
         ("PUT" | "POST", 0) => "far more than ten bytes",
         ("PUT" | "POST", _) => "short",
         _ => "",
@@ -104,24 +93,24 @@ fn request(dice: &mut Dice) -> (bool, String) {
     (method == "HEAD", format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n{body}"))
 }
 
-/// Sends a few thousand requests while the clock moves; tells the limits that each refusal named, by
-/// the request's id.
-fn drive(gateway: &Gateway, clock: &Clock, dice: &mut Dice) -> BTreeMap<String, String> {
+/// Sends a few thousand requests while the clock advances; the limits that each refusal named, by
+/// request id.
+fn drive(gateway: &Gateway, clock: &Clock, rng: &mut SplitMix64) -> BTreeMap<String, String> {
     let mut violated = BTreeMap::new();
     let mut client = Client::connect(gateway.address());
     let mut now = START;
     for _ in 0..REQUESTS {
-        now += [0, 0, 0, 1, 7, 40, 300, 900][dice.roll(8) as usize];
+        now += [0, 0, 0, 1, 7, 40, 300, 900][rng.below(8) as usize];
         clock.set(now);
-        let (unread, text) = request(dice);
+        let (unread, text) = request(rng);
         client.send(&text);
         let (status, head, body) = if unread {
-            let (status, head) = client.head().expect("an answer");
+            let (status, head) = client.read_head().expect("an answer");
             (status, head, None)
         } else {
-            let reply = client.reply();
-            let problem = (reply.status == 429).then(|| reply.json());
-            (reply.status, reply.head, problem)
+            let response = client.read_response();
+            let problem = (response.status == 429).then(|| response.json());
+            (response.status, response.head, problem)
         };
         if let Some(problem) = body {
             let id = problem["request-id"].as_str().expect("an id").to_owned();
@@ -132,7 +121,7 @@ fn drive(gateway: &Gateway, clock: &Clock, dice: &mut Dice) -> BTreeMap<String, 
         assert!(status < 500 || status == 502, "{status}: {text}");
         if head.to_ascii_lowercase().contains("connection: close") {
             client = Client::connect(gateway.address());
-            // Lines of one time have the order of one connection.
+            // Lines of the same time are in the order of one connection.
             now += 1;
         }
     }
@@ -140,7 +129,7 @@ fn drive(gateway: &Gateway, clock: &Clock, dice: &mut Dice) -> BTreeMap<String, 
 }
 
 #[test]
-fn every_decision_is_the_live_gateways() {
+fn replay_decides_as_the_live_gateway() {
     let folder = tempfile::tempdir().expect("a folder");
     let (log, config) = (folder.path().join("access.log"), folder.path().join("tidegate.yaml"));
     let (log, config) = (log.to_str().expect("a path"), config.to_str().expect("a path"));
@@ -149,7 +138,7 @@ fn every_decision_is_the_live_gateways() {
     fs::write(config, &yaml).expect("a file");
     let clock = Clock::manual(START);
     let gateway = Gateway::start_at(&yaml, clock.clone());
-    let violated = drive(&gateway, &clock, &mut Dice(0x9e37_79b9_7f4a_7c15));
+    let violated = drive(&gateway, &clock, &mut SplitMix64(0x9e37_79b9_7f4a_7c15));
     let text = read_lines(log.as_ref(), REQUESTS);
     drop(gateway);
 
@@ -182,7 +171,7 @@ fn every_decision_is_the_live_gateways() {
 }
 
 #[test]
-fn a_comparison_tells_what_would_change() {
+fn a_comparison_reports_what_would_change() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name).to_str().expect("a path").to_owned();
     let upstream = Upstream::hello();
@@ -197,7 +186,7 @@ fn a_comparison_tells_what_would_change() {
     .expect("a file");
     let clock = Clock::manual(START);
     let gateway = Gateway::start_at(&yaml, clock.clone());
-    drive(&gateway, &clock, &mut Dice(7));
+    drive(&gateway, &clock, &mut SplitMix64(7));
     read_lines(log.as_ref(), REQUESTS);
     drop(gateway);
 
@@ -240,5 +229,7 @@ fn a_comparison_tells_what_would_change() {
     }
     assert!(by_limit[&("token".to_owned(), "newly_refused")] > 100);
     assert!(by_limit[&("all".to_owned(), "newly_admitted")] > 10);
-    assert!(report["notes"][0].as_str().is_some_and(|note| note.contains("no limit here")));
+    assert!(
+        report["notes"][0].as_str().is_some_and(|note| note.contains("no limit counts by them"))
+    );
 }

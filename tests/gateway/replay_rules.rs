@@ -1,10 +1,11 @@
-//! Each algorithm, refunds, tiers and limits that only watch, live and replayed.
+//! Each algorithm, refunds, tiers and shadow limits, live and in replay.
 
 use std::{fs, io::Write};
 
+use testkit::{client::Client, gateway::Gateway, upstream::Upstream};
 use tidegate::clock::Clock;
 
-use crate::{client::Client, gateway::Gateway, replay::run, seen::read_lines, upstream::Upstream};
+use crate::{observability::read_lines, replay::run};
 
 const START: u64 = 1_700_000_000_000;
 
@@ -22,7 +23,7 @@ const LIMITS: &str = "limits:
 const NAMES: [&str; 7] = ["window", "strict", "log", "fixed", "bucket", "watching", "tiered"];
 
 #[test]
-fn every_rule_decides_alike_live_and_replayed() {
+fn every_rule_decides_alike_live_and_in_replay() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name).to_str().expect("a path").to_owned();
     let (log, config) = (path("access.log"), path("tidegate.yaml"));
@@ -52,7 +53,7 @@ upstreams: {{app: {{targets: [{}]}}}}\n{LIMITS}routes:\n{}",
         clock.set(START + turn * 71);
         let (name, who) = (NAMES[turn as usize % 7], turn / 7 % 4 + 1);
         let what = if turn % 4 == 0 { "same" } else { "other" };
-        // The fourth is not named: the proxy is counted, and is in no tier.
+        // The fourth has no forwarded address: the proxy's is the key, without a tier.
         let from = if who < 4 { format!("192.0.2.{who}") } else { "\u{fe}".to_owned() };
         let headers = format!("X-Forwarded-For: {from}\r\n");
         refused += u64::from(client.get(&format!("/{name}/{what}"), &headers).status == 429);

@@ -1,10 +1,10 @@
-use crate::{
-    client::{Client, Reply, get},
+use testkit::{
+    client::{Client, Response, get},
     gateway::Gateway,
     upstream::Upstream,
 };
 
-/// Routes that answer with their own name.
+/// Routes whose response is their own name.
 fn named(routes: &[(&str, &str)]) -> Gateway {
     let upstreams: Vec<String> = routes
         .iter()
@@ -17,9 +17,9 @@ fn named(routes: &[(&str, &str)]) -> Gateway {
     Gateway::start(&format!("upstreams:\n{}routes:\n{}", upstreams.concat(), rules.concat()))
 }
 
-fn ask(gateway: &Gateway, method: &str, host: &str, path: &str) -> Reply {
+fn ask(gateway: &Gateway, method: &str, host: &str, path: &str) -> Response {
     let mut client = Client::connect(gateway.address());
-    client.send(format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n\r\n")).reply()
+    client.send(format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n\r\n")).read_response()
 }
 
 #[test]
@@ -63,13 +63,13 @@ fn no_route_is_a_404_and_another_method_a_405() {
         ("write", "host: a.test, path: '/items/{id}', methods: [PUT]"),
     ]);
     for (host, path) in [("a.test", "/"), ("a.test", "/items"), ("b.test", "/items/5")] {
-        let reply = ask(&gateway, "GET", host, path);
-        assert_eq!(reply.status, 404, "{host} {path}");
-        assert_eq!(reply.json()["title"], "Not Found");
-        assert_eq!(reply.header("connection"), None);
+        let response = ask(&gateway, "GET", host, path);
+        assert_eq!(response.status, 404, "{host} {path}");
+        assert_eq!(response.json()["title"], "Not Found");
+        assert_eq!(response.header("connection"), None);
     }
-    let reply = ask(&gateway, "DELETE", "a.test", "/items/5");
-    assert_eq!((reply.status, reply.header("allow")), (405, Some("GET, HEAD, PUT")));
+    let response = ask(&gateway, "DELETE", "a.test", "/items/5");
+    assert_eq!((response.status, response.header("allow")), (405, Some("GET, HEAD, PUT")));
     assert_eq!(ask(&gateway, "PUT", "a.test", "/items/5").text(), "write");
 }
 
@@ -80,13 +80,13 @@ fn paths_without_a_normal_form_are_refused() {
     for path in
         ["/%00", "/a%00b", "/%", "/%4", "/%zz", "/../a", "/a/../../b", "/%2e%2e/a", "/.%2E/"]
     {
-        let reply = get(gateway.address(), path, "");
-        assert_eq!(reply.status, 400, "{path}");
-        assert!(reply.json()["detail"].as_str().is_some_and(|detail| detail.contains("path")));
+        let response = get(gateway.address(), path, "");
+        assert_eq!(response.status, 400, "{path}");
+        assert!(response.json()["detail"].as_str().is_some_and(|detail| detail.contains("path")));
     }
     let mut client = Client::connect(gateway.address());
-    assert_eq!(client.send("GET * HTTP/1.1\r\nHost: a\r\n\r\n").reply().status, 400);
-    assert_eq!(upstream.count(), 0);
+    assert_eq!(client.send("GET * HTTP/1.1\r\nHost: a\r\n\r\n").read_response().status, 400);
+    assert_eq!(upstream.request_count(), 0);
 }
 
 fn forwarding(upstream: &Upstream, more: &str) -> Gateway {
@@ -97,9 +97,13 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin{more}}}]",
     ))
 }
 
-/// The request lines that the upstream saw.
+/// The request lines that the upstream received.
 fn lines(upstream: &Upstream) -> Vec<String> {
-    upstream.texts().iter().filter_map(|text| text.lines().next().map(str::to_owned)).collect()
+    upstream
+        .request_texts()
+        .iter()
+        .filter_map(|text| text.lines().next().map(str::to_owned))
+        .collect()
 }
 
 #[test]
@@ -126,8 +130,8 @@ fn the_upstream_is_sent_the_normal_form_and_the_query_untouched() {
         ("HTTP://other.test:81", "/"),
     ];
     for (path, wanted) in sent {
-        let reply = get(gateway.address(), path, "");
-        assert_eq!(reply.status == 200, !wanted.is_empty(), "{path}");
+        let response = get(gateway.address(), path, "");
+        assert_eq!(response.status == 200, !wanted.is_empty(), "{path}");
     }
     let wanted: Vec<String> = sent
         .iter()
@@ -135,13 +139,13 @@ fn the_upstream_is_sent_the_normal_form_and_the_query_untouched() {
         .map(|(_, wanted)| format!("GET {wanted} HTTP/1.1"))
         .collect();
     assert_eq!(lines(&upstream), wanted);
-    let seen = upstream.texts();
+    let seen = upstream.request_texts();
     assert!(seen[seen.len() - 1].contains("\r\nHost: other.test:81\r\n"));
     assert!(seen[0].contains("\r\nHost: gateway.test\r\n"));
 }
 
 #[test]
-fn a_prefix_is_taken_off_in_whole_segments() {
+fn strip_prefix_removes_whole_segments() {
     let upstream = Upstream::hello();
     let gateway = forwarding(&upstream, ", strip_prefix: /v1");
     for path in ["/v1/items?q=/v1", "/v1", "/v1/", "/v10/items", "/%76%31//items", "/other"] {
@@ -155,7 +159,7 @@ fn a_prefix_is_taken_off_in_whole_segments() {
 }
 
 #[test]
-fn spellings_of_one_path_are_counted_as_one() {
+fn equivalent_paths_share_a_key() {
     let gateway = Gateway::start(
         "upstreams: {hello: {respond: {body: hi}}}
 limits: {by-path: {algorithm: sliding_window, quota: 5, window: 1h, key: [path]}}
@@ -164,51 +168,54 @@ routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [by-pat
     let spellings =
         ["/a", "//a", "/%61", "/x/../a", "/./a", "/a?other", "http://gateway.test/a", "/%2e/a"];
     for (index, path) in spellings.iter().enumerate() {
-        let reply = get(gateway.address(), path, "");
-        assert_eq!(reply.status, if index < 5 { 200 } else { 429 }, "{path}");
+        let response = get(gateway.address(), path, "");
+        assert_eq!(response.status, if index < 5 { 200 } else { 429 }, "{path}");
     }
-    // Others are others: an escaped separator is no separator.
+    // An escaped separator is not a separator: these are other paths.
     for path in ["/A", "/a/", "/b", "/a%2F"] {
         assert_eq!(get(gateway.address(), path, "").number("x-ratelimit-used"), 1, "{path}");
     }
 }
 
 #[test]
-fn spellings_of_one_host_and_route_are_counted_as_one() {
+fn equivalent_hosts_share_a_key() {
     let gateway = Gateway::start(
         "upstreams: {hello: {respond: {body: hi}}}
 limits: {by-host: {algorithm: sliding_window, quota: 100, window: 1h, key: [host]}}
 routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [by-host]}]",
     );
     for (used, host) in ["a.test", "A.TEST", "a.test:80", "a.test."].iter().enumerate() {
-        let reply = ask(&gateway, "GET", host, "/");
-        assert_eq!(reply.number("x-ratelimit-used"), used as u64 + 1, "{host}");
+        let response = ask(&gateway, "GET", host, "/");
+        assert_eq!(response.number("x-ratelimit-used"), used as u64 + 1, "{host}");
     }
     let absolute = ask(&gateway, "GET", "other.test", "http://a.test/");
     assert_eq!(absolute.number("x-ratelimit-used"), 5, "the target's host counts");
 }
 
 #[test]
-fn headers_of_one_connection_do_not_go_on() {
-    let upstream = Upstream::answering(
+fn hop_by_hop_headers_are_removed() {
+    let upstream = Upstream::responding(
         "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: X-Own, Keep-Alive, Content-Length\r\n\
          X-Own: 1\r\nKeep-Alive: timeout=5\r\nUpgrade: h2c\r\nVia: 1.1 origin\r\nX-Kept: 1\r\n\r\nhello",
     );
     let gateway = forwarding(&upstream, "");
     let mut client = Client::connect(gateway.address());
-    let reply = client.get(
+    let response = client.get(
         "/",
         "Connection: X-Mine, close, Host, X-Forwarded-For\r\nX-Mine: 1\r\nTE: trailers\r\n\
          Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\nKeep-Alive: 5\r\n\
          Proxy-Connection: keep-alive\r\nProxy-Authorization: Basic x\r\nX-Yours: 1\r\n",
     );
-    assert_eq!((reply.status, reply.text().as_str()), (200, "hello"));
+    assert_eq!((response.status, response.text().as_str()), (200, "hello"));
     for name in ["x-own", "keep-alive", "upgrade"] {
-        assert_eq!(reply.header(name), None, "{name}");
+        assert_eq!(response.header(name), None, "{name}");
     }
-    assert_eq!((reply.header("x-kept"), reply.header("via")), (Some("1"), Some("1.1 origin")));
+    assert_eq!(
+        (response.header("x-kept"), response.header("via")),
+        (Some("1"), Some("1.1 origin"))
+    );
     assert!(client.is_closed(), "the client asked for it");
-    let seen = upstream.texts().remove(0).to_ascii_lowercase();
+    let seen = upstream.request_texts().remove(0).to_ascii_lowercase();
     for name in [
         "x-mine",
         "connection",

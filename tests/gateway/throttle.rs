@@ -1,28 +1,27 @@
-/// One gateway: when it throttles, whom it lets in, and what the others are told.
-mod alone;
 /// Several gateways on one Redis.
 mod fleet;
 /// The operator's side: modes, metrics, `check`, reloads.
 mod operator;
+/// One gateway: when it throttles, whom it admits, and what denied users receive.
+mod single_gateway;
 
 use std::io::Write;
 
-use tidegate::clock::Clock;
-
-use crate::{
-    client::{Client, Reply, get},
+use testkit::{
+    client::{Client, Response, get},
     gateway::Gateway,
     redis_server::RedisServer,
     upstream::Upstream,
     wait::eventually,
 };
+use tidegate::clock::Clock;
 
-/// The time at which these tests begin, 10 s into a minute.
+/// The start of the manual clock, 10 s into a minute.
 const START: u64 = 1_700_000_050_000;
 
 const MINUTE: u64 = 60_000;
 
-/// An upstream that knows tokens by their spelling: `bad-` is answered 401, `poor-` 403, others 200.
+/// An upstream that answers tokens with the prefix `bad-` by 401, `poor-` by 403, others by 200.
 fn api() -> Upstream {
     Upstream::with(|request, socket| {
         let text = String::from_utf8_lossy(request);
@@ -37,17 +36,17 @@ fn api() -> Upstream {
     })
 }
 
-/// Gateways that share an upstream, a clock, and where there is one a Redis.
-struct Crowd {
+/// Gateways that share an upstream, a clock and, optionally, a Redis.
+struct Fleet {
     gateways: Vec<Gateway>,
     clock: Clock,
     upstream: Upstream,
     yaml: String,
 }
 
-impl Crowd {
-    /// `count` gateways with a throttle of `settings`, beside what it says of limits and the like in
-    /// `rest`.
+impl Fleet {
+    /// Starts `count` gateways with the throttle `settings`; `rest` is the rest of the configuration,
+    /// such as limits.
     fn start(count: usize, redis: Option<&RedisServer>, settings: &str) -> Self {
         let upstream = api();
         let store = redis.map_or(String::new(), |redis| {
@@ -70,14 +69,14 @@ routes:
             upstream.target()
         );
         let clock = Clock::manual(START);
-        let mut crowd = Self { gateways: Vec::new(), clock, upstream, yaml };
+        let mut fleet = Self { gateways: Vec::new(), clock, upstream, yaml };
         for _ in 0..count {
-            crowd.join();
+            fleet.join();
         }
-        crowd
+        fleet
     }
 
-    /// A further gateway, once it is ready.
+    /// Starts a further gateway and waits until it is ready.
     fn join(&mut self) {
         self.gateways.push(Gateway::start_at(&self.yaml, self.clock.clone()));
         let at = self.gateways.len() - 1;
@@ -88,8 +87,8 @@ routes:
         get(self.gateways[at].admin(), "/readyz", "").status == 200
     }
 
-    /// Asks the gateway `at` for `path` with `token`; empty: none.
-    fn ask(&self, at: usize, token: &str, path: &str) -> Reply {
+    /// Requests `path` from the gateway `at` with `token`, or without one if it is empty.
+    fn ask(&self, at: usize, token: &str, path: &str) -> Response {
         let headers = match token {
             "" => String::new(),
             token => format!("Authorization: Bearer {token}\r\n"),
@@ -97,15 +96,15 @@ routes:
         get(self.gateways[at].address(), path, &headers)
     }
 
-    /// Asks each gateway in turn with one token after the other, over one connection each; all are
-    /// answered with `status`.
+    /// Sends one request per token to the gateways in turn, over one connection each; every response must
+    /// have `status`.
     fn ask_all(&self, tokens: impl Iterator<Item = String>, status: u16) {
         let connect = |gateway: &Gateway| Client::connect(gateway.address());
         let mut clients: Vec<Client> = self.gateways.iter().map(connect).collect();
         for (turn, token) in tokens.enumerate() {
             let client = turn % clients.len();
-            let reply = clients[client].get("/a", &format!("Authorization: Bearer {token}\r\n"));
-            assert_eq!(reply.status, status, "{token}: {}", reply.head);
+            let response = clients[client].get("/a", &format!("Authorization: Bearer {token}\r\n"));
+            assert_eq!(response.status, status, "{token}: {}", response.head);
         }
     }
 
@@ -113,13 +112,13 @@ routes:
         get(self.gateways[at].admin(), "/api/throttle", "").json()
     }
 
-    /// Moves the clock so far that every gateway ticks once, and waits for that.
+    /// Advances the clock until every gateway has ticked once.
     fn tick(&self) {
-        self.pass(2_000);
+        self.advance(2_000);
     }
 
-    /// Lets `millis` pass, and waits until every gateway has ticked after that.
-    fn pass(&self, millis: u64) {
+    /// Advances the clock by `millis` and waits until every gateway has ticked.
+    fn advance(&self, millis: u64) {
         let ticks = |at| self.state(at)["ticks"].as_u64();
         let before: Vec<_> = (0..self.gateways.len()).map(ticks).collect();
         self.clock.set(self.clock.now() + millis);
@@ -128,7 +127,7 @@ routes:
         }
     }
 
-    /// Ticks until `condition` holds of every gateway's state.
+    /// Ticks until `condition` holds for every gateway's state.
     fn until(&self, what: &str, condition: impl Fn(&serde_json::Value) -> bool) {
         for _ in 0..200 {
             if (0..self.gateways.len()).all(|at| condition(&self.state(at))) {
@@ -139,7 +138,7 @@ routes:
         panic!("never: {what}: {:?}", (0..self.gateways.len()).map(|at| self.state(at)));
     }
 
-    /// Brings in `count` tokens named from `name`, spread over the gateways, and ticks until all of
+    /// Records `count` tokens named from `name`, spread over the gateways, and ticks until all of
     /// them throttle.
     fn fill(&self, name: &str, count: u64) {
         self.ask_all(tokens(name, count), 200);
@@ -151,25 +150,25 @@ fn tokens(name: &str, count: u64) -> impl Iterator<Item = String> + use<'_> {
     (0..count).map(move |number| format!("{name}-{number}"))
 }
 
-/// Everything that a newcomer is told.
-fn check_refusal(reply: &Reply, max_active: u64, now: u64) {
-    assert_eq!(reply.status, 429, "{}", reply.head);
-    assert_eq!(reply.header("Content-Type"), Some("application/problem+json"));
-    assert_eq!(reply.number("X-RateLimit-Limit"), max_active);
-    assert_eq!(reply.number("X-RateLimit-Remaining"), 0);
-    assert!(reply.number("X-RateLimit-Used") >= max_active);
-    assert_eq!(reply.header("X-RateLimit-Resource"), Some("active-users"));
-    let after = reply.number("Retry-After");
+/// Asserts the whole response to a denied user.
+fn check_refusal(response: &Response, max_active: u64, now: u64) {
+    assert_eq!(response.status, 429, "{}", response.head);
+    assert_eq!(response.header("Content-Type"), Some("application/problem+json"));
+    assert_eq!(response.number("X-RateLimit-Limit"), max_active);
+    assert_eq!(response.number("X-RateLimit-Remaining"), 0);
+    assert!(response.number("X-RateLimit-Used") >= max_active);
+    assert_eq!(response.header("X-RateLimit-Resource"), Some("active-users"));
+    let after = response.number("Retry-After");
     assert!(after >= 1);
     // Both are rounded up to whole seconds.
-    let reset = reply.number("X-RateLimit-Reset");
-    assert!((now / 1000 + after..=now / 1000 + after + 1).contains(&reset), "{}", reply.head);
-    assert!(reply.header("X-Request-Id").is_some());
-    let problem = reply.json();
+    let reset = response.number("X-RateLimit-Reset");
+    assert!((now / 1000 + after..=now / 1000 + after + 1).contains(&reset), "{}", response.head);
+    assert!(response.header("X-Request-Id").is_some());
+    let problem = response.json();
     let kind = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
     assert_eq!(problem["type"], kind);
     assert_eq!(problem["status"], 429);
     assert_eq!(problem["violated-policies"], serde_json::json!(["active-users"]));
     assert_eq!(problem["retry-after"], after);
-    assert_eq!(problem["request-id"], reply.header("X-Request-Id").unwrap_or_default());
+    assert_eq!(problem["request-id"], response.header("X-Request-Id").unwrap_or_default());
 }

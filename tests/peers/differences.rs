@@ -1,6 +1,6 @@
-//! Where the others do otherwise, and why Tidegate does not.
+//! Differences from the other proxies, with the reasons.
 
-/// One line a difference: the stream, the proxy that differs, what it makes of the stream (the statuses that
+/// One line per difference: the stream, the proxy that differs, its outcome (the statuses that
 /// the client reads and how the connection ends, then what the upstream receives), and the reason.
 const TABLE: &str = r#"
 no length :: nginx :: 200 200 closed | POST /a host=a ; GET /end host=a :: a POST without a body is told its length: some servers answer 411 without one
@@ -132,7 +132,7 @@ pub(crate) struct Difference {
     pub(crate) reason: &'static str,
 }
 
-/// All of the table.
+/// The whole table.
 pub(crate) fn all() -> Vec<Difference> {
     let lines = TABLE.lines().filter(|line| !line.is_empty());
     let known = lines.map(|line| {

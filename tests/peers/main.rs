@@ -1,16 +1,9 @@
-//! Tidegate beside nginx and HAProxy (Debian's packages): the same bytes to each, before the same kind of
-//! upstream, and what the client and the upstream then see. What differs stands in [`differences::all`], each
-//! entry with its reason; one that is missing there, or does not differ any more, fails the test.
+//! Tidegate compared with nginx and HAProxy (Debian's packages): the same bytes to each, with the same kind of
+//! upstream, and what the client and the upstream observe. The differences are listed in [`differences::all`], each
+//! with its reason; a missing or outdated entry fails the test.
 #![allow(missing_docs, reason = "a test says in its name what it shows")]
 #![allow(clippy::disallowed_types, reason = "std's mutex serves a test's threads")]
 #![allow(clippy::doc_markdown, reason = "HAProxy is a name")]
-
-#[path = "../support/client.rs"]
-mod client;
-#[path = "../support/gateway.rs"]
-mod gateway;
-#[path = "../support/wait.rs"]
-mod wait;
 
 mod differences;
 mod peer;
@@ -21,7 +14,7 @@ use std::{collections::BTreeMap, fmt::Write, thread};
 
 use self::{peer::Peer, streams::Stream};
 
-/// What one proxy made of each stream, by the stream's name.
+/// One proxy's outcomes, by the stream's name.
 type Outcomes = BTreeMap<&'static str, String>;
 
 fn run(peer: &Peer, streams: &[Stream]) -> Outcomes {
@@ -29,7 +22,7 @@ fn run(peer: &Peer, streams: &[Stream]) -> Outcomes {
 }
 
 #[test]
-fn what_differs_from_nginx_and_haproxy_is_known_and_explained() {
+fn differences_from_nginx_and_haproxy_are_listed_with_reasons() {
     let streams = streams::all();
     let peers = [Peer::tidegate(), Peer::nginx(), Peer::haproxy()];
     let [own, others @ ..] = thread::scope(|scope| {

@@ -9,26 +9,28 @@ use std::{
 };
 
 use tempfile::TempDir;
-
-use crate::{
+use testkit::{
     client::Client,
     gateway::Gateway,
-    recorder::Recorder,
-    streams::{Step, Stream},
-    wait::{eventually, pause},
+    wait::{eventually, sleep},
 };
 
-/// A proxy that says nothing for so long waits for more.
+use crate::{
+    recorder::Recorder,
+    streams::{Step, Stream},
+};
+
+/// A proxy that sends nothing for this long is waiting for input.
 const QUIET: Duration = Duration::from_millis(700);
 
-/// A proxy that runs.
+/// A running proxy.
 pub(crate) struct Peer {
     address: SocketAddr,
     recorder: Recorder,
     _running: Running,
 }
 
-/// Held for its drop.
+/// Kept for its drop.
 #[expect(dead_code, reason = "held for its drop")]
 enum Running {
     Own(Box<Gateway>),
@@ -42,7 +44,7 @@ struct Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Already gone is as good.
+        // It may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -107,8 +109,8 @@ backend back
         })
     }
 
-    /// Starts the first of `commands` that there is, with a configuration for a folder, a port and an
-    /// upstream; its name comes behind the arguments.
+    /// Starts the first of `commands` that is installed, with a configuration for a directory, a port and an
+    /// upstream; the file's name follows the arguments.
     fn start(
         commands: &[&str],
         configure: impl Fn(&str, u16, SocketAddr) -> (String, Vec<String>),
@@ -137,8 +139,8 @@ backend back
         peer
     }
 
-    /// What becomes of `stream`: the statuses that the client reads, how the connection ends, and the
-    /// whole requests that the upstream has received.
+    /// The outcome of `stream`: the statuses that the client reads, how the connection ends, and the
+    /// complete requests that the upstream received.
     pub(crate) fn outcome(&self, stream: &Stream) -> String {
         self.recorder.take();
         let mut client = Client::connect(self.address);
@@ -148,10 +150,10 @@ backend back
         for step in &stream.steps {
             match step {
                 Step::Send(bytes) => {
-                    // What was refused is not read to its end.
+                    // A refused request is not read to its end, so writes may fail.
                     let _ = client.socket.write_all(bytes);
                 }
-                Step::Pause => pause(Duration::from_millis(20)),
+                Step::Pause => sleep(Duration::from_millis(20)),
                 Step::Shut => {
                     let _ = client.socket.shutdown(Shutdown::Write);
                 }
@@ -160,9 +162,9 @@ backend back
         loop {
             let to_head = heads.next().copied().unwrap_or_default();
             let read = if to_head {
-                client.head().map(|(status, _)| status)
+                client.read_head().map(|(status, _)| status)
             } else {
-                client.try_reply().map(|reply| reply.status)
+                client.try_read_response().map(|response| response.status)
             };
             let Some(status) = read else { break };
             told.push(status.to_string());

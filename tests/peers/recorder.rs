@@ -1,4 +1,4 @@
-//! The upstream that each proxy stands before: it keeps each whole request in one form, and answers it.
+//! The upstream behind each proxy: records each complete request in a normal form and answers it.
 
 use std::{
     io::{Read, Write},
@@ -28,7 +28,7 @@ impl Recorder {
         Self { address, requests }
     }
 
-    /// What has come since the last call.
+    /// The requests since the last call.
     pub(crate) fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.requests.lock().expect("no thread panics with it"))
     }
@@ -67,7 +67,7 @@ fn request(socket: &mut TcpStream, held: &mut Vec<u8>, own: SocketAddr) -> Optio
             "host" => value.clone_into(&mut host),
             "content-length" => length = Some(value.parse::<usize>().ok()?),
             "transfer-encoding" => chunked = true,
-            // What a test asks about.
+            // The fields under test.
             "x-kept" | "te" | "upgrade" | "expect" | "keep-alive" | "trailer" | "x_kept"
             | "proxy-connection" => {
                 kept = format!("{kept} {name}={value:?}");
@@ -82,7 +82,7 @@ fn request(socket: &mut TcpStream, held: &mut Vec<u8>, own: SocketAddr) -> Optio
         loop {
             let size = until(socket, held, b"\r\n")?;
             let size = usize::from_str_radix(String::from_utf8_lossy(&size).trim(), 16);
-            // An extension went further: that is told.
+            // A forwarded chunk extension is recorded.
             let Ok(size) = size else { return Some(told + " chunk extension") };
             if size == 0 {
                 break;

@@ -1,7 +1,7 @@
-//! What is sent to each proxy. Behind each stream but those that say otherwise comes `GET /end`, which closes
-//! the connection: a proxy that has lost its place answers it wrongly, or not.
+//! The streams. Unless a stream says otherwise, it is followed by `GET /end`, which closes
+//! the connection: a proxy that is out of sync answers it wrongly or not at all.
 
-/// One thing that the client does.
+/// One action of the client.
 pub(crate) enum Step {
     Send(Vec<u8>),
     /// Gives the proxy time to read what was sent.
@@ -14,7 +14,7 @@ pub(crate) enum Step {
 pub(crate) struct Stream {
     pub(crate) name: &'static str,
     pub(crate) steps: Vec<Step>,
-    /// Whether the answers in turn are to HEAD.
+    /// Whether each response in turn is to a HEAD.
     pub(crate) heads: Vec<bool>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn all() -> Vec<Stream> {
         line("delete", "DELETE /a HTTP/1.1"),
         line("own method", "PURGE /a HTTP/1.1"),
         line("lower-case method", "get /a HTTP/1.1"),
-        // Two ends.
+        // Ambiguous body lengths.
         post("length and chunked", "Content-Length: 5\r\nTransfer-Encoding: chunked", "0\r\n\r\n"),
         post("chunked and length", "Transfer-Encoding: chunked\r\nContent-Length: 5", "0\r\n\r\n"),
         post("length twice alike", "Content-Length: 5\r\nContent-Length: 5", "hello"),
@@ -189,7 +189,7 @@ pub(crate) fn all() -> Vec<Stream> {
         post("expect something else", "Content-Length: 5\r\nExpect: more", "hello"),
         // Refused early.
         post("too long", "Content-Length: 2000", &"x".repeat(2000)),
-        // What breaks off.
+        // Truncated requests.
         alone("half a head", "GET /a HTTP/1.1\r\nHo"),
         alone("half a body", "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhe"),
     ];
@@ -223,12 +223,12 @@ impl Stream {
         self
     }
 
-    /// The same without the first `tail` before the end: a body's.
+    /// The same with the last occurrence of `tail` removed.
     fn without_tail(self, tail: &str) -> Self {
         self.edit(|text| text.replacen(&format!("{tail}{END}"), END, 1))
     }
 
-    /// The same with another target than `/a`.
+    /// The same with another target instead of `/a`.
     fn with_target(self, target: &str) -> Self {
         self.edit(|text| text.replacen("/a ", &format!("{target} "), 1))
     }

@@ -1,62 +1,40 @@
 mod bounds;
 mod world;
 
+use testkit::random::SplitMix64;
 use tidegate::limit::{Algorithm, Limit, OnFailure, Quota, Reserve};
 
 use self::world::World;
 
-/// Numbers that look random, the same in each run: `SplitMix64`.
-#[derive(Clone, Debug)]
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.roll() % end
-    }
-
-    /// Never, if `count` is 0.
-    fn one_in(&mut self, count: u64) -> bool {
-        count > 0 && self.below(count) == 0
-    }
-}
-
-/// A run.
+/// The parameters of a run.
 #[derive(Clone, Debug)]
 struct Plan {
     seed: u64,
     gateways: usize,
-    /// Whether the first has nine of ten requests.
+    /// Whether the first gateway gets nine of ten requests.
     skewed: bool,
     limit: Limit,
     keys: usize,
-    /// A request costs from 1 to so many.
+    /// The largest cost of a request.
     costs: u32,
     requests: usize,
-    /// How long they come, in ms.
+    /// How long requests arrive, in ms.
     length: u64,
-    /// So long they come, and so long they do not, in ms; 0: always.
+    /// Alternating busy and idle time, in ms; 0: always busy.
     idle: u64,
-    /// The longest way to the store, in ms, and back.
+    /// The longest one-way latency to the store, in ms.
     delay: u64,
-    /// One in so many messages is lost, and callers go away; 0: none.
+    /// One in `failures` messages is lost, and one in as many callers is cancelled; 0: none.
     failures: u64,
-    /// One in so many answers costs nothing after all; 0: none.
+    /// One in `returns` requests is refunded; 0: none.
     returns: u64,
     crashes: usize,
     reloads: u32,
-    /// Whether some requests ask the store by themselves.
+    /// Whether some requests go to the store without a lease.
     several: bool,
-    /// Entries of a gateway's book.
+    /// Capacity of a gateway's lease registry.
     room: usize,
-    /// Whether the store bounds what is taken ahead.
+    /// Whether the store bounds the leased tokens.
     shares: bool,
 }
 
@@ -75,53 +53,53 @@ fn limit(algorithm: Algorithm, quota: Quota, reserve: Reserve) -> Limit {
 }
 
 impl Plan {
-    /// Any of them.
+    /// Random parameters from a seed.
     fn of(seed: u64) -> Self {
-        let mut dice = Dice(seed);
-        let window = [600, 1_200, 3_000][dice.below(3) as usize];
-        let (algorithm, resolution) = match dice.below(4) {
+        let mut rng = SplitMix64(seed);
+        let window = [600, 1_200, 3_000][rng.below(3) as usize];
+        let (algorithm, resolution) = match rng.below(4) {
             0 => (Algorithm::FixedWindow, 1),
             1 => (Algorithm::SlidingWindow, 1),
             _ => (Algorithm::SlidingWindow, 6),
         };
-        let most = [10, 100, 300][dice.below(3) as usize];
-        let quota = 1 + dice.below(most) as u32;
-        let strict = algorithm == Algorithm::SlidingWindow && dice.one_in(3);
+        let most = [10, 100, 300][rng.below(3) as usize];
+        let quota = 1 + rng.below(most) as u32;
+        let strict = algorithm == Algorithm::SlidingWindow && rng.one_in(3);
         let quota = Quota { strict, ..Quota::new(quota, window, resolution) };
-        let reserve = match dice.below(2) {
+        let reserve = match rng.below(2) {
             0 => Reserve::Auto,
-            _ => Reserve::Tokens(1 + dice.below(20) as u32),
+            _ => Reserve::Tokens(1 + rng.below(20) as u32),
         };
         Self {
             seed,
-            gateways: 1 + dice.below(20) as usize,
-            skewed: dice.one_in(3),
+            gateways: 1 + rng.below(20) as usize,
+            skewed: rng.one_in(3),
             limit: limit(algorithm, quota, reserve),
-            keys: 1 + dice.below(3) as usize,
-            costs: [1, 1, 3, 12][dice.below(4) as usize],
+            keys: 1 + rng.below(3) as usize,
+            costs: [1, 1, 3, 12][rng.below(4) as usize],
             requests: 300,
             length: 3 * window,
-            idle: [0, 0, 400][dice.below(3) as usize],
-            delay: [0, 3, 25][dice.below(3) as usize],
-            failures: [0, 0, 10, 40][dice.below(4) as usize],
-            returns: [0, 0, 5][dice.below(3) as usize],
-            crashes: [0, 0, 3][dice.below(3) as usize],
-            reloads: [0, 0, 2][dice.below(3) as usize],
-            several: dice.one_in(3),
-            room: [1, 64][dice.below(2) as usize],
+            idle: [0, 0, 400][rng.below(3) as usize],
+            delay: [0, 3, 25][rng.below(3) as usize],
+            failures: [0, 0, 10, 40][rng.below(4) as usize],
+            returns: [0, 0, 5][rng.below(3) as usize],
+            crashes: [0, 0, 3][rng.below(3) as usize],
+            reloads: [0, 0, 2][rng.below(3) as usize],
+            several: rng.one_in(3),
+            room: [1, 64][rng.below(2) as usize],
             shares: true,
         }
     }
 }
 
-/// Runs a seed and holds its outcome against the bounds. To run one again: call it with that seed.
+/// Runs a seed and checks its outcome against the bounds. To repeat a run, call it with that seed.
 fn rerun(seed: u64) {
     let plan = Plan::of(seed);
     let world = World::new(plan).run();
     bounds::hold(&world);
 }
 
-/// Runs seeds, and names the one that fails.
+/// Runs seeds and reports the failing one.
 fn run_all(seeds: std::ops::Range<u64>) {
     for seed in seeds {
         let outcome = std::panic::catch_unwind(|| rerun(seed));
@@ -130,19 +108,19 @@ fn run_all(seeds: std::ops::Range<u64>) {
 }
 
 #[test]
-fn whatever_happens_the_bounds_hold_and_the_books_balance() {
+fn bounds_hold_and_tokens_balance() {
     run_all(0..1_500);
 }
 
 #[test]
-fn and_so_they_do_in_as_many_other_runs() {
+fn bounds_hold_and_tokens_balance_in_other_runs() {
     run_all(1_000_000..1_001_500);
 }
 
 /// The quota of the efficiency runs.
 const LARGE: u32 = 100_000;
 
-/// Demand of 1.3 quotas in one window.
+/// A demand of 1.3 quotas in one window.
 fn demand(gateways: usize, skewed: bool, quota: u32, reserve: Reserve) -> Plan {
     let requests = quota as usize * 13 / 10;
     let quota = Quota::new(quota, 60_000, 6);
@@ -167,7 +145,7 @@ fn demand(gateways: usize, skewed: bool, quota: u32, reserve: Reserve) -> Plan {
     }
 }
 
-/// What had passed when the first was refused, and the requests that reached the store, in percent.
+/// Admissions before the first refusal, and requests that reached the store, in percent.
 fn figures(plan: Plan) -> (f64, f64) {
     let world = World::new(plan).run();
     let quota = f64::from(world.plan.limit.quota.limit);
@@ -192,16 +170,16 @@ fn efficient(reserve: Reserve) {
 }
 
 #[test]
-fn auto_uses_the_quota_up_before_it_refuses() {
+fn auto_reserve_exhausts_the_quota_before_refusing() {
     efficient(Reserve::Auto);
 }
 
 #[test]
-fn a_thousandth_at_a_time_uses_the_quota_up_before_it_refuses() {
+fn single_token_fetches_exhaust_the_quota_before_refusing() {
     efficient(Reserve::Tokens(LARGE / 1_000));
 }
 
-/// The test can fail: a hundredth at a time, with and without the bound at the store.
+/// The check detects violations: chunks of a hundredth, with and without the bound at the store.
 #[test]
 #[expect(clippy::print_stdout, reason = "figures to look at")]
 fn without_the_share_of_what_is_left_the_quota_is_not_used_up() {
@@ -212,7 +190,7 @@ fn without_the_share_of_what_is_left_the_quota_is_not_used_up() {
     assert!(with >= 99.0 && without < 99.0, "{with} {without}");
 }
 
-/// Costs of up to a fifth of the quota, so that the dear stand in line beside the cheap.
+/// Costs of up to a fifth of the quota, so that expensive and cheap requests share the queue.
 #[test]
 #[expect(clippy::print_stdout, reason = "figures to look at")]
 fn nobody_is_refused_for_what_was_taken_for_the_dear() {

@@ -1,18 +1,18 @@
 use std::sync::Arc;
 
-use crate::verdict::{OutcomesExt as _, VerdictExt as _};
+use testkit::{
+    redis_server::RedisServer,
+    verdict::{OutcomesExt as _, VerdictExt as _},
+};
 use tidegate::{
     clock::Clock,
-    limit::{Algorithm, Change, Charge, Decider, Decision, Key, Limit, Quota, Settlement},
-    store::{Store, Stores},
+    limit::{Adjustment, Algorithm, Change, Charge, Decision, DecisionSource, Key, Limit, Quota},
+    store::{CounterStore, StoreHandle},
 };
 
-use crate::{
-    redis_server::RedisServer,
-    support::{NOW, limit, stores},
-};
+use crate::support::{NOW, limit, stores};
 
-/// A limit of every algorithm, strict too: ten at once and ten a minute.
+/// A limit of every algorithm, also strict: a burst of ten and ten a minute.
 fn every_limit() -> Vec<Limit> {
     let ten = Quota::new(10, 60_000, 1);
     let strict = Quota { resolution: 6, strict: true, ..ten };
@@ -32,10 +32,10 @@ fn every_limit() -> Vec<Limit> {
     shapes.map(compile).into()
 }
 
-/// One store on a clock that the test moves, and the limit that is tried on it.
+/// One store on a manual clock, and the limit under test.
 struct Bench {
-    stores: Arc<Stores>,
-    store: Store,
+    stores: Arc<CounterStore>,
+    store: StoreHandle,
     clock: Clock,
     limit: Limit,
     what: String,
@@ -54,17 +54,17 @@ impl Bench {
     }
 
     async fn look(&self) -> Decision {
-        let looked = self.store.look(&[self.charge(1)], self.clock.now()).await;
+        let looked = self.store.peek(&[self.charge(1)], self.clock.now()).await;
         looked.expect("a store that answers").decision(0)
     }
 
     async fn settle(&self, change: Change) -> Decision {
-        let settlement = [Settlement { limit: &self.limit, key: Key(1), change }];
-        let settled = self.store.settle(&settlement, Decider::Store, self.clock.now()).await;
+        let adjustment = [Adjustment { limit: &self.limit, key: Key(1), change }];
+        let settled = self.store.adjust(&adjustment, DecisionSource::Store, self.clock.now()).await;
         settled.decision(0)
     }
 
-    /// With another quota, as after a reload.
+    /// The same with another quota, as after a reload.
     fn reloaded(mut self, quota: u32) -> Self {
         self.limit.quota.limit = quota;
         self
@@ -75,7 +75,7 @@ impl Bench {
     }
 }
 
-/// Runs `promise` on each algorithm, in memory and in Redis, each with a clock at [`NOW`].
+/// Runs `promise` for each algorithm, in memory and in Redis, each with a clock at [`NOW`].
 async fn everywhere(promise: impl AsyncFn(Bench)) {
     let redis = RedisServer::start();
     for limit in every_limit() {
@@ -84,7 +84,7 @@ async fn everywhere(promise: impl AsyncFn(Bench)) {
             let stores = if shared {
                 stores(&redis, clock.clone())
             } else {
-                Stores::memory(clock.clone(), 1_000).expect("random numbers")
+                CounterStore::memory(clock.clone(), 1_000).expect("random numbers")
             };
             let what = format!("{} {}", limit.name, if shared { "in Redis" } else { "in memory" });
             let store = stores.worker();
@@ -95,7 +95,7 @@ async fn everywhere(promise: impl AsyncFn(Bench)) {
 }
 
 #[tokio::test]
-async fn the_quota_is_admitted_and_not_one_more() {
+async fn exactly_the_quota_is_admitted() {
     everywhere(async |bench| {
         let what = &bench.what;
         for used in 1..=10 {
@@ -118,7 +118,7 @@ async fn the_quota_is_admitted_and_not_one_more() {
 }
 
 #[tokio::test]
-async fn refusals_charge_nothing_and_move_nothing() {
+async fn refused_requests_are_not_charged() {
     everywhere(async |bench| {
         bench.ask(8).await;
         let before = bench.look().await;
@@ -143,7 +143,7 @@ async fn an_exhausted_narrow_limit_does_not_drain_the_broad_one() {
         for _ in 0..10 {
             assert!(bench.store.charge(&both, NOW).await.unwrap().admitted, "{}", bench.what);
         }
-        let look = async || bench.store.look(&both[..1], NOW).await.unwrap().decision(0);
+        let look = async || bench.store.peek(&both[..1], NOW).await.unwrap().decision(0);
         let before = look().await;
         for _ in 0..1_000 {
             let verdict = bench.store.charge(&both, NOW).await.unwrap();
@@ -155,20 +155,20 @@ async fn an_exhausted_narrow_limit_does_not_drain_the_broad_one() {
 }
 
 #[tokio::test]
-async fn a_reload_keeps_what_was_used() {
+async fn a_reload_keeps_the_usage() {
     everywhere(async |bench| {
         bench.ask(8).await;
         bench.pass(2_500);
         let used = bench.look().await.used;
         let wait = |used: u64, quota: u64| (quota + 1).saturating_sub(used);
         for quota in [20, 5, 10] {
-            // Another bench of the same counters: what a reload makes of the limit.
+            // A second bench on the same counters: the limit after a reload.
             let limit =
                 Limit { quota: Quota { limit: quota, ..bench.limit.quota }, ..bench.limit.clone() };
             let looks = [Charge { limit: &limit, ..bench.charge(1) }];
-            let after = bench.store.look(&looks, bench.clock.now()).await.unwrap().decision(0);
+            let after = bench.store.peek(&looks, bench.clock.now()).await.unwrap().decision(0);
             if &*bench.limit.name == "leaky" {
-                // Slots are times: of the 48 s that were taken 45.5 are left.
+                // Slots are times: 45.5 of the 48 s in use are left.
                 let (left, rate) = (45_500_u64, u64::from(quota));
                 let room = (54_000 - left) * rate / 60_000 + 1;
                 assert_eq!(after.remaining, room, "{} {quota}", bench.what);
@@ -185,13 +185,13 @@ async fn a_reload_keeps_what_was_used() {
 }
 
 #[tokio::test]
-async fn a_refund_leaves_remaining_and_the_reset_where_they_were() {
+async fn a_refund_restores_remaining_and_keeps_the_reset() {
     everywhere(async |bench| {
         bench.ask(4).await;
         bench.pass(70);
         let before = bench.look().await;
         let charged = bench.ask(3).await;
-        // A leaky bucket's charge is known by its slot; nothing else waits for one.
+        // A leaky bucket's charge is identified by its slot; nothing else waits for it.
         let charged_at = bench.clock.now() + charged.wait;
         let refunded = bench.settle(Change::Refund { charged_at, cost: 3 }).await;
         assert_eq!(refunded.remaining, before.remaining, "{}", bench.what);
@@ -208,7 +208,7 @@ async fn a_refund_leaves_remaining_and_the_reset_where_they_were() {
 }
 
 #[tokio::test]
-async fn a_settlement_may_overdraw_and_is_paid_back() {
+async fn an_adjustment_may_overdraw_the_quota() {
     everywhere(async |bench| {
         bench.ask(9).await;
         let owed = bench.settle(Change::Overdraw { cost: 7 }).await;
@@ -223,11 +223,11 @@ async fn a_settlement_may_overdraw_and_is_paid_back() {
 }
 
 #[tokio::test]
-async fn what_has_expired_is_a_caller_never_seen() {
+async fn an_expired_record_equals_a_new_one() {
     everywhere(async |bench| {
         let never_seen = bench.look().await;
         bench.ask(10).await;
-        // The record is there still: nothing has expired it.
+        // The record still exists: nothing has expired it.
         bench.pass(130_000);
         let looked = bench.look().await;
         let moved = looked.reset_at - never_seen.reset_at;
@@ -238,7 +238,7 @@ async fn what_has_expired_is_a_caller_never_seen() {
 }
 
 #[tokio::test]
-async fn two_events_in_one_ms_are_two() {
+async fn two_charges_in_one_ms_are_two() {
     everywhere(async |bench| {
         for _ in 0..3 {
             bench.ask(1).await;

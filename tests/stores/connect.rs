@@ -1,12 +1,9 @@
+use testkit::{redis_server::RedisServer, verdict::VerdictExt as _, wait::eventually_async};
 use tidegate::clock::Clock;
 
-use crate::verdict::VerdictExt as _;
-use crate::{
-    redis_server::RedisServer,
-    support::{charge, eventually, limit, stores},
-};
+use crate::support::{charge, limit, stores};
 
-/// How often a command was called.
+/// The number of calls of a command.
 fn calls(redis: &RedisServer, command: &str) -> u32 {
     let stats: String = redis.command(&["INFO", "commandstats"]);
     let before = format!("cmdstat_{command}:calls=");
@@ -14,18 +11,18 @@ fn calls(redis: &RedisServer, command: &str) -> u32 {
     count.map_or(0, |count| count.parse().expect("a number"))
 }
 
-/// The ids of the connections, but for those of the test itself.
+/// The ids of the connections except those of the test itself.
 fn connections(redis: &RedisServer) -> Vec<String> {
     let list: String = redis.command(&["CLIENT", "LIST"]);
     let others = list.lines().filter(|line| {
-        // One that is over may still be told of.
+        // A closed connection may still be listed.
         !["cmd=client|list", "cmd=client|kill"].iter().any(|own| line.contains(own))
     });
     others.filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
 }
 
 #[tokio::test]
-async fn a_connection_loads_only_the_scripts_that_redis_does_not_know() {
+async fn a_connection_loads_only_missing_scripts() {
     let redis = RedisServer::start();
     let limit = limit("loaded", 1_000);
     let first = stores(&redis, Clock::system());
@@ -45,12 +42,12 @@ async fn a_connection_loads_only_the_scripts_that_redis_does_not_know() {
 }
 
 #[tokio::test]
-async fn a_connection_that_died_while_nobody_asked_is_replaced_before_the_next_request() {
+async fn a_dead_idle_connection_is_replaced_before_the_next_request() {
     let redis = RedisServer::start();
     let stores = stores(&redis, Clock::system());
     let worker = stores.worker();
     let limit = limit("idle", 1_000);
-    eventually("Redis decides", async || {
+    eventually_async("Redis decides", async || {
         !worker.charge(&[charge(&limit, 1)], 0).await.unwrap().is_fallback()
     })
     .await;
@@ -58,12 +55,12 @@ async fn a_connection_that_died_while_nobody_asked_is_replaced_before_the_next_r
     let before = connections(&redis);
     assert_eq!(before.len(), 1);
     redis.command::<u32>(&["CLIENT", "KILL", "TYPE", "normal"]);
-    eventually("another connection", async || {
+    eventually_async("another connection", async || {
         let now = connections(&redis);
         !now.is_empty() && !now.contains(&before[0])
     })
     .await;
-    eventually("it is in use", async || stores.status().is_healthy()).await;
+    eventually_async("it is in use", async || stores.status().is_healthy()).await;
     assert!(!worker.charge(&[charge(&limit, 1)], 0).await.unwrap().is_fallback());
     assert_eq!(stores.stats().failures, failures, "no request has met it");
 }

@@ -1,40 +1,39 @@
-use crate::verdict::OutcomesExt as _;
 use proptest::{prelude::*, test_runner::TestCaseResult};
+use testkit::{redis_server::RedisServer, verdict::OutcomesExt as _};
 use tidegate::{
     clock::Clock,
-    limit::{Algorithm, Change, Charge, Decider, Key, Limit, MAX_QUOTA_MILLIS, Quota, Settlement},
-    store::{Store, Stores, memory::Memory},
+    limit::{
+        Adjustment, Algorithm, Change, Charge, DecisionSource, Key, Limit, MAX_QUOTA_MILLIS, Quota,
+    },
+    store::{CounterStore, StoreHandle, memory::Memory},
 };
 use tokio::runtime::Runtime;
 
-use crate::{
-    redis_server::RedisServer,
-    support::{NOW, limit, stores},
-};
+use crate::support::{NOW, limit, stores};
 
-/// One thing that happens in a sequence.
+/// One step of a sequence.
 #[derive(Clone, Debug)]
 enum Step {
-    /// A request comes, so many ms later, and charges some limits: (which limit, which caller, cost).
+    /// After a delay in ms, a request charges some limits: (limit, caller, cost).
     Request(u64, Vec<(usize, u128, u32)>),
-    /// So many ms later, charges are corrected: (which limit, which caller, how).
-    Settle(u64, Vec<(usize, u128, Correction)>),
-    /// The clock is set back by so many ms.
+    /// After a delay in ms, charges are adjusted: (limit, caller, how).
+    Settle(u64, Vec<(usize, u128, Adjust)>),
+    /// The clock is set back, by ms.
     Back(u64),
-    /// A reload gives one limit another quota, longest wait, and strictness.
+    /// A reload changes one limit's quota, `max_wait` and strictness.
     Reload(usize, u32, u32, bool),
 }
 
-/// How a charge is corrected.
+/// How a charge is adjusted.
 #[derive(Clone, Copy, Debug)]
-enum Correction {
-    /// So much of the charge that was made so many requests ago is given back.
+enum Adjust {
+    /// A partial refund of an earlier charge: (requests ago, units).
     Refund(usize, u32),
-    /// One of the charges that were admitted is given back, whatever limit and caller it was of.
+    /// A refund of any admitted charge, of any limit and caller.
     GiveBack(usize),
-    /// A refund of what was never charged, so many ms ago.
+    /// A refund of a charge that was never made, some ms ago.
     Unfounded(u64, u32),
-    /// So much more is charged.
+    /// An additional charge, in units.
     Overdraw(u32),
 }
 
@@ -74,19 +73,19 @@ fn steps(limits: &[Limit]) -> impl Strategy<Value = Vec<Step>> + use<> {
     ];
     let more = prop_oneof![4 => 1_u32..6, 1 => any::<u32>()];
     let corrections = prop_oneof![
-        4 => (0_usize..4, 1_u32..6).prop_map(|(ago, cost)| Correction::Refund(ago, cost)),
-        6 => any::<usize>().prop_map(Correction::GiveBack),
-        2 => (0..s * 8, 1_u32..6).prop_map(|(ago, cost)| Correction::Unfounded(ago, cost)),
-        1 => more.prop_map(Correction::Overdraw),
+        4 => (0_usize..4, 1_u32..6).prop_map(|(ago, cost)| Adjust::Refund(ago, cost)),
+        6 => any::<usize>().prop_map(Adjust::GiveBack),
+        2 => (0..s * 8, 1_u32..6).prop_map(|(ago, cost)| Adjust::Unfounded(ago, cost)),
+        1 => more.prop_map(Adjust::Overdraw),
     ];
     let charges = prop::collection::vec((0..count, 0_u128..2, cost), 1..4);
-    let settlements = prop::collection::vec((0..count, 0_u128..2, corrections), 1..3);
+    let adjustments = prop::collection::vec((0..count, 0_u128..2, corrections), 1..3);
     let later = || prop_oneof![3 => 0..=s / 3, 2 => 0..=s * 2, 1 => 0..=s * 20];
     let reload = (0..count, 1_u32..40, 0_u32..5_000, any::<bool>());
     prop::collection::vec(
         prop_oneof![
             20 => (later(), charges).prop_map(|(later, charges)| Step::Request(later, charges)),
-            4 => (later(), settlements).prop_map(|(later, changes)| Step::Settle(later, changes)),
+            4 => (later(), adjustments).prop_map(|(later, changes)| Step::Settle(later, changes)),
             1 => (1_u64..12_000).prop_map(Step::Back),
             1 => (1_u64..100_000_000).prop_map(Step::Back),
             2 => reload.prop_map(|(at, quota, wait, strict)| Step::Reload(at, quota, wait, strict)),
@@ -102,30 +101,30 @@ fn sequences() -> impl Strategy<Value = (Vec<Limit>, Vec<Step>)> {
     })
 }
 
-/// Both stores, side by side at one time.
-struct Both<'a> {
+/// StorePair stores at the same time.
+struct StorePair<'a> {
     runtime: &'a Runtime,
     clock: &'a Clock,
     memory: Memory,
-    store: &'a Store,
-    stores: &'a Stores,
-    /// Tells this sequence's callers from those of others in the one Redis.
+    store: &'a StoreHandle,
+    stores: &'a CounterStore,
+    /// Distinguishes this sequence's callers from other sequences' in the shared Redis.
     caller: u128,
     now: u64,
-    /// When requests came.
+    /// The times of the requests.
     times: Vec<u64>,
-    /// What was admitted: which limit, which caller, when it was charged or is released, cost.
+    /// The admitted charges: limit, caller, time of the charge or of its slot, cost.
     admitted: Vec<(usize, u128, u64, u32)>,
 }
 
-impl Both<'_> {
+impl StorePair<'_> {
     fn request(&mut self, limits: &[Limit], wanted: &[(usize, u128, u32)]) -> TestCaseResult {
         let charge = |&(at, who, cost): &(usize, u128, u32)| {
             let limit: &Limit = &limits[at];
             Charge { limit, key: Key(self.caller + who), cost }
         };
         let charges: Vec<Charge<'_>> = wanted.iter().map(charge).collect();
-        // What is compared is what Redis decides.
+        // Only decisions of Redis are compared.
         self.stores.clear_deny_cache();
         let ours = self.memory.charge(&charges, self.now);
         let theirs =
@@ -138,48 +137,48 @@ impl Both<'_> {
                 }
             }
         }
-        let ours = self.memory.look(&charges, self.now);
-        let theirs = self.runtime.block_on(self.store.look(&charges, self.now)).expect("Redis");
+        let ours = self.memory.peek(&charges, self.now);
+        let theirs = self.runtime.block_on(self.store.peek(&charges, self.now)).expect("Redis");
         prop_assert_eq!(ours, theirs);
         self.times.push(self.now);
         Ok(())
     }
 
-    fn settle(&mut self, limits: &[Limit], wanted: &[(usize, u128, Correction)]) -> TestCaseResult {
+    fn settle(&mut self, limits: &[Limit], wanted: &[(usize, u128, Adjust)]) -> TestCaseResult {
         let mut wanted = wanted.to_vec();
-        let change = |(at, who, correction): &mut (usize, u128, Correction)| match *correction {
-            Correction::GiveBack(nth) if self.admitted.is_empty() => {
+        let change = |(at, who, correction): &mut (usize, u128, Adjust)| match *correction {
+            Adjust::GiveBack(nth) if self.admitted.is_empty() => {
                 Change::Refund { charged_at: self.now, cost: nth as u32 % 5 }
             }
-            Correction::GiveBack(nth) => {
+            Adjust::GiveBack(nth) => {
                 let charged_at;
                 let cost;
                 (*at, *who, charged_at, cost) =
                     self.admitted.swap_remove(nth % self.admitted.len());
                 Change::Refund { charged_at, cost }
             }
-            Correction::Refund(ago, cost) => {
+            Adjust::Refund(ago, cost) => {
                 let at = self.times.len().checked_sub(ago + 1).and_then(|at| self.times.get(at));
                 Change::Refund { charged_at: at.copied().unwrap_or(self.now), cost }
             }
-            Correction::Unfounded(ago, cost) => {
-                // A leaky bucket's slots lie ahead.
+            Adjust::Unfounded(ago, cost) => {
+                // A leaky bucket's slots are in the future.
                 let ahead = limits.iter().map(|limit| u64::from(limit.quota.max_wait)).max();
                 let at = self.now + ahead.unwrap_or(0) / 2;
                 Change::Refund { charged_at: at.saturating_sub(ago), cost }
             }
-            Correction::Overdraw(cost) => Change::Overdraw { cost },
+            Adjust::Overdraw(cost) => Change::Overdraw { cost },
         };
         let changes: Vec<Change> = wanted.iter_mut().map(change).collect();
-        let settlement = |(&(at, who, _), &change): (&(usize, u128, Correction), &Change)| {
+        let adjustment = |(&(at, who, _), &change): (&(usize, u128, Adjust), &Change)| {
             let limit: &Limit = &limits[at];
-            Settlement { limit, key: Key(self.caller + who), change }
+            Adjustment { limit, key: Key(self.caller + who), change }
         };
-        let settlements: Vec<Settlement<'_>> =
-            wanted.iter().zip(&changes).map(settlement).collect();
-        let ours = settlements.iter().map(|s| self.memory.settle(s, self.now, 1));
+        let adjustments: Vec<Adjustment<'_>> =
+            wanted.iter().zip(&changes).map(adjustment).collect();
+        let ours = adjustments.iter().map(|s| self.memory.adjust(s, self.now, 1));
         let ours: Vec<_> = ours.collect();
-        let settling = self.store.settle(&settlements, Decider::Store, self.now);
+        let settling = self.store.adjust(&adjustments, DecisionSource::Store, self.now);
         let theirs = self.runtime.block_on(settling);
         prop_assert_eq!(ours, theirs.decisions());
         Ok(())
@@ -220,9 +219,9 @@ fn rust_and_lua_decide_alike() {
     let caller = std::cell::Cell::new(0_u128);
     let config = ProptestConfig { cases: 600, ..ProptestConfig::default() };
     proptest!(config, |((mut limits, steps) in sequences())| {
-        // Each sequence has callers of its own, so that one Redis serves them all.
+        // Each sequence has its own callers, so that all share one Redis.
         caller.set(caller.get() + 2);
-        let mut both = Both {
+        let mut both = StorePair {
             runtime: &runtime,
             clock: &clock,
             memory: Memory::new(1_000),
@@ -261,9 +260,9 @@ fn the_largest_quotas_are_exact_in_lua() {
                     let theirs = store.charge(&charges, 0).await.unwrap();
                     assert_eq!(memory.charge(&charges, clock.now()), theirs);
                     let change = Change::Overdraw { cost: u32::MAX };
-                    let settlements = [Settlement { limit: &limit, key: Key(2), change }];
-                    let theirs = store.settle(&settlements, Decider::Store, 0).await;
-                    let ours = memory.settle(&settlements[0], clock.now(), 1);
+                    let adjustments = [Adjustment { limit: &limit, key: Key(2), change }];
+                    let theirs = store.adjust(&adjustments, DecisionSource::Store, 0).await;
+                    let ours = memory.adjust(&adjustments[0], clock.now(), 1);
                     assert_eq!(ours, theirs.decision(0));
                 }
             }
@@ -272,14 +271,14 @@ fn the_largest_quotas_are_exact_in_lua() {
     });
 }
 
-/// What happens next to a long record: (ms later, which kind, how much).
+/// The next step of a long record: (delay in ms, kind, amount).
 fn crowd() -> impl Strategy<Value = Vec<(u64, u8, u32)>> {
     let later = prop_oneof![30 => 0_u64..3, 1 => 0_u64..1_500, 1 => 2_900_u64..3_100];
     prop::collection::vec((later, 0_u8..20, 1_u32..4), 1_500..2_500)
 }
 
 #[test]
-fn long_records_are_alike() {
+fn long_records_decide_alike() {
     let redis = RedisServer::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let clock = Clock::manual(NOW);
@@ -294,7 +293,7 @@ fn long_records_are_alike() {
         let max_wait = if algorithm == Algorithm::LeakyBucket { 2_000 } else { 0 };
         let quota = Quota { max_wait, ..Quota::new(quota, 3_000, 1) };
         let limits = [Limit { algorithm, quota, ..limit(algorithm.tag(), 1) }];
-        let mut both = Both {
+        let mut both = StorePair {
             runtime: &runtime,
             clock: &clock,
             memory: Memory::new(1_000),
@@ -310,11 +309,11 @@ fn long_records_are_alike() {
             clock.set(both.now);
             let ago = (later as usize + 1) * 97 * much as usize;
             match kind {
-                0 => both.settle(&limits, &[(0, 0, Correction::Refund(ago, much))])?,
-                1 => both.settle(&limits, &[(0, 0, Correction::Refund(much as usize, 1))])?,
-                2 => both.settle(&limits, &[(0, 0, Correction::Overdraw(much))])?,
+                0 => both.settle(&limits, &[(0, 0, Adjust::Refund(ago, much))])?,
+                1 => both.settle(&limits, &[(0, 0, Adjust::Refund(much as usize, 1))])?,
+                2 => both.settle(&limits, &[(0, 0, Adjust::Overdraw(much))])?,
                 3 => both.request(&limits, &[(0, 0, much * 100), (0, 0, 1)])?,
-                5..=9 => both.settle(&limits, &[(0, 0, Correction::GiveBack(ago))])?,
+                5..=9 => both.settle(&limits, &[(0, 0, Adjust::GiveBack(ago))])?,
                 _ => both.request(&limits, &[(0, 0, much)])?,
             }
         }

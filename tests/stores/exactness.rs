@@ -1,20 +1,17 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::verdict::VerdictExt as _;
+use testkit::{redis_server::RedisServer, verdict::VerdictExt as _, wait::eventually_async};
 use tidegate::{
     clock::Clock,
     limit::{Algorithm, Limit, Quota},
     secret::SharedSecret,
-    store::{RedisOptions, Stores},
+    store::{CounterStore, RedisOptions},
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    redis_server::RedisServer,
-    support::{charge, eventually, gateway, limit, options, stores},
-};
+use crate::support::{charge, gateway, limit, options, stores};
 
-/// A limit whose window does not turn while a test runs.
+/// A limit whose window does not end during a test.
 fn long(name: &str, quota: u32) -> Limit {
     let day = 86_400_000;
     Limit { quota: Quota::new(quota, day, 1), ..limit(name, quota) }
@@ -34,7 +31,7 @@ fn two_gateways_on_one_redis_admit_the_quota_exactly() {
 
 const QUOTA: u32 = 800;
 
-/// What two gateways admit that ask at the same time, together for 400 more than the quota.
+/// What two gateways admit that send 400 requests more than the quota concurrently.
 fn admitted_by_two_gateways(redis: &RedisServer, limit: &Limit) -> u32 {
     let admitted = AtomicU32::new(0);
     std::thread::scope(|scope| {
@@ -73,14 +70,14 @@ async fn a_refusal_by_one_limit_charges_none() {
         assert!(!verdict.admitted);
         assert_eq!(verdict.decision(0).remaining, 999);
     }
-    // What is known is told, and of the other limit nothing.
+    // The known decision is reported, and nothing of the other limit.
     let verdict = store.charge(&both, 0).await.unwrap();
     assert!(!verdict.admitted && verdict.decided(0).is_none());
     assert_eq!(verdict.decision(1).remaining, 0);
 }
 
 #[tokio::test]
-async fn redis_own_time_decides_and_comes_back() {
+async fn redis_time_is_used_and_returned() {
     let redis = RedisServer::start();
     let (_stores, store) = gateway(&redis);
     let limit = limit("a", 10);
@@ -91,13 +88,15 @@ async fn redis_own_time_decides_and_comes_back() {
 }
 
 #[tokio::test]
-async fn every_key_in_redis_has_an_end_and_one_shape() {
+async fn every_key_in_redis_expires_and_has_the_specified_form() {
     let redis = RedisServer::start();
     let (stores, store) = gateway(&redis);
     let stop = CancellationToken::new();
     let control = tokio::spawn(stores.clone().run(stop.clone()));
-    eventually("it is reported", async || redis.command::<bool>(&["EXISTS", "tidegate:gateways"]))
-        .await;
+    eventually_async("it is reported", async || {
+        redis.command::<bool>(&["EXISTS", "tidegate:gateways"])
+    })
+    .await;
     let (one, other) = (limit("one", 3), limit("other", 100));
     for key in 0..20 {
         for _ in 0..5 {
@@ -108,7 +107,7 @@ async fn every_key_in_redis_has_an_end_and_one_shape() {
     assert!(keys.len() >= 41, "{keys:?}");
     for key in &keys {
         let ttl: i64 = redis.command(&["PTTL", key]);
-        // The probe's is soon over, and may be by now.
+        // The probe's connection is closed soon, perhaps by now.
         let is_over = ttl == -2 && key.ends_with(":probe");
         assert!(ttl > 0 || is_over, "{key} would stay for ever: {ttl}");
         assert!(key.starts_with("tidegate:"), "{key}");
@@ -130,30 +129,30 @@ async fn gateways_count_each_other_under_the_secret_of_their_configuration() {
     tokio::spawn(one.clone().run(stop_one.clone()));
     let other_control = tokio::spawn(other.clone().run(stop_other.clone()));
     for stores in [&one, &other] {
-        eventually("they see each other", async || stores.status().gateways == 2).await;
+        eventually_async("they see each other", async || stores.status().gateways == 2).await;
         assert_eq!(stores.status().other_secrets, 0);
     }
     let _: String = redis.command(&["FLUSHALL"]);
-    eventually("they report again", async || {
+    eventually_async("they report again", async || {
         redis.command::<u64>(&["ZCARD", "tidegate:gateways"]) == 2
     })
     .await;
 
     stop_other.cancel();
     other_control.await.unwrap();
-    // Believed when reports have followed each other for 5 s.
-    eventually("the other has left", async || one.status().gateways == 1).await;
+    // Accepted after 5 s of consecutive heartbeats.
+    eventually_async("the other has left", async || one.status().gateways == 1).await;
     stop_one.cancel();
 }
 
-/// A limit is counted apart by gateways that hash apart: they see that they do.
+/// Gateways with different secrets count a limit separately, and detect it.
 #[tokio::test]
-async fn another_secret_in_the_namespace_is_seen_by_all() {
+async fn a_secret_mismatch_is_detected_by_all() {
     let redis = RedisServer::start();
     let secret = SharedSecret::configured("0123456789abcdef", "tidegate");
     let with = |secret| {
         let options = RedisOptions { secret, ..options(&redis) };
-        Stores::redis(options, Clock::system(), 100).expect("usable options")
+        CounterStore::redis(options, Clock::system(), 100).expect("usable options")
     };
     let fleet = [stores(&redis, Clock::system()), with(secret), with(secret)];
     assert_ne!(fleet[0].secret(), fleet[1].secret());
@@ -165,9 +164,9 @@ async fn another_secret_in_the_namespace_is_seen_by_all() {
         tokio::spawn(stores.clone().run(stop.clone()));
     }
     let others = || fleet.each_ref().map(|stores| stores.status().other_secrets);
-    eventually("the first sees two, and they it", async || others() == [2, 1, 1]).await;
+    eventually_async("the first sees two, and they it", async || others() == [2, 1, 1]).await;
     stop_first.cancel();
     first.await.unwrap();
-    eventually("it has left", async || others()[1..] == [0, 0]).await;
+    eventually_async("it has left", async || others()[1..] == [0, 0]).await;
     stop.cancel();
 }

@@ -1,27 +1,17 @@
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
-use crate::verdict::VerdictExt as _;
+use testkit::{
+    options::redis_options, redis_server::RedisServer, verdict::VerdictExt as _,
+    wait::eventually_async,
+};
 use tidegate::{
-    clock::{self, Clock},
+    clock::Clock,
     limit::{Algorithm, Charge, Key, Limit, OnFailure, Quota, Reserve},
-    secret::SharedSecret,
-    store::{Credentials, RedisOptions, Store, Stores, Topology},
+    store::{CounterStore, RedisOptions, StoreHandle, Topology},
 };
 
-use crate::redis_server::RedisServer;
-
-/// How long a request may wait for Redis in these tests. No machine is so busy that an answer takes as
-/// long, and a Redis that is dead or unwilling is known at once.
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The same where Redis hangs, and requests wait until their time is over.
+/// The response timeout where Redis hangs and each request waits for all of it.
 const SHORT_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// How long [`eventually`] waits. Only a test that fails waits so long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// 2023, on a whole second.
 pub(crate) const NOW: u64 = 1_700_000_000_000;
@@ -60,41 +50,33 @@ pub(crate) fn charge(limit: &Limit, key: u128) -> Charge<'_> {
 }
 
 pub(crate) fn options(redis: &RedisServer) -> RedisOptions {
-    RedisOptions {
-        topology: Topology::one(redis.url()),
-        credentials: Credentials::default(),
-        tls_ca: None,
-        namespace: "tidegate".into(),
-        secret: SharedSecret::of_namespace("tidegate"),
-        connect_timeout: Duration::from_secs(5),
-        response_timeout: RESPONSE_TIMEOUT,
-    }
+    redis_options(Topology::one(redis.url()))
 }
 
-/// For a test that makes Redis hang.
+/// Options for a test that makes Redis hang.
 pub(crate) fn hasty(redis: &RedisServer) -> RedisOptions {
     RedisOptions { response_timeout: SHORT_TIMEOUT, ..options(redis) }
 }
 
-pub(crate) fn stores(redis: &RedisServer, clock: Clock) -> Arc<Stores> {
-    Stores::redis(options(redis), clock, 10_000).expect("usable options")
+pub(crate) fn stores(redis: &RedisServer, clock: Clock) -> Arc<CounterStore> {
+    CounterStore::redis(options(redis), clock, 10_000).expect("usable options")
 }
 
 /// One gateway with one worker, on the system's clock.
-pub(crate) fn gateway(redis: &RedisServer) -> (Arc<Stores>, Store) {
+pub(crate) fn gateway(redis: &RedisServer) -> (Arc<CounterStore>, StoreHandle) {
     let stores = stores(redis, Clock::system());
     let store = stores.worker();
     (stores, store)
 }
 
-/// The same for a test that makes Redis hang, once Redis decides: to connect may take longer than a
-/// request waits.
-pub(crate) async fn hasty_gateway(redis: &RedisServer) -> (Arc<Stores>, Store) {
-    let made = Stores::redis(hasty(redis), Clock::system(), 10_000);
+/// The same for a test that makes Redis hang. Returns after Redis has decided once: a connect may take
+/// longer than the response timeout.
+pub(crate) async fn hasty_gateway(redis: &RedisServer) -> (Arc<CounterStore>, StoreHandle) {
+    let made = CounterStore::redis(hasty(redis), Clock::system(), 10_000);
     let stores = made.expect("usable options");
     let store = stores.worker();
     let limit = limit("there", 1_000_000);
-    eventually("Redis decides", async || {
+    eventually_async("Redis decides", async || {
         let charged = store.charge(&[charge(&limit, 97)], Clock::system().now()).await;
         !charged.expect("a local policy").is_fallback() && stores.stats().unmerged == 0
     })
@@ -102,21 +84,12 @@ pub(crate) async fn hasty_gateway(redis: &RedisServer) -> (Arc<Stores>, Store) {
     (stores, store)
 }
 
-/// Makes a request of another caller find out that Redis cannot be asked.
-pub(crate) async fn lose(stores: &Stores, store: &Store) {
+/// Sends another caller's requests until the outage is detected.
+pub(crate) async fn lose(stores: &CounterStore, store: &StoreHandle) {
     let other = limit("other", 1_000_000);
-    eventually("Redis is lost", async || {
+    eventually_async("Redis is lost", async || {
         store.charge(&[charge(&other, 99)], now()).await.expect("a local policy");
         stores.status().lost == 1
     })
     .await;
-}
-
-/// Waits until `condition` holds, and fails the test if it does not for long.
-pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let start: Instant = clock::instant();
-    while !condition().await {
-        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
 }

@@ -1,62 +1,49 @@
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use crate::verdict::VerdictExt as _;
+use testkit::{
+    options::redis_options, redis_server::RedisServer, verdict::VerdictExt as _,
+    wait::eventually_async,
+};
 use tidegate::{
     clock::Clock,
     limit::{Algorithm, Charge, Key, Limit, Verdict},
-    secret::SharedSecret,
-    store::{Credentials, RedisOptions, Shard, Store, Stores, Topology},
+    store::{CounterStore, ShardUrls, StoreHandle, Topology},
 };
 
-use crate::{
-    redis_server::RedisServer,
-    support::{charge, eventually, now},
-};
+use crate::support::{charge, now};
 
-/// Slots that move, primaries that are killed.
+/// Slots that migrate, primaries that are killed.
 mod cluster;
-/// How often a server that is down is tried.
-mod pace;
-/// TLS, users and passwords.
-mod secure;
-/// A primary that changes.
+/// The interval between probes of a lost server.
+mod probe_interval;
+/// Failovers by Sentinel.
 mod sentinel;
-/// Several primaries, and their replicas.
+/// Several primaries and their replicas.
 mod shards;
-
-fn options(topology: Topology) -> RedisOptions {
-    RedisOptions {
-        topology,
-        credentials: Credentials::default(),
-        tls_ca: None,
-        namespace: "tidegate".into(),
-        secret: SharedSecret::of_namespace("tidegate"),
-        // No server hangs: each answers, or is gone at once.
-        connect_timeout: Duration::from_secs(5),
-        response_timeout: Duration::from_secs(10),
-    }
-}
+/// TLS and authentication.
+mod tls_and_auth;
 
 fn shards(servers: &[&RedisServer]) -> Topology {
-    let shard = |server: &&RedisServer| Shard { primary: server.url().into(), replicas: vec![] };
+    let shard =
+        |server: &&RedisServer| ShardUrls { primary: server.url().into(), replicas: vec![] };
     Topology::Shards(servers.iter().map(shard).collect())
 }
 
-fn stores(topology: Topology) -> Arc<Stores> {
-    Stores::redis(options(topology), Clock::system(), 10_000).expect("usable options")
+fn stores(topology: Topology) -> Arc<CounterStore> {
+    CounterStore::redis(redis_options(topology), Clock::system(), 10_000).expect("usable options")
 }
 
-async fn ask(store: &Store, charges: &[Charge<'_>]) -> Verdict {
+async fn ask(store: &StoreHandle, charges: &[Charge<'_>]) -> Verdict {
     store.charge(charges, now()).await.expect("no limit that is closed")
 }
 
-/// Waits until the key is decided by Redis.
-async fn shared(what: &str, store: &Store, limit: &Limit, key: u128) {
-    eventually(what, async || !ask(store, &[charge(limit, key)]).await.is_fallback()).await;
+/// Waits until Redis decides for the key.
+async fn shared(what: &str, store: &StoreHandle, limit: &Limit, key: u128) {
+    eventually_async(what, async || !ask(store, &[charge(limit, key)]).await.is_fallback()).await;
 }
 
-/// The first keys from 1 that live on each of the servers.
-async fn keys_on<const N: usize>(store: &Store, servers: [&RedisServer; N]) -> [u128; N] {
+/// The first key from 1 on each of the servers.
+async fn keys_on<const N: usize>(store: &StoreHandle, servers: [&RedisServer; N]) -> [u128; N] {
     let limit = crate::support::limit("home", 1_000);
     let mut keys = [0; N];
     for key in 1..200 {
@@ -75,20 +62,20 @@ async fn keys_on<const N: usize>(store: &Store, servers: [&RedisServer; N]) -> [
     panic!("a server has none of 200 keys: {keys:?}");
 }
 
-/// Whatever counts: what may pass at once passes, and not one more.
-async fn every_algorithm_counts(store: &Store, key: u128) {
+/// For every algorithm: exactly the permitted burst passes.
+async fn every_algorithm_counts(store: &StoreHandle, key: u128) {
     for algorithm in Algorithm::ALL {
         let limit = Limit { algorithm, ..crate::support::limit(algorithm.tag(), 5) };
-        for turn in 0..=limit.ceiling() {
+        for turn in 0..=limit.capacity() {
             let verdict = ask(store, &[charge(&limit, key)]).await;
             assert!(!verdict.is_fallback(), "{algorithm:?}");
-            assert_eq!(verdict.admitted, turn < limit.ceiling(), "{algorithm:?} at {turn}");
+            assert_eq!(verdict.admitted, turn < limit.capacity(), "{algorithm:?} at {turn}");
         }
     }
 }
 
-/// Eight charges a key from each gateway at once: exactly the quota of five is admitted.
-async fn is_exact(gateways: &[Arc<Stores>], keys: std::ops::Range<u128>) {
+/// Eight concurrent charges per key and gateway: exactly the quota of five is admitted.
+async fn is_exact(gateways: &[Arc<CounterStore>], keys: std::ops::Range<u128>) {
     let limit = Arc::new(crate::support::limit("exact", 5));
     let mut tasks = Vec::new();
     for stores in gateways {

@@ -1,13 +1,13 @@
 use std::cell::RefCell;
 
+use testkit::{redis_server::RedisServer, redis_topology::RedisCluster, wait::eventually};
+
 use crate::{
-    figures::Forgets,
-    redis_server::{RedisServer, wait_until},
-    redis_topology::RedisCluster,
+    report::DataLoss,
     storm::{Storm, is_primary, keys},
 };
 
-/// Each storm has its own namespace, so that it begins with nothing counted.
+/// Each storm has its own namespace, so that it begins without usage.
 fn over(cluster: &RedisCluster, namespace: &str) -> Storm {
     let urls: Vec<_> = cluster.nodes.iter().map(|node| format!("'{}'", node.url())).collect();
     let primaries: Vec<_> = cluster.nodes.iter().filter(|node| is_primary(node)).collect();
@@ -15,7 +15,7 @@ fn over(cluster: &RedisCluster, namespace: &str) -> Storm {
     Storm::over(&format!("cluster: [{urls}], namespace: {namespace}"), &primaries)
 }
 
-/// The node that charges what everybody may have together, and its replica.
+/// The node of the shared limit `/few`, and its replica.
 fn homes_of_few(cluster: &RedisCluster, namespace: &str) -> [usize; 2] {
     let pattern = format!("{namespace}:*:few:*");
     let find = |primary: bool| {
@@ -24,16 +24,16 @@ fn homes_of_few(cluster: &RedisCluster, namespace: &str) -> [usize; 2] {
         cluster.nodes.iter().position(is_it)
     };
     let mut found = [None; 2];
-    wait_until("the replica has it, too", || {
+    eventually("the replica has it, too", || {
         found = [find(true), find(false)];
         found.iter().all(Option::is_some)
     });
     found.map(|at| at.expect("found just now"))
 }
 
-/// Waits until every node serves, and every replica is in step.
+/// Waits until every node serves and every replica is in sync.
 fn is_whole(cluster: &RedisCluster) {
-    wait_until("the Cluster is whole", || {
+    eventually("the Cluster is whole", || {
         let primaries = cluster.nodes.iter().filter(|node| is_primary(node)).count();
         primaries == 3
             && cluster.nodes.iter().all(|node| {
@@ -45,11 +45,11 @@ fn is_whole(cluster: &RedisCluster) {
 }
 
 #[test]
-fn what_loses_no_node() {
+fn slots_and_replicas_move() {
     let cluster = RedisCluster::start();
     let figures = over(&cluster, "scripts").rages(
         "Cluster: SCRIPT FLUSH on all nodes, three times",
-        Forgets::Nothing,
+        DataLoss::Nothing,
         |storm| {
             for _ in 0..3 {
                 for node in &cluster.nodes {
@@ -64,7 +64,7 @@ fn what_loses_no_node() {
 
     let figures = over(&cluster, "slots").rages(
         "Cluster: slots moved under load (ASK, MOVED)",
-        Forgets::Nothing,
+        DataLoss::Nothing,
         |storm| slots_move(&cluster, storm),
         |_| {},
     );
@@ -73,17 +73,17 @@ fn what_loses_no_node() {
     let storm = over(&cluster, "planned");
     storm.rages(
         "Cluster: CLUSTER FAILOVER",
-        Forgets::Nothing,
+        DataLoss::Nothing,
         |_| {},
         |_| {
             let [_, replica] = homes_of_few(&cluster, "planned");
             let _: String = cluster.nodes[replica].command(&["CLUSTER", "FAILOVER"]);
-            wait_until("the replica takes over", || is_primary(&cluster.nodes[replica]));
+            eventually("the replica takes over", || is_primary(&cluster.nodes[replica]));
         },
     );
 }
 
-/// The slot of what everybody may have together, and those of some callers.
+/// The slot of the shared limit, and those of some callers.
 fn slots_move(cluster: &RedisCluster, storm: &Storm) {
     let [from, _] = homes_of_few(cluster, "slots");
     let to = (from + 1) % 3;
@@ -93,36 +93,36 @@ fn slots_move(cluster: &RedisCluster, storm: &Storm) {
     let slots: Vec<String> =
         names.map(|name| node.command::<u16>(&["CLUSTER", "KEYSLOT", &name]).to_string()).collect();
     for slot in &slots {
-        cluster.begin_move(slot, from, to);
+        cluster.begin_migration(slot, from, to);
     }
     storm.goes_on();
     for slot in &slots {
-        cluster.move_keys(slot, from, to);
+        cluster.migrate_keys(slot, from, to);
     }
     storm.goes_on();
     for slot in &slots {
-        cluster.end_move(slot, to);
+        cluster.end_migration(slot, to);
     }
     storm.goes_on();
 }
 
 #[test]
-fn primaries_that_are_lost() {
+fn primaries_lost() {
     let cluster = RefCell::new(RedisCluster::start());
     let takes_over = |at: usize| {
-        wait_until("the replica takes over", || is_primary(&cluster.borrow().nodes[at]));
+        eventually("the replica takes over", || is_primary(&cluster.borrow().nodes[at]));
     };
     let storm = over(&cluster.borrow(), "hung");
     let hung = RefCell::new(0);
     storm.rages(
         "Cluster: a primary hangs (kill -STOP), its replica takes over",
-        Forgets::Lag,
+        DataLoss::Lag,
         |_| {},
         |storm| {
             let [primary, replica] = homes_of_few(&cluster.borrow(), "hung");
             hung.replace(primary);
             cluster.borrow().nodes[primary].suspend();
-            storm.is_noticed();
+            storm.wait_detected();
             takes_over(replica);
         },
     );
@@ -132,12 +132,12 @@ fn primaries_that_are_lost() {
     let storm = over(&cluster.borrow(), "killed");
     storm.rages(
         "Cluster: a primary killed, its replica takes over",
-        Forgets::Lag,
+        DataLoss::Lag,
         |_| {},
         |storm| {
             let [primary, replica] = homes_of_few(&cluster.borrow(), "killed");
             cluster.borrow_mut().nodes[primary].kill();
-            storm.is_noticed();
+            storm.wait_detected();
             takes_over(replica);
         },
     );

@@ -8,29 +8,28 @@ use std::{
     time::{Duration, Instant},
 };
 
+use testkit::{
+    client::{Client, Response},
+    wait::{eventually, sleep},
+};
 use tidegate::clock::instant;
 
-use crate::{
-    client::{Client, Reply},
-    wait::{eventually, pause},
-};
-
-/// Callers of the limits that are counted by caller: enough for every server to have some.
+/// Callers of the limits that are keyed by caller: enough for every server to have some.
 pub(crate) const CALLERS: usize = 36;
 
-/// Between two requests of a client.
+/// Interval between two requests of a client.
 const PACE: Duration = Duration::from_millis(10);
 
-/// Requests that a storm waits for, before, while and after a fault.
+/// Requests that a storm waits for before, during and after a fault.
 const SOME: u64 = 400;
 
-/// So many refusals of `/few` in a row say that its quota is used up.
+/// Consecutive refusals of `/few` after which its quota counts as exhausted.
 const USED_UP: u64 = 200;
 
-/// Each client asks one of these all the time. `/few` is asked by two at each gateway.
+/// Each client requests one of these continuously; two clients per gateway request `/few`.
 pub(crate) const PATHS: [&str; 6] = ["/local", "/open", "/reserved", "/both", "/few", "/few"];
 
-/// What a client may meet.
+/// The phase of a storm.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Phase {
     Calm,
@@ -38,7 +37,7 @@ pub(crate) enum Phase {
     After,
 }
 
-/// What clients see.
+/// What clients observe.
 #[derive(Default)]
 pub(crate) struct Load {
     phase: AtomicUsize,
@@ -46,11 +45,11 @@ pub(crate) struct Load {
     sent: AtomicU64,
     admitted: AtomicU64,
     refused_in_a_row: AtomicU64,
-    /// Answers that Redis is to blame for: anything but 200 and 429, and none at all.
+    /// Failures caused by Redis: any status but 200 and 429, or no response.
     failed: Mutex<Vec<String>>,
-    /// Callers of `/open` that were let in unasked.
-    unasked: Mutex<BTreeSet<usize>>,
-    /// Microseconds, one list a phase.
+    /// Callers of `/open` admitted without Redis.
+    without_redis: Mutex<BTreeSet<usize>>,
+    /// Latencies in us, one list per phase.
     took: [Mutex<Vec<u64>>; 3],
 }
 
@@ -66,25 +65,25 @@ impl Load {
             let (start, phase): (Instant, _) = (instant(), self.phase.load(Relaxed));
             let caller = turn % CALLERS;
             client.send(request(path, caller));
-            if let Some(reply) = client.try_reply() {
-                self.hear(path, caller, &reply);
+            if let Some(reply) = client.try_read_response() {
+                self.record(path, caller, &reply);
             } else {
                 self.fail(format!("{path}: no answer"));
                 client = Client::connect(address);
             }
             lock(&self.took[phase]).push(start.elapsed().as_micros() as u64);
             self.sent.fetch_add(1, Relaxed);
-            // What is left of the quota is used up as fast as it goes.
+            // The rest of the quota is used up as fast as possible.
             if path == "/few" && phase == Phase::After as usize {
                 continue;
             }
-            // A client that was kept waiting does not catch up: that would be another load.
+            // A delayed client does not catch up: that would change the load.
             next = instant().max(next + PACE);
-            pause(next.saturating_duration_since(instant()));
+            sleep(next.saturating_duration_since(instant()));
         }
     }
 
-    fn hear(&self, path: &str, caller: usize, reply: &Reply) {
+    fn record(&self, path: &str, caller: usize, reply: &Response) {
         match (path, reply.status) {
             ("/few", 200) => {
                 self.admitted.fetch_add(1, Relaxed);
@@ -93,8 +92,8 @@ impl Load {
             ("/few", 429) => {
                 self.refused_in_a_row.fetch_add(1, Relaxed);
             }
-            ("/open", 200) if !was_asked(reply) => {
-                lock(&self.unasked).insert(caller);
+            ("/open", 200) if !was_decided_by_redis(reply) => {
+                lock(&self.without_redis).insert(caller);
             }
             (_, 200) => {}
             (_, status) => self.fail(format!("{path}: {status}: {}", reply.text())),
@@ -105,12 +104,12 @@ impl Load {
         lock(&self.failed).push(what);
     }
 
-    /// What follows is another phase.
+    /// Begins the next phase.
     pub(crate) fn enter(&self, phase: Phase) {
         self.phase.store(phase as usize, Relaxed);
     }
 
-    /// Waits until some more requests have been answered.
+    /// Waits for more responses.
     pub(crate) fn goes_on(&self) {
         let before = self.sent();
         eventually("requests go on", || self.sent() >= before + SOME);
@@ -122,51 +121,51 @@ impl Load {
         eventually("the quota is used up", || refused() >= USED_UP);
     }
 
-    /// Requests that were answered, or not.
+    /// Requests with and without a response.
     pub(crate) fn sent(&self) -> u64 {
         self.sent.load(Relaxed)
     }
 
-    /// How many of `/few` were let in.
+    /// Admissions of `/few`.
     pub(crate) fn admitted(&self) -> u64 {
         self.admitted.load(Relaxed)
     }
 
-    /// What clients may not meet.
+    /// Failures that clients observed.
     pub(crate) fn failures(&self) -> Vec<String> {
         lock(&self.failed).clone()
     }
 
-    /// Callers of `/open` that were let in unasked so far.
-    pub(crate) fn unasked(&self) -> BTreeSet<usize> {
-        lock(&self.unasked).clone()
+    /// Callers of `/open` admitted without Redis so far.
+    pub(crate) fn without_redis(&self) -> BTreeSet<usize> {
+        lock(&self.without_redis).clone()
     }
 
-    /// All but one in a hundred of the phase took no longer.
+    /// The 99th percentile of the phase's latencies.
     pub(crate) fn p99(&self, phase: Phase) -> Duration {
         let mut took = lock(&self.took[phase as usize]);
         took.sort_unstable();
         Duration::from_micros(took.get(took.len() * 99 / 100).copied().unwrap_or(0))
     }
 
-    /// None took longer.
+    /// The largest latency.
     pub(crate) fn slowest(&self) -> Duration {
         let slowest = self.took.iter().filter_map(|took| lock(took).iter().max().copied());
         Duration::from_micros(slowest.max().unwrap_or(0))
     }
 }
 
-/// What a client says.
+/// A client's request.
 pub(crate) fn request(path: &str, caller: usize) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: gateway.test\r\nX-Caller: {caller}\r\n\r\n")
 }
 
-/// Whether the store decided on a limit that is `open` without it: then something is known to tell.
-pub(crate) fn was_asked(reply: &Reply) -> bool {
+/// Whether the store decided on the `open` limit: then there are numbers to advertise.
+pub(crate) fn was_decided_by_redis(reply: &Response) -> bool {
     reply.header("x-ratelimit-limit").is_some()
 }
 
-/// A failed test's panic elsewhere is told there.
+/// A panic of another thread is reported by that thread.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Load through what can happen to Redis: what clients feel of it, what is let in too much, and how
+//! Load while Redis fails: what clients notice, how much is admitted beyond the quota, and how
 //! long it takes until limits are shared again. Each storm prints its figures, a row of a table:
 //! `cargo test --test storms -- --nocapture --test-threads 1`.
 //!
@@ -6,32 +6,19 @@
 #![allow(missing_docs, reason = "a test says in its name what it shows")]
 #![allow(clippy::disallowed_types, reason = "std's mutex serves a test's threads")]
 
-#[path = "../support/client.rs"]
-mod client;
-#[path = "../support/cutter.rs"]
-mod cutter;
-#[path = "../support/gateway.rs"]
-mod gateway;
-#[path = "../support/redis.rs"]
-mod redis_server;
-#[path = "../support/redis_topology.rs"]
-mod redis_topology;
-#[path = "../support/wait.rs"]
-mod wait;
-
-/// What a lost Redis costs besides: attempts to connect, and memory.
-mod burden;
 /// Six nodes of a Redis Cluster.
 mod cluster;
-/// What came of a storm.
-mod figures;
-/// Clients that ask all the time.
+/// Continuous load.
 mod load;
-/// A primary that Sentinel watches.
+/// The cost of an outage: connection attempts and memory.
+mod outage_cost;
+/// The figures of a storm.
+mod report;
+/// A primary under Sentinel.
 mod sentinel;
 /// Two shards, each with a replica.
 mod shards;
-/// One Redis, and all that it can do.
+/// One Redis and every fault.
 mod single;
-/// Two gateways under load, and what is measured.
+/// Two gateways under load, and the measurements.
 mod storm;

@@ -1,9 +1,8 @@
 use std::cell::RefCell;
 
-use crate::{
-    figures::Forgets, redis_server::RedisServer, redis_topology::SentinelTrio, storm::Storm,
-    wait::eventually,
-};
+use testkit::{redis_server::RedisServer, redis_topology::SentinelTrio, wait::eventually};
+
+use crate::{report::DataLoss, storm::Storm};
 
 fn over(trio: &SentinelTrio, namespace: &str) -> Storm {
     let nodes: Vec<_> = trio.sentinels.iter().map(|s| format!("'{}'", s.url())).collect();
@@ -14,7 +13,7 @@ fn over(trio: &SentinelTrio, namespace: &str) -> Storm {
     )
 }
 
-/// Charges that a server was asked for by clients; what its primary tells it is none.
+/// Charges that clients sent to a server; replicated ones do not count.
 fn calls(server: &RedisServer) -> u64 {
     let stats = server.command::<String>(&["INFO", "commandstats"]);
     let calls =
@@ -23,19 +22,19 @@ fn calls(server: &RedisServer) -> u64 {
 }
 
 #[test]
-fn sentinel_names_another_primary() {
+fn sentinel_failover() {
     let trio = RefCell::new(SentinelTrio::start());
     let storm = over(&trio.borrow(), "planned");
     storm.rages(
         "Sentinel: SENTINEL FAILOVER",
-        // Sentinel makes a new primary first, and tells of it and the old one a second later.
-        Forgets::SinceTheFault,
+        // Sentinel promotes first, and reports the new primary and the old one a second later.
+        DataLoss::SinceTheFault,
         |_| {},
         |storm| {
             let trio = trio.borrow();
             let _: String = trio.sentinels[0].command(&["SENTINEL", "FAILOVER", "main"]);
             eventually("Sentinel names the other", || trio.primary() == Some(1));
-            // The old one answers on: the gateways leave it when they hear that another is the primary.
+            // The old one keeps answering: the gateways leave it when they learn of the new primary.
             eventually("only the new primary is asked", || {
                 let before = calls(&trio.servers[0]);
                 storm.goes_on();
@@ -43,16 +42,16 @@ fn sentinel_names_another_primary() {
             });
         },
     );
-    trio.borrow().whole();
+    trio.borrow().wait_ready_for_failover();
 
     let storm = over(&trio.borrow(), "killed");
     storm.rages(
         "Sentinel: primary killed",
-        Forgets::Lag,
+        DataLoss::Lag,
         |_| {},
         |storm| {
             trio.borrow_mut().servers[1].kill();
-            storm.is_noticed();
+            storm.wait_detected();
             eventually("Sentinel names the first", || trio.borrow().primary() == Some(0));
         },
     );

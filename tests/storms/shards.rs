@@ -1,15 +1,18 @@
 use std::cell::RefCell;
 
-use crate::{
-    cutter::Cutter,
-    figures::Forgets,
+use testkit::{
     redis_server::RedisServer,
     redis_topology::{primary, replica_of, replicate},
-    storm::{Storm, keys},
+    truncating_proxy::TruncatingProxy,
     wait::eventually,
 };
 
-/// Two primaries, and a replica of each: 2 and 3 are those of 0 and 1.
+use crate::{
+    report::DataLoss,
+    storm::{Storm, keys},
+};
+
+/// Two primaries (0 and 1), each with one replica (2 and 3).
 fn servers() -> [RedisServer; 4] {
     let [a, b] = [primary(), primary()];
     let [c, d] = [replica_of(&a), replica_of(&b)];
@@ -26,12 +29,12 @@ fn through(urls: [&str; 2], servers: &[RedisServer; 4]) -> Storm {
     Storm::over(&format!("shards: [{}, {}]", shard(0), shard(1)), &[&servers[0], &servers[1]])
 }
 
-/// Whether a server has what everybody may have together.
+/// Whether a server has the shared limit's record.
 fn has_few(server: &RedisServer) -> bool {
     !keys(server, "*:few:*").is_empty()
 }
 
-/// Which of the two primaries has it.
+/// The index of the primary that has it.
 fn home_of_few(servers: &[RedisServer; 4]) -> usize {
     servers[..2].iter().position(has_few).expect("it was charged somewhere")
 }
@@ -44,11 +47,11 @@ fn one_primary_killed() {
     let home = RefCell::new(0);
     let figures = storm.rages(
         "2 shards: one primary killed, started again empty",
-        Forgets::AllBefore,
+        DataLoss::AllBefore,
         |storm| {
             home.replace(home_of_few(&servers.borrow()));
             servers.borrow_mut()[*home.borrow()].kill();
-            storm.is_noticed();
+            storm.wait_detected();
         },
         |_| servers.borrow_mut()[*home.borrow()].restart(),
     );
@@ -56,26 +59,26 @@ fn one_primary_killed() {
 }
 
 #[test]
-fn a_replica_turned_primary_and_back() {
+fn a_replica_promoted_and_demoted() {
     let servers = servers();
     let storm = over(&servers);
     let homes = [0, 1].map(|at| storm.callers_of(at));
     let home = RefCell::new(0);
     let figures = storm.rages(
         "2 shards: primary and replica change places, and back",
-        // The old one charges until it follows the new one, and goes back to what that had.
-        Forgets::UntilNoticed,
+        // The old one charges until it follows the new one, and then takes over the new one's data.
+        DataLoss::UntilNoticed,
         |storm| {
             let at = home_of_few(&servers);
             home.replace(at);
             eventually("the replica has it", || has_few(&servers[at + 2]));
             let _: String = servers[at + 2].command(&["REPLICAOF", "NO", "ONE"]);
             replicate(&servers[at], &servers[at + 2]);
-            storm.is_noticed();
+            storm.wait_detected();
         },
         |_| {
             let at = *home.borrow();
-            // A replica that is being filled has nothing, and keeps that as a primary.
+            // A replica in its first sync is empty, and stays empty as a primary.
             eventually("the old one has it", || has_few(&servers[at]));
             let _: String = servers[at].command(&["REPLICAOF", "NO", "ONE"]);
         },
@@ -88,7 +91,7 @@ fn a_replica_that_hangs() {
     let servers = servers();
     let figures = over(&servers).rages(
         "2 shards: a replica hangs",
-        Forgets::Nothing,
+        DataLoss::Nothing,
         |storm| {
             servers[2].suspend();
             storm.goes_on();
@@ -99,22 +102,22 @@ fn a_replica_that_hangs() {
 }
 
 #[test]
-fn answers_of_one_shard_cut() {
+fn replies_of_one_shard_truncated() {
     let servers = servers();
-    let cutters = [0, 1].map(|at| Cutter::before(servers[at].port()));
-    let urls = cutters.each_ref().map(Cutter::url);
+    let proxies = [0, 1].map(|at| TruncatingProxy::start(servers[at].port()));
+    let urls = proxies.each_ref().map(TruncatingProxy::url);
     let storm = through([&urls[0], &urls[1]], &servers);
     let homes = [0, 1].map(|at| storm.callers_of(at));
     let home = RefCell::new(0);
     let figures = storm.rages(
         "2 shards: answers of one cut in half",
-        Forgets::Nothing,
+        DataLoss::Nothing,
         |storm| {
             home.replace(home_of_few(&servers));
-            cutters[*home.borrow()].cut();
-            storm.is_noticed();
+            proxies[*home.borrow()].truncate();
+            storm.wait_detected();
         },
-        |_| cutters[*home.borrow()].pass(),
+        |_| proxies[*home.borrow()].forward(),
     );
     assert!(figures.concerns_only(&homes[home.into_inner()]), "{figures:?}");
 }

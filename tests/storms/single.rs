@@ -1,13 +1,13 @@
 use std::{cell::RefCell, time::Duration};
 
-use crate::{
-    cutter::Cutter,
-    figures::Forgets,
+use testkit::{
     redis_server::RedisServer,
     redis_topology::{primary, replicate},
-    storm::Storm,
-    wait::pause,
+    truncating_proxy::TruncatingProxy,
+    wait::sleep,
 };
+
+use crate::{report::DataLoss, storm::Storm};
 
 fn over(url: &str) -> Storm {
     Storm::over(&format!("shards: [{{primary: '{url}'}}]"), &[])
@@ -23,10 +23,10 @@ fn killed_and_started_empty() {
     let storm = over(&redis.borrow().url());
     storm.rages(
         "killed, started again empty",
-        Forgets::AllBefore,
+        DataLoss::AllBefore,
         |storm| {
             redis.borrow_mut().kill();
-            storm.is_noticed();
+            storm.wait_detected();
         },
         |_| redis.borrow_mut().restart(),
     );
@@ -37,11 +37,11 @@ fn hung() {
     let redis = RedisServer::start();
     over(&redis.url()).rages(
         "hangs (kill -STOP, -CONT)",
-        Forgets::Nothing,
+        DataLoss::Nothing,
         |storm| {
             redis.suspend();
-            storm.is_noticed();
-            // Each client meets it once: the more requests, the fewer of a hundred they are.
+            storm.wait_detected();
+            // Each client is affected once: with more requests, the share is smaller.
             (0..3).for_each(|_| storm.goes_on());
         },
         |_| redis.resume(),
@@ -53,25 +53,25 @@ fn out_of_memory() {
     let redis = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]);
     over(&redis.url()).rages(
         "out of memory (maxmemory 1, noeviction)",
-        Forgets::Nothing,
+        DataLoss::Nothing,
         |storm| {
             set(&redis, "maxmemory", "1");
-            storm.is_noticed();
+            storm.wait_detected();
         },
         |_| set(&redis, "maxmemory", "0"),
     );
 }
 
 #[test]
-fn turned_into_a_replica_and_back() {
+fn demoted_and_promoted() {
     let [redis, other] = [primary(), primary()];
     over(&redis.url()).rages(
         "turned into a replica of an empty one (READONLY) and back",
-        // It takes over the other's data: none.
-        Forgets::AllBefore,
+        // It takes over the other's data, which is empty.
+        DataLoss::AllBefore,
         |storm| {
             replicate(&redis, &other);
-            storm.is_noticed();
+            storm.wait_detected();
         },
         |_| {
             let _: String = redis.command(&["REPLICAOF", "NO", "ONE"]);
@@ -84,23 +84,23 @@ fn paused() {
     let redis = RedisServer::start();
     over(&redis.url()).rages(
         "CLIENT PAUSE for 2 s",
-        Forgets::Nothing,
+        DataLoss::Nothing,
         |storm| {
             let _: String = redis.command(&["CLIENT", "PAUSE", "2000", "ALL"]);
-            storm.is_noticed();
-            // The pause is over when its time is.
-            pause(Duration::from_secs(2));
+            storm.wait_detected();
+            // The pause ends by itself.
+            sleep(Duration::from_secs(2));
         },
         |_| {},
     );
 }
 
 #[test]
-fn scripts_forgotten() {
+fn scripts_flushed() {
     let redis = RedisServer::start();
     let figures = over(&redis.url()).rages(
         "SCRIPT FLUSH, three times",
-        Forgets::Nothing,
+        DataLoss::Nothing,
         |storm| {
             for _ in 0..3 {
                 let _: String = redis.command(&["SCRIPT", "FLUSH"]);
@@ -113,16 +113,16 @@ fn scripts_forgotten() {
 }
 
 #[test]
-fn answers_cut_in_half() {
+fn replies_truncated() {
     let redis = RedisServer::start();
-    let cutter = Cutter::before(redis.port());
-    over(&cutter.url()).rages(
+    let proxy = TruncatingProxy::start(redis.port());
+    over(&proxy.url()).rages(
         "answers cut in half",
-        Forgets::Nothing,
+        DataLoss::Nothing,
         |storm| {
-            cutter.cut();
-            storm.is_noticed();
+            proxy.truncate();
+            storm.wait_detected();
         },
-        |_| cutter.pass(),
+        |_| proxy.forward(),
     );
 }

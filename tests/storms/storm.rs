@@ -5,37 +5,39 @@ use std::{
     time::Duration,
 };
 
+use testkit::{
+    client::{Client, get},
+    gateway::Gateway,
+    redis_server::RedisServer,
+    wait::{eventually, sleep},
+};
 use tidegate::clock::instant;
 
 use crate::{
-    client::{Client, get},
-    figures::{Figures, Forgets},
-    gateway::Gateway,
-    load::{CALLERS, Load, PATHS, Phase, lock, request, was_asked},
-    redis_server::RedisServer,
-    wait::{eventually, pause},
+    load::{CALLERS, Load, PATHS, Phase, lock, request, was_decided_by_redis},
+    report::{DataLoss, Figures},
 };
 
-/// The longest that a request may take: as long as it may wait for Redis, which is 150 ms, and more for a
-/// machine that is busy with other tests.
+/// The longest permitted request: the response timeout of 150 ms, plus slack for a
+/// busy machine.
 pub(crate) const SLOWEST: Duration = Duration::from_millis(1_650);
 
-/// What every caller may have of `/few` together, in a day.
+/// The shared daily quota of `/few`.
 pub(crate) const FEW: u64 = 1_500;
 
-/// The longest until every worker shares its limits again.
+/// The longest time until every worker shares its limits again.
 const RECOVERY: Duration = Duration::from_secs(30);
 
-/// One storm at a time: they would be in each other's figures.
+/// One storm at a time: they would distort each other's figures.
 static WEATHER: Mutex<()> = Mutex::new(());
 
 /// Two gateways under load.
 pub(crate) struct Storm {
     gateways: [Gateway; 2],
     load: Load,
-    /// Decisions that `on_failure` took before anything happened.
+    /// Decisions by `on_failure` before the fault.
     fallbacks: [u64; 2],
-    /// Which of the servers has each caller.
+    /// The server of each caller.
     homes: Vec<usize>,
     _alone: MutexGuard<'static, ()>,
 }
@@ -74,7 +76,7 @@ routes:
         Self { fallbacks: storm.now_fallen_back(), homes, ..storm }
     }
 
-    /// Lets each caller be counted in Redis, by both gateways; tells by which of the servers.
+    /// Has each caller counted in Redis by both gateways; the server of each.
     fn settle(&self, servers: &[&RedisServer]) -> Vec<usize> {
         let known = || servers.iter().map(|s| keys(s, "*:open:*").len()).collect::<Vec<_>>();
         let mut before = known();
@@ -82,7 +84,7 @@ routes:
             for gateway in &self.gateways {
                 let mut client = Client::connect(gateway.address());
                 eventually("every server is asked", || {
-                    was_asked(&client.send(request("/open", caller)).reply())
+                    was_decided_by_redis(&client.send(request("/open", caller)).read_response())
                 });
             }
             let now = known();
@@ -93,18 +95,18 @@ routes:
         homes.collect()
     }
 
-    /// The callers that a server has.
+    /// The callers on a server.
     pub(crate) fn callers_of(&self, server: usize) -> BTreeSet<usize> {
         let homes = self.homes.iter().enumerate();
         homes.filter(|(_, home)| **home == server).map(|(caller, _)| caller).collect()
     }
 
-    /// Runs load while `break_it` and `mend_it` do what they do; some requests pass before, between and
+    /// Runs load while `break_it` and `mend_it` run; some requests pass before, between and
     /// after them.
     pub(crate) fn rages(
         self,
         name: &str,
-        forgets: Forgets,
+        forgets: DataLoss,
         break_it: impl FnOnce(&Self),
         mend_it: impl FnOnce(&Self),
     ) -> Figures {
@@ -115,7 +117,7 @@ routes:
                     scope.spawn(move || load.client(address, path));
                 }
             }
-            // Without this a failure here would leave the load running for ever.
+            // Stops the load if `act` panics.
             let _stop = StopOnDrop(&self.load);
             self.goes_on();
             let before = self.load.admitted();
@@ -141,13 +143,13 @@ routes:
         figures
     }
 
-    /// Waits until some more requests have been answered.
+    /// Waits for more responses.
     pub(crate) fn goes_on(&self) {
         self.load.goes_on();
     }
 
     /// Waits until each gateway has decided something without Redis.
-    pub(crate) fn is_noticed(&self) {
+    pub(crate) fn wait_detected(&self) {
         eventually("the loss is noticed", || {
             let fallen = self.now_fallen_back();
             fallen.iter().zip(&self.fallbacks).all(|(now, before)| now > before)
@@ -165,11 +167,11 @@ routes:
         };
         while !self.gateways.iter().all(shares) {
             assert!(start.elapsed() < RECOVERY, "not shared again within {RECOVERY:?}");
-            pause(Duration::from_millis(20));
+            sleep(Duration::from_millis(20));
         }
     }
 
-    /// Waits until Redis has been told of what passed without it, and stays so.
+    /// Waits until everything is merged and stays so.
     fn has_told_all(&self) {
         let untold = || self.metric("tidegate_store_unmerged").iter().sum::<u64>();
         eventually("Redis is told", || {
@@ -203,7 +205,7 @@ routes:
             dropped: sum("tidegate_store_merge_drops_total"),
             fallbacks: sum("tidegate_store_fallbacks_total") - self.fallbacks.iter().sum::<u64>(),
             late: 0,
-            unasked: self.load.unasked(),
+            without_redis: self.load.without_redis(),
             recovered,
         }
     }
@@ -217,7 +219,7 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// What the gateway says of its store.
+/// The gateway's report of its store.
 pub(crate) fn store(gateway: &Gateway) -> serde_json::Value {
     let reply = get(gateway.admin(), "/readyz", "Connection: close\r\n");
     assert_eq!(reply.status, 200, "a lost store makes no gateway unready");
@@ -229,7 +231,7 @@ pub(crate) fn keys(server: &RedisServer, pattern: &str) -> Vec<String> {
     server.command(&["KEYS", pattern])
 }
 
-/// Whether it says of itself that it writes; a dead one says nothing.
+/// Whether its role is primary; false if it is dead.
 pub(crate) fn is_primary(server: &RedisServer) -> bool {
     let info = || server.command::<String>(&["INFO", "replication"]);
     server.try_command(&["PING"]).is_ok() && info().contains("role:master")

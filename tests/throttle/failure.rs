@@ -1,13 +1,11 @@
 use std::time::Duration;
 
+use testkit::redis_server::RedisServer;
 use tidegate::{clock::Clock, store::Failure};
 
-use crate::{
-    redis_server::RedisServer,
-    support::{Gateway, MINUTE, NOW},
-};
+use crate::support::{Gateway, MINUTE, NOW};
 
-/// A gateway that has recorded its minute's number in each of so many minutes.
+/// A gateway that has recorded the minute's number in each of `minutes` minutes.
 async fn writer(redis: &RedisServer, clock: &Clock, minutes: u64) -> Gateway {
     let mut gateway = Gateway::loaded(redis, clock).await;
     for minute in 0..minutes {
@@ -19,7 +17,7 @@ async fn writer(redis: &RedisServer, clock: &Clock, minutes: u64) -> Gateway {
     gateway
 }
 
-/// Ticks until nothing is left to write; says how many that took.
+/// Ticks until nothing is pending; the number of ticks.
 async fn settle(gateway: &mut Gateway) -> usize {
     for tick in 1..40 {
         gateway.clock.set(gateway.clock.now() + 1_000);
@@ -33,7 +31,7 @@ async fn settle(gateway: &mut Gateway) -> usize {
     panic!("still not everything is written");
 }
 
-/// The same until all of memory was looked at, too, since something was found to be gone.
+/// The same, until all live minutes were checked after a loss was found.
 async fn refill(gateway: &mut Gateway) {
     let mut took = settle(gateway).await;
     while gateway.sync.is_behind() {
@@ -43,7 +41,7 @@ async fn refill(gateway: &mut Gateway) {
 }
 
 #[tokio::test]
-async fn a_redis_that_comes_back_empty_is_filled_again() {
+async fn an_emptied_redis_is_refilled() {
     let (mut redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let mut a = writer(&redis, &clock, 25).await;
     let mut b = Gateway::loaded(&redis, &clock).await;
@@ -74,8 +72,8 @@ async fn a_redis_that_comes_back_empty_is_filled_again() {
 }
 
 #[tokio::test]
-async fn a_gateway_without_redis_is_not_loaded_and_begins_when_it_comes() {
-    let (mut redis, clock) = (RedisServer::absent(), Clock::manual(NOW));
+async fn a_gateway_loads_when_redis_becomes_reachable() {
+    let (mut redis, clock) = (RedisServer::not_started(), Clock::manual(NOW));
     let mut gateway = Gateway::new(&redis, &clock);
     assert_eq!(gateway.load().await, Err(Failure::Io));
     assert_eq!(gateway.load().await, Err(Failure::Io));
@@ -90,7 +88,7 @@ async fn a_gateway_without_redis_is_not_loaded_and_begins_when_it_comes() {
 }
 
 #[tokio::test]
-async fn forgotten_scripts_are_loaded_again() {
+async fn flushed_scripts_are_reloaded() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let mut gateway = writer(&redis, &clock, 2).await;
     for token in 10..13 {
@@ -103,7 +101,7 @@ async fn forgotten_scripts_are_loaded_again() {
 }
 
 #[tokio::test]
-async fn a_pause_is_waited_for_and_a_hang_is_given_up() {
+async fn a_pause_is_waited_out_and_a_hang_times_out() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let mut gateway = writer(&redis, &clock, 2).await;
     gateway.record([10]);
@@ -114,7 +112,7 @@ async fn a_pause_is_waited_for_and_a_hang_is_given_up() {
     gateway.record([11]);
     redis.suspend();
     assert_eq!(gateway.tick().await, Err(Failure::Timeout));
-    // The next one connects anew, and waits no longer.
+    // The next tick reconnects and waits no longer.
     assert_eq!(gateway.tick().await, Err(Failure::Timeout));
     redis.resume();
     gateway.link = gateway.link.with_timeout(Duration::from_secs(1));
@@ -125,7 +123,7 @@ async fn a_pause_is_waited_for_and_a_hang_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_redis_that_does_not_write_is_still_read() {
+async fn a_read_only_redis_is_still_read() {
     for (break_it, mend_it) in [
         (["CONFIG", "SET", "maxmemory", "1"], ["CONFIG", "SET", "maxmemory", "0"]),
         (
@@ -140,7 +138,7 @@ async fn a_redis_that_does_not_write_is_still_read() {
         a.record([10]);
         a.ticks(1).await;
         let _: String = redis.command(&break_it);
-        // The write that fails comes first in a tick, and what is to be read behind it.
+        // In a tick the failing write comes first, the reads after it.
         clock.set(NOW + 3 * MINUTE);
         a.filter.turn(clock.now());
         b.filter.turn(clock.now());
@@ -160,7 +158,7 @@ async fn a_redis_that_does_not_write_is_still_read() {
 }
 
 #[tokio::test]
-async fn a_connection_that_breaks_costs_one_tick() {
+async fn a_broken_connection_costs_one_tick() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let mut gateway = writer(&redis, &clock, 2).await;
     gateway.record([10]);
@@ -170,14 +168,14 @@ async fn a_connection_that_breaks_costs_one_tick() {
 }
 
 #[tokio::test]
-async fn a_tick_that_is_dropped_midway_loses_nothing() {
+async fn a_cancelled_tick_loses_nothing() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let mut gateway = writer(&redis, &clock, 2).await;
     for micros in (0..3_000).step_by(100) {
         gateway.record([1_000 + micros]);
         clock.set(clock.now() + 100);
         let patience = Duration::from_micros(micros);
-        // Dropped wherever it stands.
+        // Cancelled at any await point.
         let _ = tokio::time::timeout(patience, gateway.tick()).await;
     }
     settle(&mut gateway).await;

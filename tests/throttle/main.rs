@@ -1,16 +1,13 @@
-//! The throttle's exchange below the gateway: simulated, and through a real Redis.
+//! The throttle's exchange, simulated and through a real Redis.
 //!
 //! Needs `redis-server` on the path.
 
-#[path = "../support/redis.rs"]
-mod redis_server;
-
-/// Redis killed, emptied, hung, forgetful, full or unwilling.
+/// Corrupt payloads in Redis.
+mod corrupt_payload;
+/// Redis killed, flushed, hung, without scripts, full or read-only.
 mod failure;
-/// What nobody should have written to Redis.
-mod poison;
-/// Gateways that share through a real Redis, and what that costs.
-mod shared;
+/// Gateways that share through a real Redis, and the cost.
+mod sharing;
 /// Twenty gateways in virtual time: no token is lost, whatever fails.
 mod simulation;
 /// Filters, tokens and gateways that the tests share.

@@ -1,5 +1,5 @@
-mod fake;
-mod liar;
+mod arbitrary_link;
+mod fake_link;
 mod world;
 
 use std::{
@@ -7,6 +7,7 @@ use std::{
     sync::Arc,
 };
 
+use testkit::random::SplitMix64;
 use tidegate::{
     store::Failure,
     throttle::{
@@ -16,27 +17,27 @@ use tidegate::{
 };
 
 use self::{
-    fake::{Fake, FakeLink, Faults},
-    liar::Liar,
+    arbitrary_link::ArbitraryLink,
+    fake_link::{FakeLink, FakeStore, Faults},
     world::{Task, World},
 };
-use crate::support::{self, Dice, MINUTE, NOW, geometry, seed};
+use crate::support::{self, MINUTE, NOW, geometry, seed};
 
-/// A run of some gateways.
+/// The parameters of a run.
 #[derive(Clone, Copy)]
 struct Plan {
     gateways: usize,
-    /// Gateways that come later, one a minute from the second on.
+    /// Gateways that start later, one a minute from the second minute on.
     late: usize,
-    /// How long tokens are recorded and things go wrong, in ms; then follows the time to heal.
+    /// How long tokens are recorded and faults occur, in ms; the recovery time follows.
     length: u64,
     heal: u64,
-    /// Between two tokens, in µs, on average, all gateways together.
+    /// Mean interval between two tokens of all gateways, in µs.
     between: u64,
     faults: Faults,
-    /// When Redis is emptied, in ms from the start; 0: never.
+    /// When Redis is flushed, in ms from the start; 0: never.
     emptied: u64,
-    /// Whether a minute is evicted now and then.
+    /// Whether minutes are evicted at random.
     evictions: bool,
     /// Whether gateways run the protocol of the article's first version instead.
     naive: bool,
@@ -60,21 +61,21 @@ impl Plan {
     }
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Default)]
 struct Outcome {
-    /// Tokens within memory that some gateway did not know at the end, once for each.
+    /// Live tokens that a gateway did not know at the end, counted per gateway.
     lost: usize,
     recorded: usize,
-    /// How long a token took from one gateway to another, in ms, sorted.
+    /// Propagation times of tokens between gateways, in ms, sorted.
     known_after: Vec<u64>,
-    /// Between two commits of any gateways, in ms, sorted.
+    /// Intervals between two commits of any gateways, in ms, sorted.
     between_commits: Vec<u64>,
     conflicts: u64,
     most_calls: usize,
 }
 
-/// What was recorded: the token, where, when.
+/// A recorded token: which, where, when.
 struct Mark {
     token: u64,
     generation: u64,
@@ -84,7 +85,7 @@ struct Mark {
 struct Run<'a> {
     plan: Plan,
     world: &'a World,
-    store: &'a Fake<'a>,
+    store: &'a FakeStore<'a>,
     filters: &'a [Filter],
     marks: RefCell<Vec<Mark>>,
     known_after: RefCell<Vec<u64>>,
@@ -99,12 +100,12 @@ impl Run<'_> {
         let mut link = FakeLink {
             store: self.store,
             gateway: id as u64,
-            dice: Dice(self.plan.seed << 32 | id as u64),
+            rng: SplitMix64(self.plan.seed << 32 | id as u64),
             calls: 0,
             most_calls: 0,
         };
         let late = (id + 1).saturating_sub(self.plan.gateways) as u64;
-        world.sleep(late * MINUTE * 1_000 + link.dice.below(1_000_000)).await;
+        world.sleep(late * MINUTE * 1_000 + link.rng.below(1_000_000)).await;
         filter.turn(world.now());
         let mut sync = Sync::new(Arc::new(Stats::default()));
         while sync.load(filter, &mut link).await.is_err() {
@@ -119,7 +120,7 @@ impl Run<'_> {
         let mut slot = world.now() / 1_000;
         loop {
             slot = (slot + 1).max(world.now() / 1_000);
-            world.sleep_until(next_tick(slot, link.dice.roll() as u32) * 1_000).await;
+            world.sleep_until(next_tick(slot, link.rng.next_u64() as u32) * 1_000).await;
             filter.turn(world.now());
             let outcome = if self.plan.naive {
                 naive_tick(filter, &mut link).await
@@ -143,18 +144,18 @@ impl Run<'_> {
 
     /// Requests with new tokens at any gateway.
     async fn requests(&self) {
-        let mut dice = Dice(self.plan.seed ^ 0xfeed);
+        let mut rng = SplitMix64(self.plan.seed ^ 0xfeed);
         let end = self.world.now() + self.plan.length;
         while self.world.now() < end {
-            self.world.sleep(dice.below(self.plan.between * 2)).await;
-            // Gateways begin to serve one after the other, but not always in order: the first ones
-            // are surely loaded once as many serve as there are.
+            self.world.sleep(rng.below(self.plan.between * 2)).await;
+            // Gateways begin to serve one after the other, not always in order: the first ones
+            // are surely loaded once as many serve.
             let serving = self.serving.get();
             if serving < self.plan.gateways {
                 continue;
             }
-            let at = dice.below(self.plan.gateways as u64) as usize;
-            let (filter, token) = (&self.filters[at], dice.roll());
+            let at = rng.below(self.plan.gateways as u64) as usize;
+            let (filter, token) = (&self.filters[at], rng.next_u64());
             let generation = *filter.live().end();
             if filter.record(token) {
                 let at = self.world.now();
@@ -165,21 +166,21 @@ impl Run<'_> {
     }
 
     async fn trouble(&self) {
-        let mut dice = Dice(self.plan.seed ^ 0xdead);
+        let mut rng = SplitMix64(self.plan.seed ^ 0xdead);
         let start = self.world.now();
         for second in 1..self.plan.length / 1_000 {
             self.world.sleep_until((start + second * 1_000) * 1_000).await;
             if second * 1_000 == self.plan.emptied {
                 self.store.empty();
             }
-            if self.plan.evictions && dice.one_in(20) {
-                self.store.evict(&mut dice);
+            if self.plan.evictions && rng.one_in(20) {
+                self.store.evict(&mut rng);
             }
         }
     }
 }
 
-/// The article's version: the current minute alone, and what collides is given up for good.
+/// The article's version: the current minute only, and conflicting writes are abandoned.
 async fn naive_tick(filter: &Filter, exchange: &mut impl Exchange) -> Result<(), Failure> {
     exchange.time().await?;
     let (geometry, index) = (filter.geometry(), *filter.live().end());
@@ -200,7 +201,7 @@ async fn naive_tick(filter: &Filter, exchange: &mut impl Exchange) -> Result<(),
 
 fn run(plan: Plan) -> Outcome {
     let world = World::new(NOW);
-    let store = Fake::new(&world, plan.faults);
+    let store = FakeStore::new(&world, plan.faults);
     let filters: Vec<Filter> = (0..plan.gateways + plan.late)
         .map(|_| Filter::new(geometry(300, 5), seed(), world.now()))
         .collect();
@@ -239,7 +240,7 @@ fn run(plan: Plan) -> Outcome {
     outcome
 }
 
-/// The value below which `share` of 100 are.
+/// The percentile `share` of sorted values.
 fn percentile(sorted: &[u64], share: usize) -> u64 {
     sorted
         .get((sorted.len() * share / 100).min(sorted.len().saturating_sub(1)))
@@ -256,18 +257,18 @@ fn assert_nothing_lost(plan: Plan) -> Outcome {
     outcome
 }
 
-/// Commits that come too late for as long as their minute lasts, and calls that fail or whose answers
+/// Commits that conflict until their minute ends, and calls that fail or whose replies
 /// are lost.
 const HARD: Faults = Faults { lost_calls: 50, lost_answers: 50, jammed: 3, outage: (0, 0) };
 
 #[test]
-fn twenty_gateways_lose_nothing_to_collisions() {
+fn twenty_gateways_lose_no_token_in_concurrent_writes() {
     let outcome = assert_nothing_lost(Plan::calm(20, 1));
     assert!(outcome.conflicts > 0, "nothing collided");
 }
 
 #[test]
-fn twenty_gateways_lose_nothing_to_everything_at_once() {
+fn twenty_gateways_lose_no_token_under_all_faults() {
     let outage = (NOW + MINUTE + 20_000, NOW + 3 * MINUTE);
     assert_nothing_lost(Plan {
         late: 2,
@@ -280,27 +281,27 @@ fn twenty_gateways_lose_nothing_to_everything_at_once() {
 }
 
 #[test]
-fn few_gateways_lose_nothing_in_many_runs() {
+fn few_gateways_lose_no_token_in_many_runs() {
     for seed in 0..16 {
-        let mut dice = Dice(seed);
-        let start = NOW + dice.below(4) * 45_000;
-        let outage = (start, start + dice.below(2) * 100_000);
+        let mut rng = SplitMix64(seed);
+        let start = NOW + rng.below(4) * 45_000;
+        let outage = (start, start + rng.below(2) * 100_000);
         assert_nothing_lost(Plan {
-            gateways: 2 + dice.below(3) as usize,
-            late: dice.below(2) as usize,
+            gateways: 2 + rng.below(3) as usize,
+            late: rng.below(2) as usize,
             length: 4 * MINUTE,
             between: 500_000,
             faults: Faults { outage, ..HARD },
-            emptied: dice.below(4) * 50_000,
-            evictions: dice.one_in(2),
+            emptied: rng.below(4) * 50_000,
+            evictions: rng.one_in(2),
             ..Plan::calm(0, seed)
         });
     }
 }
 
-/// A gateway that comes after Redis was emptied learns from it what others knew before.
+/// A gateway that starts after a flush learns what others recorded before.
 #[test]
-fn what_was_known_before_redis_was_emptied_reaches_who_comes_after() {
+fn activity_before_a_flush_reaches_later_gateways() {
     assert_nothing_lost(Plan {
         late: 3,
         length: 3 * MINUTE + 30_000,
@@ -309,9 +310,9 @@ fn what_was_known_before_redis_was_emptied_reaches_who_comes_after() {
     });
 }
 
-/// The simulation finds losses where there are some.
+/// The simulation detects losses.
 #[test]
-fn the_articles_protocol_loses_what_collides_at_a_minutes_end() {
+fn the_articles_protocol_loses_concurrent_writes_at_a_minutes_end() {
     let outcome = run(Plan { faults: HARD, naive: true, ..Plan::calm(5, 4) });
     assert!(outcome.lost > 0, "of {}", outcome.recorded);
     assert_nothing_lost(Plan { faults: HARD, ..Plan::calm(5, 4) });
@@ -334,22 +335,22 @@ fn tokens_are_known_everywhere_within_seconds() {
     }
 }
 
-/// A filter after a time with somebody who lies, and then with an honest store and another filter.
-async fn lied_to(world: &World, store: &Fake<'_>, filters: &[Filter; 2], seed: u64) {
+/// A filter after arbitrary replies, then with a correct store and another filter.
+async fn lied_to(world: &World, store: &FakeStore<'_>, filters: &[Filter; 2], seed: u64) {
     let stats = || Arc::new(Stats::default());
-    let mut liar = Liar { dice: Dice(seed), calls: 0 };
+    let mut link = ArbitraryLink { rng: SplitMix64(seed), calls: 0 };
     let mut sync = Sync::new(stats());
-    let _ = sync.load(&filters[0], &mut liar).await;
+    let _ = sync.load(&filters[0], &mut link).await;
     for token in 0..200_u64 {
         world.sleep(1_000_000).await;
         filters[0].turn(world.now());
         filters[0].record(token << 32);
-        liar.calls = 0;
-        let _ = sync.tick(&filters[0], &mut liar).await;
-        assert!(liar.calls <= CALLS_A_TICK, "{} calls", liar.calls);
+        link.calls = 0;
+        let _ = sync.tick(&filters[0], &mut link).await;
+        assert!(link.calls <= CALLS_A_TICK, "{} calls", link.calls);
     }
-    let dice = Dice(seed);
-    let mut link = FakeLink { store, gateway: 0, dice, calls: 0, most_calls: 0 };
+    let rng = SplitMix64(seed);
+    let mut link = FakeLink { store, gateway: 0, rng, calls: 0, most_calls: 0 };
     for _ in 0..20 {
         world.sleep(1_000_000).await;
         filters[0].turn(world.now());
@@ -369,10 +370,10 @@ async fn lied_to(world: &World, store: &Fake<'_>, filters: &[Filter; 2], seed: u
 }
 
 #[test]
-fn lies_are_survived_and_their_end_too() {
+fn arbitrary_replies_are_survived() {
     for seed in 0..12 {
         let world = World::new(NOW);
-        let store = Fake::new(&world, Faults::default());
+        let store = FakeStore::new(&world, Faults::default());
         let filters = [(); 2].map(|()| Filter::new(geometry(300, 5), support::seed(), NOW));
         world.run(vec![Box::pin(lied_to(&world, &store, &filters, seed))], NOW + 300_000);
         assert!(world.now() >= NOW + 220_000, "it came to its end");

@@ -1,9 +1,10 @@
 use std::{sync::Arc, time::Duration};
 
+use testkit::{random::SplitMix64, redis_server::RedisServer};
 use tidegate::{
     clock::Clock,
     secret::SharedSecret,
-    store::{Credentials, Failure, RedisOptions, Stores, Topology},
+    store::{CounterStore, Credentials, Failure, RedisOptions, Topology},
     throttle::{
         Filter, Geometry, Seed,
         geometry::Sizing,
@@ -12,36 +13,11 @@ use tidegate::{
     },
 };
 
-use crate::redis_server::RedisServer;
-
 /// 2023, on a whole minute.
 pub(crate) const NOW: u64 = 1_699_999_980_000;
 
 /// A whole minute in ms.
 pub(crate) const MINUTE: u64 = 60_000;
-
-/// Numbers that look random, the same in each run: `SplitMix64`.
-#[derive(Clone, Debug)]
-pub(crate) struct Dice(pub(crate) u64);
-
-impl Dice {
-    pub(crate) fn roll(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.roll() % end
-    }
-
-    /// Never, if `count` is 0.
-    pub(crate) fn one_in(&mut self, count: u64) -> bool {
-        count > 0 && self.below(count) == 0
-    }
-}
 
 /// Filters for `capacity` tokens a minute that remember `minutes`.
 pub(crate) fn geometry(capacity: u64, minutes: u64) -> Geometry {
@@ -49,22 +25,22 @@ pub(crate) fn geometry(capacity: u64, minutes: u64) -> Geometry {
     Geometry::new(&Sizing { capacity, false_positive: 0.001, memory }).expect("sizes that fit")
 }
 
-/// What the tests' gateways hash under.
+/// The seed of the tests' gateways.
 pub(crate) fn seed() -> Seed {
     Seed { secret: (1, 2), positions: [7; 32] }
 }
 
-/// Another one.
+/// A different seed.
 pub(crate) fn other_seed() -> Seed {
     Seed { secret: (3, 4), positions: [8; 32] }
 }
 
-/// The key of a minute, as the specification has it.
+/// The key of a minute, by the specification.
 pub(crate) fn key(index: u64) -> String {
     format!("tidegate:{{active}}:{index}")
 }
 
-/// What a gateway has of the throttle, below the gateway.
+/// The throttle of one gateway, without the gateway.
 pub(crate) struct Gateway {
     pub(crate) filter: Filter,
     pub(crate) sync: Sync,
@@ -74,7 +50,7 @@ pub(crate) struct Gateway {
 }
 
 impl Gateway {
-    /// Not loaded yet. Its time, and that of Redis' scripts, is `clock`'s.
+    /// Not loaded yet. Its time and that of the scripts is `clock`'s.
     pub(crate) fn new(redis: &RedisServer, clock: &Clock) -> Self {
         Self::with(redis, clock, geometry(1_000, 30), seed())
     }
@@ -89,7 +65,7 @@ impl Gateway {
             connect_timeout: Duration::from_millis(500),
             response_timeout: Duration::from_millis(50),
         };
-        let stores = Stores::redis(options, clock.clone(), 10).expect("usable options");
+        let stores = CounterStore::redis(options, clock.clone(), 10).expect("usable options");
         let stats = Arc::new(Stats::default());
         let connector = stores.connector().expect("a Redis");
         Self {
@@ -102,7 +78,7 @@ impl Gateway {
         }
     }
 
-    /// A loaded one.
+    /// A gateway that has loaded the filter.
     pub(crate) async fn loaded(redis: &RedisServer, clock: &Clock) -> Self {
         let mut gateway = Self::new(redis, clock);
         assert!(gateway.load().await.is_ok());
@@ -118,7 +94,7 @@ impl Gateway {
         self.sync.tick(&self.filter, &mut self.link).await
     }
 
-    /// Ticks that must do all they have to, a second apart.
+    /// Ticks a second apart, each of which must succeed.
     pub(crate) async fn ticks(&mut self, count: usize) {
         for _ in 0..count {
             self.clock.set(self.clock.now() + 1_000);
@@ -127,7 +103,7 @@ impl Gateway {
         }
     }
 
-    /// The live minutes of which something is not written yet, after a tick.
+    /// The number of live minutes with unwritten tokens, after a tick.
     pub(crate) async fn pending(&mut self) -> usize {
         self.tick().await.expect("an answer").pending
     }
@@ -138,7 +114,7 @@ impl Gateway {
         }
     }
 
-    /// Which of `tokens` it does not know.
+    /// Those of `tokens` that it does not know.
     pub(crate) fn unknown(&self, tokens: impl IntoIterator<Item = u64>) -> Vec<u64> {
         tokens.into_iter().filter(|&token| !self.filter.knows(spread(token))).collect()
     }
@@ -155,5 +131,5 @@ impl Gateway {
 
 /// The hash of a token.
 pub(crate) fn spread(token: u64) -> u64 {
-    Dice(token).roll()
+    SplitMix64(token).next_u64()
 }

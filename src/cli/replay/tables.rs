@@ -1,16 +1,18 @@
+//! Prints a replay's report as tables.
+
 use std::io::{self, Write};
 
 use comfy_table::{CellAlignment, Table, presets::ASCII_MARKDOWN};
 
-use crate::replay::report::{Difference, Outcome, Report, Row};
+use crate::replay::report::{ConfigResult, Difference, Report, Row};
 
-/// Prints a report for a person.
+/// Prints a report as text.
 pub(super) fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     for file in &report.files {
-        let format = file.format.unwrap_or("no format");
+        let format = file.format.unwrap_or("unknown format");
         writeln!(out, "{}: {format}, {}", file.name, count(file.lines, "line"))?;
         if let Some(broken) = &file.broken {
-            writeln!(out, "  breaks off there: {broken}")?;
+            writeln!(out, "  reading failed there: {broken}")?;
         }
     }
     write!(out, "{}", count(report.requests, "request"))?;
@@ -21,8 +23,8 @@ pub(super) fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     for malformed in &report.first_malformed {
         writeln!(out, "  {}: {}", malformed.at, malformed.fault)?;
     }
-    for outcome in &report.results {
-        self::outcome(outcome, out)?;
+    for result in &report.results {
+        config_result(result, out)?;
     }
     if let Some(difference) = &report.difference {
         self::difference(difference, out)?;
@@ -36,8 +38,8 @@ pub(super) fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-fn outcome(outcome: &Outcome, out: &mut dyn Write) -> io::Result<()> {
-    let Outcome { config, matched, admitted, refused, unlimited, .. } = outcome;
+fn config_result(result: &ConfigResult, out: &mut dyn Write) -> io::Result<()> {
+    let ConfigResult { config, matched, admitted, refused, unlimited, .. } = result;
     let [admitted, refused, unlimited] = [admitted, refused, unlimited].map(|n| grouped(*n));
     write!(
         out,
@@ -45,13 +47,13 @@ fn outcome(outcome: &Outcome, out: &mut dyn Write) -> io::Result<()> {
          limit",
         count(*matched, "request")
     )?;
-    for (status, count) in &outcome.unmatched {
+    for (status, count) in &result.unmatched {
         write!(out, "; {} answered with {status}", grouped(*count))?;
     }
     writeln!(out)?;
-    rows("limit", &outcome.limits, out)?;
-    rows("route", &outcome.routes, out)?;
-    let callers = outcome.callers.iter().map(|row| {
+    rows("limit", &result.limits, out)?;
+    rows("route", &result.routes, out)?;
+    let callers = result.callers.iter().map(|row| {
         let limit = row.limit.clone().unwrap_or_else(|| "-".to_owned());
         vec![row.caller.clone(), grouped(row.requests), grouped(row.refused), limit]
     });
@@ -91,7 +93,7 @@ fn difference(difference: &Difference, out: &mut dyn Write) -> io::Result<()> {
     table(&["caller", "requests", "newly refused", "newly admitted"], &[1, 2, 3], callers, out)
 }
 
-/// Prints a table, with the columns of numbers to the right; nothing where there are no rows.
+/// Prints a table, with the columns `numbers` aligned to the right; nothing without rows.
 fn table(
     header: &[&str],
     numbers: &[usize],
@@ -115,7 +117,7 @@ fn count(number: u64, what: &str) -> String {
     format!("{} {what}{}", grouped(number), if number == 1 { "" } else { "s" })
 }
 
-/// A number with its thousands apart.
+/// A number with separators between thousands.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let groups: Vec<&str> = digits

@@ -1,27 +1,29 @@
-//! What serde is told of a fault, and what it tells.
+//! The error type of the deserializer, and faults from serde's own errors.
 
 use std::fmt::{self, Display};
 
 use serde::de::{self, Expected, Unexpected};
 
-use crate::config::fault::Found;
-use crate::config::tree::clip;
+use crate::config::fault::Mismatch;
+use crate::config::located::clip;
 
 #[derive(Debug)]
 pub(super) enum Error {
-    /// Not yet among the faults.
-    Found(Found),
-    /// A key is missing, be it from the text or because its value was left out.
+    /// A fault that has not been reported yet.
+    Mismatch(Mismatch),
+    /// A key is missing, either in the text or because its faulty value was skipped.
     Missing,
-    /// Among the faults already.
-    Noted,
+    /// The fault has been reported.
+    Reported,
 }
 
 impl Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Found(found) => write!(f, "{}, expected {}", found.what, found.expected),
-            Self::Missing | Self::Noted => f.write_str("a fault that is reported elsewhere"),
+            Self::Mismatch(mismatch) => {
+                write!(f, "{}, expected {}", mismatch.what, mismatch.expected)
+            }
+            Self::Missing | Self::Reported => f.write_str("a fault that is reported separately"),
         }
     }
 }
@@ -30,7 +32,7 @@ impl std::error::Error for Error {}
 
 impl de::Error for Error {
     fn custom<T: Display>(message: T) -> Self {
-        Self::Found(Found::new(message.to_string(), "something else"))
+        Self::Mismatch(Mismatch::new(message.to_string(), "something else"))
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
@@ -45,7 +47,7 @@ impl de::Error for Error {
             Unexpected::Map => "a mapping".to_owned(),
             other => other.to_string(),
         };
-        Self::Found(Found::new(found, expected.to_string()))
+        Self::Mismatch(Mismatch::new(found, expected.to_string()))
     }
 
     fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
@@ -53,7 +55,7 @@ impl de::Error for Error {
     }
 
     fn unknown_variant(found: &str, expected: &'static [&'static str]) -> Self {
-        Self::Found(Found::new(format!("`{}`", clip(found)), one_of(expected)))
+        Self::Mismatch(Mismatch::new(format!("`{}`", clip(found)), one_of(expected)))
     }
 
     fn missing_field(_: &'static str) -> Self {
@@ -61,6 +63,7 @@ impl de::Error for Error {
     }
 }
 
+/// The names as `a, b or c`.
 pub(super) fn one_of(names: &[&str]) -> String {
     match names {
         [] => "nothing".to_owned(),

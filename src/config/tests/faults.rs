@@ -1,4 +1,4 @@
-//! What cannot be read, and what is said of it.
+//! Faults: their texts and locations.
 
 use super::{GOOD, faults, parse};
 
@@ -7,7 +7,7 @@ fn with_limit(line: &str) -> String {
 }
 
 #[test]
-fn a_faulty_value_is_shown_where_it_stands() {
+fn a_faulty_value_is_located() {
     let duration = "expected a duration such as 250ms, 10s, 30m or 1h";
     let cases: &[(&str, &str)] = &[
         ("reserve: maybe", "6:14: `maybe`, expected off, auto or a whole number from 1"),
@@ -30,11 +30,11 @@ fn a_faulty_value_is_shown_where_it_stands() {
         ),
         (
             "qouta: 6",
-            "6:5: unknown key `qouta`, expected `quota` (the keys here: algorithm, quota, \
+            "6:5: unknown key `qouta`, expected `quota` (valid keys: algorithm, quota, \
           window, resolution, strict, key, cost, max_cost, tiers, candidate, enforce, refund, reserve, on_failure, max_wait, \
           max_queue)",
         ),
-        ("quota: 6", "6:5: `quota` again, expected it once (it is on line 5 already)"),
+        ("quota: 6", "6:5: duplicate key `quota`, expected it once (first defined on line 5)"),
     ];
     for (line, expected) in cases {
         assert_eq!(faults(&with_limit(line)), [*expected], "{line}");
@@ -47,9 +47,9 @@ fn a_faulty_value_is_shown_where_it_stands() {
 }
 
 #[test]
-fn faults_outside_limits_are_shown_too() {
+fn faults_in_every_section_are_located() {
     let url = "expected http://host:port, https://host:port or unix:/path, and nothing after it";
-    let redis = "expected a Redis URL such as redis://127.0.0.1:6379 or redis://user:password@host:6379/0 (with %40 for an @ in the password, and the like)";
+    let redis = "expected a Redis URL such as redis://127.0.0.1:6379 or redis://user:password@host:6379/0 (percent-encode special characters of the password: %40 for @)";
     let part = "expected client_ip, token, host, method, route, path, path:NAME, header:NAME, \
                 cookie:NAME or query:NAME";
     let target =
@@ -91,7 +91,7 @@ fn faults_outside_limits_are_shown_too() {
         ),
         (
             top("access_log: stdrr"),
-            "1:13: `stdrr`, expected stderr, stdout, off or a file's path with a `/` in it"
+            "1:13: `stdrr`, expected stderr, stdout, off or a file path with a `/` in it"
                 .to_owned(),
         ),
         (
@@ -141,7 +141,7 @@ fn faults_outside_limits_are_shown_too() {
 }
 
 #[test]
-fn all_faults_are_shown_at_once() {
+fn all_faults_are_reported_at_once() {
     let text = "\
 upstream: {}
 limits:
@@ -161,9 +161,9 @@ routes:
     let route = "name, match, upstream, status, limits, throttle, strip_prefix, request_timeout, answer_idle_timeout, answer_timeout, max_body";
     let line = |key: &str| format!("expected a line `{key}: ...` in this section");
     let expected = [
-        format!("1:1: unknown key `upstream`, expected `upstreams` (the keys here: {top})"),
+        format!("1:1: unknown key `upstream`, expected `upstreams` (valid keys: {top})"),
         format!("3:3: missing key `window`, {}", line("window")),
-        format!("3:9: unknown key `qouta`, expected `quota` (the keys here: {keys})"),
+        format!("3:9: unknown key `qouta`, expected `quota` (valid keys: {keys})"),
         format!("4:16: `x`, expected a whole number from 0 to {}", u64::MAX),
         "4:27: `y`, expected a duration such as 250ms, 10s, 30m or 1h".to_owned(),
         format!("4:36: `a`, expected {part}"),
@@ -193,7 +193,7 @@ t.yaml:5:12: `five`, expected a whole number from 0 to 18446744073709551615
 }
 
 #[test]
-fn a_password_that_is_not_where_it_should_be_is_not_quoted() {
+fn a_literal_secret_is_not_quoted() {
     for line in [
         "password: hunter2",
         "password: 'hun ter2'",
@@ -215,7 +215,7 @@ fn a_password_that_is_not_where_it_should_be_is_not_quoted() {
 }
 
 #[test]
-fn a_password_is_not_quoted() {
+fn a_password_in_a_url_is_not_quoted() {
     let shown = |text: &str| parse("t.yaml", text).unwrap_err().to_string();
     let redis = |primary: &str| format!("store: {{redis: {{shards: [{{primary: {primary}}}]}}}}");
     let text = shown(&format!("{}\n{GOOD}", redis("\"redis://u:p@ss@h/x\"")));
@@ -244,7 +244,7 @@ fn a_password_is_not_quoted() {
 }
 
 #[test]
-fn a_long_line_is_quoted_in_part() {
+fn a_long_line_is_truncated() {
     let text = format!("limits: [{}, \u{1b}[31m]", "x".repeat(5000));
     let shown = parse("t.yaml", &text).unwrap_err().to_string();
     assert!(shown.lines().all(|line| line.chars().count() < 400), "{shown}");
@@ -252,7 +252,7 @@ fn a_long_line_is_quoted_in_part() {
 }
 
 #[test]
-fn at_most_fifty_faults_are_shown() {
+fn at_most_fifty_faults_are_reported() {
     let quotas = vec!["{quota: x, window: 1s}"; 80].join(", ");
     let text = format!("upstreams: {{}}\nroutes: [{quotas}]\n");
     assert_eq!(faults(&text).len(), 50);

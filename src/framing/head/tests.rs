@@ -3,14 +3,14 @@ use proptest::prelude::*;
 
 const BOUNDS: HeadBounds = HeadBounds { bytes: 1 << 20, headers: 100 };
 
-fn request(head: &str) -> Result<Length, Fault> {
-    let (read, end) = RequestHead::read(head.as_bytes(), BOUNDS)?.expect("a whole head");
+fn request(head: &str) -> Result<Length, FramingError> {
+    let (read, end) = RequestHead::read(head.as_bytes(), BOUNDS)?.expect("a complete head");
     assert_eq!(end, head.len());
     Ok(read.body)
 }
 
-/// What is read of a request's head that comes in pieces of `step`: the head, or its fault.
-fn in_pieces(head: &[u8], step: usize) -> Result<Option<(RequestHead, usize)>, Fault> {
+/// Parses a request's head that arrives in pieces of `step` bytes.
+fn in_pieces(head: &[u8], step: usize) -> Result<Option<(RequestHead, usize)>, FramingError> {
     let mut parser = HeadParser::request(BOUNDS);
     for end in (0..head.len()).step_by(step).skip(1).chain([head.len()]) {
         if let Some(length) = parser.parse(&head[..end])? {
@@ -21,7 +21,7 @@ fn in_pieces(head: &[u8], step: usize) -> Result<Option<(RequestHead, usize)>, F
 }
 
 #[test]
-fn well_formed_requests_pass() {
+fn well_formed_requests_are_accepted() {
     for (head, length) in [
         ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", Length::Known(0)),
         ("GET / HTTP/1.0\r\n\r\n", Length::Known(0)),
@@ -37,104 +37,103 @@ fn well_formed_requests_pass() {
 }
 
 #[test]
-fn what_has_two_readings_is_refused() {
+fn ambiguous_and_malformed_requests_are_rejected() {
     let with = |line: &str| format!("POST / HTTP/1.1\r\nHost: a\r\n{line}\r\n\r\n");
-    for (head, fault) in [
-        (with("Content-Length: 1\r\nTransfer-Encoding: chunked"), Fault::LengthAndCoding),
-        (with("Transfer-Encoding: chunked\r\nContent-Length: 1"), Fault::LengthAndCoding),
-        (with("Content-Length: 1\r\nContent-Length: 1"), Fault::LengthRepeated),
-        (with("Content-Length: 1, 1"), Fault::LengthMalformed),
-        (with("Content-Length: +1"), Fault::LengthMalformed),
-        (with("Content-Length: 1a"), Fault::LengthMalformed),
-        (with("Content-Length: 1 1"), Fault::LengthMalformed),
-        (with("Content-Length:"), Fault::LengthMalformed),
-        (with("Content-Length: 0x10"), Fault::LengthMalformed),
-        (with("Content-Length: 9999999999999999999"), Fault::LengthMalformed),
-        (with("Transfer-Encoding: chunked, chunked"), Fault::Coding),
-        (with("Transfer-Encoding: gzip, chunked"), Fault::Coding),
-        (with("Transfer-Encoding: identity"), Fault::Coding),
-        (with("Transfer-Encoding: identity\r\nTransfer-Encoding: chunked"), Fault::Coding),
-        (with("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked"), Fault::Coding),
-        (with("Transfer-Encoding:\u{b}chunked"), Fault::Control),
-        (with("A: b\r\n folded"), Fault::Folded),
-        (with("A : b"), Fault::HeaderName),
-        (with(": b"), Fault::HeaderName),
-        (with("no colon"), Fault::HeaderName),
-        (with("A: b\0c"), Fault::Control),
-        (with("A: b\rc"), Fault::Control),
-        (with("A: b\nC: d"), Fault::BareLf),
-        (with("host: b"), Fault::HostRepeated),
-        (with(&format!("Connection: {}", "a,".repeat(64))), Fault::ConnectionOptions),
-        (with("Connection: a\r\n".repeat(65).trim_end()), Fault::ConnectionOptions),
-        ("GET / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n".into(), Fault::Coding),
-        ("GET / HTTP/1.1\r\n\r\n".into(), Fault::HostMissing),
-        ("GET / HTTP/1.1\r\nHost: \r\n\r\n".into(), Fault::HostMissing),
-        ("GET / HTTP/1.1\r\nHost: a b\r\n\r\n".into(), Fault::HostMalformed),
-        ("GET / HTTP/1.1\r\nHost: a/b\r\n\r\n".into(), Fault::HostMalformed),
-        ("GET / HTTP/1.1\r\nHost: a@b\r\n\r\n".into(), Fault::HostMalformed),
-        ("GET / HTTP/1.1\r\nHost: a:b\r\n\r\n".into(), Fault::HostMalformed),
-        ("GET / HTTP/1.1\r\nHost: [::1\r\n\r\n".into(), Fault::HostMalformed),
-        ("GET  / HTTP/1.1\r\nHost: a\r\n\r\n".into(), Fault::RequestLine),
-        ("GET / x HTTP/1.1\r\nHost: a\r\n\r\n".into(), Fault::RequestLine),
-        ("GET /\r\nHost: a\r\n\r\n".into(), Fault::RequestLine),
-        ("G@T / HTTP/1.1\r\nHost: a\r\n\r\n".into(), Fault::RequestLine),
-        ("GET / HTTP/2.0\r\nHost: a\r\n\r\n".into(), Fault::Version),
-        ("GET / HTTP/1.1\nHost: a\r\n\r\n".into(), Fault::BareLf),
+    for (head, error) in [
+        (with("Content-Length: 1\r\nTransfer-Encoding: chunked"), FramingError::LengthAndCoding),
+        (with("Transfer-Encoding: chunked\r\nContent-Length: 1"), FramingError::LengthAndCoding),
+        (with("Content-Length: 1\r\nContent-Length: 1"), FramingError::LengthRepeated),
+        (with("Content-Length: 1, 1"), FramingError::LengthMalformed),
+        (with("Content-Length: +1"), FramingError::LengthMalformed),
+        (with("Content-Length: 1a"), FramingError::LengthMalformed),
+        (with("Content-Length: 1 1"), FramingError::LengthMalformed),
+        (with("Content-Length:"), FramingError::LengthMalformed),
+        (with("Content-Length: 0x10"), FramingError::LengthMalformed),
+        (with("Content-Length: 9999999999999999999"), FramingError::LengthMalformed),
+        (with("Transfer-Encoding: chunked, chunked"), FramingError::Coding),
+        (with("Transfer-Encoding: gzip, chunked"), FramingError::Coding),
+        (with("Transfer-Encoding: identity"), FramingError::Coding),
+        (with("Transfer-Encoding: identity\r\nTransfer-Encoding: chunked"), FramingError::Coding),
+        (with("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked"), FramingError::Coding),
+        (with("Transfer-Encoding:\u{b}chunked"), FramingError::Control),
+        (with("A: b\r\n folded"), FramingError::Folded),
+        (with("A : b"), FramingError::HeaderName),
+        (with(": b"), FramingError::HeaderName),
+        (with("no colon"), FramingError::HeaderName),
+        (with("A: b\0c"), FramingError::Control),
+        (with("A: b\rc"), FramingError::Control),
+        (with("A: b\nC: d"), FramingError::BareLf),
+        (with("host: b"), FramingError::HostRepeated),
+        (with(&format!("Connection: {}", "a,".repeat(64))), FramingError::ConnectionOptions),
+        (with("Connection: a\r\n".repeat(65).trim_end()), FramingError::ConnectionOptions),
+        ("GET / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n".into(), FramingError::Coding),
+        ("GET / HTTP/1.1\r\n\r\n".into(), FramingError::HostMissing),
+        ("GET / HTTP/1.1\r\nHost: \r\n\r\n".into(), FramingError::HostMissing),
+        ("GET / HTTP/1.1\r\nHost: a b\r\n\r\n".into(), FramingError::HostMalformed),
+        ("GET / HTTP/1.1\r\nHost: a/b\r\n\r\n".into(), FramingError::HostMalformed),
+        ("GET / HTTP/1.1\r\nHost: a@b\r\n\r\n".into(), FramingError::HostMalformed),
+        ("GET / HTTP/1.1\r\nHost: a:b\r\n\r\n".into(), FramingError::HostMalformed),
+        ("GET / HTTP/1.1\r\nHost: [::1\r\n\r\n".into(), FramingError::HostMalformed),
+        ("GET  / HTTP/1.1\r\nHost: a\r\n\r\n".into(), FramingError::RequestLine),
+        ("GET / x HTTP/1.1\r\nHost: a\r\n\r\n".into(), FramingError::RequestLine),
+        ("GET /\r\nHost: a\r\n\r\n".into(), FramingError::RequestLine),
+        ("G@T / HTTP/1.1\r\nHost: a\r\n\r\n".into(), FramingError::RequestLine),
+        ("GET / HTTP/2.0\r\nHost: a\r\n\r\n".into(), FramingError::Version),
+        ("GET / HTTP/1.1\nHost: a\r\n\r\n".into(), FramingError::BareLf),
     ] {
-        assert_eq!(request(&head), Err(fault), "{head:?}");
+        assert_eq!(request(&head), Err(error), "{head:?}");
     }
 }
 
 #[test]
-fn heads_are_bounded_in_headers_and_in_bytes() {
+fn heads_are_bounded_in_fields_and_bytes() {
     let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "A: b\r\n".repeat(99));
     let bounded = |bytes, headers| {
         let bounds = HeadBounds { bytes, headers };
         RequestHead::read(head.as_bytes(), bounds).map(|read| read.map(|(_, length)| length))
     };
     assert_eq!(bounded(head.len(), 100), Ok(Some(head.len())));
-    assert_eq!(bounded(head.len(), 99), Err(Fault::HeadTooLarge));
-    assert_eq!(bounded(head.len() - 1, 100), Err(Fault::HeadTooLarge));
-    assert_eq!(bounded(10, 100), Err(Fault::TargetTooLong));
+    assert_eq!(bounded(head.len(), 99), Err(FramingError::HeadTooLarge));
+    assert_eq!(bounded(head.len() - 1, 100), Err(FramingError::HeadTooLarge));
+    assert_eq!(bounded(10, 100), Err(FramingError::TargetTooLong));
     let unfinished = HeadBounds { bytes: 20, headers: 100 };
-    for (sent, fault) in [
+    for (sent, error) in [
         ("GET /", None),
-        ("GET /aaaaaaaaaaaaaaaaaaaaa", Some(Fault::TargetTooLong)),
-        ("GET / HTTP/1.1\r\nA: bbbbbbb", Some(Fault::HeadTooLarge)),
+        ("GET /aaaaaaaaaaaaaaaaaaaaa", Some(FramingError::TargetTooLong)),
+        ("GET / HTTP/1.1\r\nA: bbbbbbb", Some(FramingError::HeadTooLarge)),
     ] {
-        assert_eq!(RequestHead::read(sent.as_bytes(), unfinished).err(), fault, "{sent}");
+        assert_eq!(RequestHead::read(sent.as_bytes(), unfinished).err(), error, "{sent}");
     }
 }
 
 #[test]
-fn a_head_is_read_once_in_whatever_pieces_it_comes() {
+fn head_is_the_same_however_its_bytes_are_cut() {
     let head =
         b"POST /a?b HTTP/1.1\r\nHost: a\r\nConnection: close, X-A\r\nExpect: 100-continue\r\n\
         X-A:\t 1 \r\nx-a:2\r\nContent-Length: 3\r\n\r\nabc";
     for step in 1..head.len() {
-        let (read, length) = in_pieces(head, step).unwrap().expect("a whole head");
+        let (read, length) = in_pieces(head, step).unwrap().expect("a complete head");
         assert_eq!(length, head.len() - 3, "step {step}");
         assert_eq!((read.path(), read.query(), read.body), ("/a", Some("b"), Length::Known(3)));
         assert_eq!(read.fields.get_all("X-A").collect::<Vec<_>>(), [b"1", b"2"]);
-        let connection = Connection { close: true, keep_alive: false, names: true };
-        assert_eq!((read.connection, read.expects), (connection, true));
+        let connection = ConnectionOptions { close: true, keep_alive: false, lists_fields: true };
+        assert_eq!((read.connection, read.has_expect), (connection, true));
     }
 }
 
-/// The work for a head does not depend on the pieces that it comes in.
 #[test]
-fn a_head_that_trickles_is_not_read_anew() {
+fn bytes_are_searched_once_in_a_head_that_trickles_in() {
     let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{}", "A: b\r\n".repeat(90));
     let mut parser = HeadParser::request(BOUNDS);
     for end in 0..=head.len() {
         assert_eq!(parser.parse(&head.as_bytes()[..end]), Ok(None));
-        assert_eq!(parser.searched, end, "everything is looked at once");
+        assert_eq!(parser.searched, end);
     }
 }
 
 #[test]
-fn a_connection_goes_on_as_its_version_and_its_options_say() {
-    for (version, options, goes_on) in [
+fn persistence_follows_version_and_connection_options() {
+    for (version, options, persistent) in [
         ("1.1", "", true),
         ("1.1", "Connection: close\r\n", false),
         ("1.1", "Connection: keep-alive, CLOSE\r\n", false),
@@ -144,35 +143,36 @@ fn a_connection_goes_on_as_its_version_and_its_options_say() {
     ] {
         let head = format!("GET / HTTP/{version}\r\nHost: a\r\n{options}\r\n");
         let (head, _) = RequestHead::read(head.as_bytes(), BOUNDS).unwrap().unwrap();
-        assert_eq!(head.is_persistent(), goes_on, "{version} {options}");
+        assert_eq!(head.is_persistent(), persistent, "{version} {options}");
     }
 }
 
 #[test]
-fn answers_are_checked_likewise() {
-    let answer =
-        |head: &str| AnswerHead::read(head.as_bytes()).map(|h| h.expect("a whole head").0.status);
-    assert_eq!(answer("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n"), Ok(200));
-    assert_eq!(answer("HTTP/1.0 404\r\n\r\n"), Ok(404));
-    for (head, fault) in [
-        ("HTTP/1.1 200 OK\r\nA: b\nC: d\r\n\r\n", Fault::BareLf),
+fn ambiguous_and_malformed_responses_are_rejected() {
+    let status = |head: &str| {
+        ResponseHead::read(head.as_bytes()).map(|h| h.expect("a complete head").0.status)
+    };
+    assert_eq!(status("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n"), Ok(200));
+    assert_eq!(status("HTTP/1.0 404\r\n\r\n"), Ok(404));
+    for (head, error) in [
+        ("HTTP/1.1 200 OK\r\nA: b\nC: d\r\n\r\n", FramingError::BareLf),
         (
             "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
-            Fault::LengthRepeated,
+            FramingError::LengthRepeated,
         ),
         (
             "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
-            Fault::LengthAndCoding,
+            FramingError::LengthAndCoding,
         ),
-        ("HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n", Fault::Folded),
-        ("HTTP/1.1 101 Switching\r\n\r\n", Fault::UnaskedSwitch),
-        ("HTTP/1.1 20 OK\r\n\r\n", Fault::StatusLine),
-        ("HTTP/1.1 600 Odd\r\n\r\n", Fault::StatusLine),
-        ("HTTP/1.1 2000\r\n\r\n", Fault::StatusLine),
-        ("HTTP/2 200\r\n\r\n", Fault::StatusLine),
-        ("hello\r\n\r\n", Fault::StatusLine),
+        ("HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n", FramingError::Folded),
+        ("HTTP/1.1 101 Switching\r\n\r\n", FramingError::UnexpectedUpgrade),
+        ("HTTP/1.1 20 OK\r\n\r\n", FramingError::StatusLine),
+        ("HTTP/1.1 600 Odd\r\n\r\n", FramingError::StatusLine),
+        ("HTTP/1.1 2000\r\n\r\n", FramingError::StatusLine),
+        ("HTTP/2 200\r\n\r\n", FramingError::StatusLine),
+        ("hello\r\n\r\n", FramingError::StatusLine),
     ] {
-        assert_eq!(answer(head), Err(fault), "{head:?}");
+        assert_eq!(status(head), Err(error), "{head:?}");
     }
 }
 
@@ -180,11 +180,11 @@ proptest! {
     #[test]
     fn no_bytes_panic(bytes: Vec<u8>) {
         let _ = RequestHead::read(&bytes, BOUNDS);
-        let _ = AnswerHead::read(&bytes);
+        let _ = ResponseHead::read(&bytes);
     }
 
     #[test]
-    fn a_head_is_whole_at_its_last_byte_and_not_before(cut in 0usize..47) {
+    fn head_is_complete_exactly_at_its_last_byte(cut in 0usize..47) {
         let head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc";
         prop_assert!(RequestHead::read(&head[..cut], BOUNDS).unwrap().is_none());
         let (read, length) = RequestHead::read(head, BOUNDS).unwrap().unwrap();
@@ -192,7 +192,7 @@ proptest! {
     }
 
     #[test]
-    fn what_passes_has_one_length_and_one_reading(lines in prop::collection::vec(
+    fn accepted_heads_have_one_body_length(lines in prop::collection::vec(
         prop::sample::select(vec![
             "Host: a", "Content-Length: 3", "content-length: 4", "Transfer-Encoding: chunked",
             "TRANSFER-ENCODING: gzip", "A: b", " c", "Content-Length : 3",

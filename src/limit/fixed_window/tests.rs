@@ -1,11 +1,11 @@
-//! The window's bound, and the two faults that GitHub found in theirs.
+//! The bound of the window, and the two faults that GitHub found in its first implementation.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::limit::{
     Algorithm,
-    promises::{Life, histories_of},
+    properties::{Simulation, histories_of},
 };
 
 const NOW: Millis = 1_700_000_000_000;
@@ -14,17 +14,17 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn a_window_holds_the_quota_and_any_interval_two(
+    fn a_window_holds_the_quota_and_any_interval_twice_the_quota(
         history in histories_of(Algorithm::FixedWindow, false)
     ) {
-        let life = Life::whole(&history);
-        let (limit, window) = (u64::from(life.quota.limit), life.quota.window);
+        let simulation = Simulation::run(&history);
+        let (limit, window) = (u64::from(simulation.quota.limit), simulation.quota.window);
         let held = |from: Millis| {
-            let inside = life.admitted.iter().filter(|(at, ..)| (from..from + window).contains(at));
+            let inside = simulation.admitted.iter().filter(|(at, ..)| (from..from + window).contains(at));
             inside.map(|&(_, cost, _)| u64::from(cost)).sum::<u64>()
         };
         let mut end = 0;
-        for &(at, ..) in &life.admitted {
+        for &(at, ..) in &simulation.admitted {
             if at >= end {
                 // A window starts with its first charge.
                 end = at + window;
@@ -35,21 +35,21 @@ proptest! {
     }
 }
 
-/// A limiter with GitHub's first two faults: the reset is worked out from a TTL in whole seconds, and a
-/// request is checked and counted in two calls, between which time passes.
+/// A limiter with GitHub's two faults: the reset time is computed from a TTL in whole seconds, and a
+/// request is checked and counted in two calls at different times.
 #[derive(Default)]
-struct Faulty {
+struct FaultyWindow {
     count: u32,
     expires: Millis,
 }
 
-impl Faulty {
-    /// Redis' `TTL` at its own time.
+impl FaultyWindow {
+    /// The reply to Redis' `TTL` at `at`.
     fn ttl(&self, at: Millis) -> Millis {
         self.expires.saturating_sub(at) / 1_000
     }
 
-    /// The header, from the TTL read at `at` and the gateway's clock after the answer has come.
+    /// The reset header: the TTL read at `at` plus the gateway's clock after the reply, in s.
     fn reset(&self, at: Millis, latency: Millis) -> u64 {
         (at + latency) / 1_000 + self.ttl(at)
     }
@@ -58,7 +58,7 @@ impl Faulty {
         self.expires > at && self.count >= limit
     }
 
-    /// Counts, beginning anew where the key has expired.
+    /// Counts a request, in a new window if the key has expired.
     fn count(&mut self, at: Millis, window: Millis) -> u32 {
         if self.expires <= at {
             *self = Self { count: 0, expires: at + window };
@@ -69,9 +69,9 @@ impl Faulty {
 }
 
 #[test]
-fn the_reset_of_a_ttl_wobbles_and_a_stored_one_does_not() {
+fn a_reset_from_a_ttl_wobbles_and_a_stored_reset_does_not() {
     let quota = Quota::new(5_000, 10_000, 1);
-    let (mut faulty, mut state) = (Faulty::default(), State::default());
+    let (mut faulty, mut state) = (FaultyWindow::default(), State::default());
     faulty.count(NOW, quota.window);
     charge(&mut state, &quota, NOW, 1);
     let (mut wobbling, mut stored) = (Vec::new(), Vec::new());
@@ -84,19 +84,19 @@ fn the_reset_of_a_ttl_wobbles_and_a_stored_one_does_not() {
 }
 
 #[test]
-fn a_rejection_with_all_of_the_quota_left_needs_two_calls() {
+fn one_call_never_refuses_with_the_whole_quota_remaining() {
     let quota = Quota::new(5_000, 10_000, 1);
-    let mut faulty = Faulty::default();
+    let mut faulty = FaultyWindow::default();
     for _ in 0..quota.limit {
         faulty.count(NOW, quota.window);
     }
-    // The check meets the old window, the count that fills the headers in meets a fresh one.
+    // The check reads the old window; the count for the headers starts a new one.
     let (check, count) = (NOW + 9_999, NOW + 10_001);
     let rejected = faulty.is_exhausted(check, quota.limit);
     let remaining = quota.limit - faulty.count(count, quota.window) + 1;
     assert!(rejected && remaining == quota.limit, "the fault shows");
 
-    // One call has one time: at each of them the answer and its headers agree.
+    // One call has one time: the decision and its headers agree.
     for at in 9_990..10_010 {
         let mut state = State::default();
         charge(&mut state, &quota, NOW, quota.limit);
@@ -107,21 +107,25 @@ fn a_rejection_with_all_of_the_quota_left_needs_two_calls() {
 }
 
 #[test]
-fn what_is_past_its_end_is_ignored_whoever_still_holds_it() {
+fn a_window_past_its_end_counts_as_empty() {
     let quota = Quota::new(5, 10_000, 1);
     let mut stale = State { reset_at: NOW, count: 5 };
     let decision = decide(&mut stale, &quota, NOW, 1);
     assert_eq!((decision.admitted, decision.used, decision.remaining), (true, 0, 5));
-    assert_eq!(stale, State { reset_at: NOW, count: 5 }, "a look writes nothing");
+    assert_eq!(stale, State { reset_at: NOW, count: 5 }, "a decision writes nothing");
 }
 
 #[test]
-fn a_refund_belongs_to_its_window() {
+fn a_refund_applies_only_to_its_own_window() {
     let quota = Quota::new(5, 10_000, 1);
     let mut state = State::default();
     charge(&mut state, &quota, NOW, 2);
     assert_eq!(refund(&mut state, &quota, NOW + 9_999, NOW, 1).used, 1);
     charge(&mut state, &quota, NOW + 10_000, 3);
-    assert_eq!(refund(&mut state, &quota, NOW + 10_001, NOW, 1).used, 3, "of the window before");
+    assert_eq!(
+        refund(&mut state, &quota, NOW + 10_001, NOW, 1).used,
+        3,
+        "charged in the previous window"
+    );
     assert_eq!(refund(&mut state, &quota, NOW + 10_001, NOW + 10_000, 9).used, 0);
 }

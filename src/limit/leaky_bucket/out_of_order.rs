@@ -1,4 +1,4 @@
-//! Slots that are given back in any order, by many gateways.
+//! Refunds in any order, by many gateways.
 
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ use crate::limit::{Algorithm, Change, State};
 
 const NOW: Millis = 1_700_000_000_000;
 
-/// Four a second; the last may wait for two seconds.
+/// Four a second, with a delay of at most two seconds.
 const FOUR: Quota =
     Quota { limit: 4, window: 1_000, resolution: 1, max_wait: 2_000, strict: false };
 
@@ -15,24 +15,29 @@ fn fresh() -> State {
     State::fresh(Algorithm::LeakyBucket)
 }
 
-fn give_back(state: &mut State, quota: &Quota, now: Millis, slot: Millis, cost: u32) -> Decision {
-    state.settle(quota, now, Change::Refund { charged_at: slot, cost })
+fn refund_slots(
+    state: &mut State,
+    quota: &Quota,
+    now: Millis,
+    slot: Millis,
+    cost: u32,
+) -> Decision {
+    state.adjust(quota, now, Change::Refund { charged_at: slot, cost })
 }
 
-/// What happens next: so many ms later a request of this cost comes, or one of those that have slots
-/// gives them back.
+/// What happens next: a request of this cost arrives, or one that has slots refunds them.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Ask(u32),
-    GiveBack(usize),
+    Request(u32),
+    Refund(usize),
 }
 
 fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
     let later = prop_oneof![6 => Just(0_u64), 3 => 0_u64..40, 1 => 0_u64..2_000];
     let cost = prop_oneof![3 => Just(1_u32), 1 => 1_u32..5];
     let step = prop_oneof![
-        3 => cost.prop_map(Step::Ask),
-        2 => any::<usize>().prop_map(Step::GiveBack),
+        3 => cost.prop_map(Step::Request),
+        2 => any::<usize>().prop_map(Step::Refund),
     ];
     prop::collection::vec((later, step), 1..150)
 }
@@ -46,10 +51,10 @@ fn quotas() -> impl Strategy<Value = Quota> {
     })
 }
 
-/// Slots that somebody has: when they begin (ms, rounded up), and how many.
+/// Taken slots: when they begin (ms, rounded up), and how many.
 type Taken = Vec<(Millis, u32)>;
 
-/// Whether any so many slots take their time; each is told in whole ms, rounded up.
+/// Whether any n slots are n slots apart; each begins at a whole ms, rounded up.
 fn are_apart(taken: &Taken, quota: &Quota) -> bool {
     let mut taken = taken.clone();
     taken.sort_unstable();
@@ -66,21 +71,21 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn no_two_have_one_slot_and_what_all_gave_back_is_free(
+    fn no_slot_is_taken_twice_and_all_are_free_after_refunds(
         quota in quotas(), steps in steps(), order in any::<u64>()
     ) {
         let (mut state, mut now) = (fresh(), NOW);
-        // Those that may still give their slots back, and those that were released.
+        // Requests that can still refund their slots, and requests that were released.
         let (mut taken, mut released) = (Taken::new(), Taken::new());
         for (later, step) in steps {
             now += later;
-            // What has begun is its request's, which ends some day and gives nothing back.
+            // A request whose slot has begun was released and refunds nothing.
             let (begun, waiting) = taken.into_iter().partition(|&(slot, _)| slot <= now);
             taken = waiting;
             released.append(&mut { begun });
             match step {
-                // Which of the slots of one ms it is, a time in ms cannot tell.
-                Step::Ask(cost) if cost == 1 || quota.window >= quota.limit.into() => {
+                // If several slots begin in one ms, its time does not identify a slot of a larger cost.
+                Step::Request(cost) if cost == 1 || quota.window >= quota.limit.into() => {
                     let asked = state.clone().decide(&quota, now, cost);
                     let decision = state.admit(&quota, now, cost);
                     prop_assert_eq!(asked.admitted, decision.admitted);
@@ -95,11 +100,11 @@ proptest! {
                     }
                     prop_assert_eq!(decision.limit, decision.used + decision.remaining);
                 }
-                Step::GiveBack(at) if !taken.is_empty() && taken.len() <= 64 => {
+                Step::Refund(at) if !taken.is_empty() && taken.len() <= 64 => {
                     let (slot, cost) = taken.swap_remove(at % taken.len());
                     let before = state.decide(&quota, now, 0).used;
-                    let after = give_back(&mut state, &quota, now, slot, cost);
-                    // A free slot that is under way counts until all after it are free.
+                    let after = refund_slots(&mut state, &quota, now, slot, cost);
+                    // A free slot that has begun counts until all after it are free.
                     let left = before - u64::from(cost);
                     prop_assert!(after.used == left || after.used + 1 == left);
                 }
@@ -111,12 +116,12 @@ proptest! {
         if taken.len() > 64 {
             return Ok(());
         }
-        // All that wait go away, in some order; then time passes until nothing that was released counts.
+        // All delayed requests are cancelled in some order; then all released slots pass.
         let mut order = order;
         while !taken.is_empty() {
             order = order.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let (slot, cost) = taken.swap_remove((order >> 33) as usize % taken.len());
-            give_back(&mut state, &quota, now, slot, cost);
+            refund_slots(&mut state, &quota, now, slot, cost);
         }
         let slot = quota.window.div_ceil(quota.limit.into());
         let over = released.iter().map(|&(from, cost)| from + slot * u64::from(cost)).max();
@@ -127,15 +132,15 @@ proptest! {
 }
 
 #[test]
-fn a_slot_between_others_is_the_next_ones() {
+fn a_freed_slot_goes_to_the_next_request() {
     let mut state = fresh();
     let waits: Vec<_> = (0..6).map(|_| state.admit(&FOUR, NOW, 1).wait).collect();
     assert_eq!(waits, [0, 250, 500, 750, 1_000, 1_250]);
-    assert_eq!(give_back(&mut state, &FOUR, NOW + 10, NOW + 500, 1).used, 5);
-    assert_eq!(give_back(&mut state, &FOUR, NOW + 10, NOW + 250, 1).used, 4);
-    assert_eq!(give_back(&mut state, &FOUR, NOW + 10, NOW + 250, 1).used, 4, "once");
-    assert_eq!(give_back(&mut state, &FOUR, NOW + 10, NOW + 600, 1).used, 4, "there is none");
-    // Both in a row, as far as they fit; then the one that is left, then those after all.
+    assert_eq!(refund_slots(&mut state, &FOUR, NOW + 10, NOW + 500, 1).used, 5);
+    assert_eq!(refund_slots(&mut state, &FOUR, NOW + 10, NOW + 250, 1).used, 4);
+    assert_eq!(refund_slots(&mut state, &FOUR, NOW + 10, NOW + 250, 1).used, 4, "once");
+    assert_eq!(refund_slots(&mut state, &FOUR, NOW + 10, NOW + 600, 1).used, 4, "no such slot");
+    // A cost that does not fit goes after all others; one that fits takes the freed slots in order.
     assert_eq!(state.clone().admit(&FOUR, NOW + 20, 3).wait, 1_480);
     assert_eq!(state.clone().admit(&FOUR, NOW + 20, 2).wait, 230);
     assert_eq!(state.admit(&FOUR, NOW + 20, 1).wait, 230);
@@ -144,12 +149,12 @@ fn a_slot_between_others_is_the_next_ones() {
 }
 
 #[test]
-fn a_free_slot_that_has_passed_is_nobodys() {
+fn a_free_slot_that_has_passed_is_not_used() {
     let mut state = fresh();
     for _ in 0..4 {
         state.admit(&FOUR, NOW, 1);
     }
-    assert_eq!(give_back(&mut state, &FOUR, NOW + 10, NOW + 250, 1).remaining, 6);
+    assert_eq!(refund_slots(&mut state, &FOUR, NOW + 10, NOW + 250, 1).remaining, 6);
     let decision = state.admit(&FOUR, NOW + 251, 1);
     assert_eq!(decision.wait, 749);
 }

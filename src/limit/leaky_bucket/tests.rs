@@ -1,11 +1,11 @@
-//! When requests are released: at a constant rate, and never too late.
+//! When requests are released: at a constant rate, within `max_wait`.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::limit::{
     Algorithm,
-    promises::{Life, histories_of},
+    properties::{Simulation, histories_of},
 };
 
 const NOW: Millis = 1_700_000_000_000;
@@ -14,7 +14,7 @@ fn quota(limit: u32, window: Millis, max_wait: u32) -> Quota {
     Quota { max_wait, ..Quota::new(limit, window, 1) }
 }
 
-/// When requests that come all at once are released, in ms from now; until one is refused.
+/// The delays of requests that arrive at once, in ms, until one is refused.
 fn released(quota: &Quota) -> Vec<Millis> {
     let mut state = State::default();
     let mut at_once = std::iter::repeat_with(|| admit(&mut state, quota, NOW, 1));
@@ -26,16 +26,16 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn slots_are_apart_and_in_time(history in histories_of(Algorithm::LeakyBucket, false)) {
-        let life = Life::whole(&history);
-        let (limit, window) = (u64::from(life.quota.limit), life.quota.window);
-        for (first, &(from, _, wait)) in life.admitted.iter().enumerate() {
-            prop_assert!(wait <= u64::from(life.quota.max_wait));
+    fn slots_are_apart_and_within_max_wait(history in histories_of(Algorithm::LeakyBucket, false)) {
+        let simulation = Simulation::run(&history);
+        let (limit, window) = (u64::from(simulation.quota.limit), simulation.quota.window);
+        for (first, &(from, _, wait)) in simulation.admitted.iter().enumerate() {
+            prop_assert!(wait <= u64::from(simulation.quota.max_wait));
             let (from, mut slots) = (from + wait, 0);
-            for pair in life.admitted[first..].windows(2) {
+            for pair in simulation.admitted[first..].windows(2) {
                 slots += u64::from(pair[0].1);
                 let to = pair[1].0 + pair[1].2;
-                // To the ms that releases are rounded up to.
+                // Delays are rounded up to a ms.
                 prop_assert!((to - from + 1) * limit > slots * window, "{slots} from {from} to {to}");
             }
         }
@@ -43,7 +43,7 @@ proptest! {
 }
 
 #[test]
-fn four_a_second_are_released_every_quarter() {
+fn four_a_second_are_released_every_250_ms() {
     let expected = [0, 250, 500, 750, 1_000, 1_250, 1_500, 1_750, 2_000];
     assert_eq!(released(&quota(4, 1_000, 2_000)), expected);
     assert_eq!(slots(&quota(4, 1_000, 2_000)), 9);
@@ -62,21 +62,21 @@ fn three_a_second_do_not_drift() {
 }
 
 #[test]
-fn who_would_wait_too_long_is_told_when_it_fits() {
+fn a_refused_request_gets_the_time_at_which_it_fits() {
     let (mut state, quota) = (State::default(), quota(4, 1_000, 500));
     for wait in [0, 250, 500] {
         let decision = admit(&mut state, &quota, NOW, 1);
         assert_eq!((decision.admitted, decision.wait), (true, wait));
     }
     let refused = admit(&mut state, &quota, NOW, 1);
-    // It would wait 750 ms, 250 more than it may.
+    // Its delay would be 750 ms, 250 above `max_wait`.
     assert_eq!((refused.admitted, refused.wait, refused.remaining), (false, 0, 0));
     assert_eq!(refused.retry_at, Some(NOW + 250));
     assert_eq!(admit(&mut state, &quota, NOW + 250, 1).wait, 500);
 }
 
 #[test]
-fn a_place_that_is_given_back_is_taken_by_the_next() {
+fn a_refunded_slot_is_taken_by_the_next_request() {
     let (mut state, quota) = (State::default(), quota(4, 1_000, 500));
     for _ in 0..3 {
         admit(&mut state, &quota, NOW, 1);

@@ -1,14 +1,14 @@
-//! The log against a list of charges, and its bound.
+//! The log compared with a list of charges, and its bound.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::limit::{
     Algorithm,
-    promises::{Event, Life, histories_of},
+    properties::{Event, Simulation, histories_of},
 };
 
-/// What of `charges` counts at `now`.
+/// The charges that count at `now`, added up.
 fn modelled_use(charges: &[(Millis, u32)], window: Millis, now: Millis) -> u64 {
     let live = charges.iter().filter(|(at, _)| at + window > now);
     live.map(|&(_, cost)| u64::from(cost)).sum()
@@ -18,17 +18,17 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn counts_what_a_list_of_charges_counts(history in histories_of(Algorithm::SlidingLog, true)) {
-        let (mut life, mut charges) = (Life::begin(&history), Vec::<(Millis, u32)>::new());
+    fn usage_matches_a_list_of_charges(history in histories_of(Algorithm::SlidingLog, true)) {
+        let (mut simulation, mut charges) = (Simulation::new(&history), Vec::<(Millis, u32)>::new());
         for &(later, event) in &history.3 {
-            let decision = life.step(later, event);
+            let decision = simulation.step(later, event);
             match event {
-                Event::Ask(cost) if decision.admitted => charges.push((life.now, cost)),
-                Event::Ask(_) => {}
-                Event::Overdraw(cost) => charges.push((life.now, cost)),
+                Event::Request(cost) if decision.admitted => charges.push((simulation.now, cost)),
+                Event::Request(_) => {}
+                Event::Overdraw(cost) => charges.push((simulation.now, cost)),
                 Event::Refund(ago, mut cost) => {
-                    let at = life.admitted.len().checked_sub(ago + 1);
-                    let charged_at = at.map_or(life.now, |at| life.admitted[at].0);
+                    let at = simulation.admitted.len().checked_sub(ago + 1);
+                    let charged_at = at.map_or(simulation.now, |at| simulation.admitted[at].0);
                     let there = charges.iter_mut().filter(|(at, _)| *at == charged_at);
                     for (_, left) in there {
                         let given = cost.min(*left);
@@ -36,23 +36,23 @@ proptest! {
                     }
                 }
             }
-            prop_assert_eq!(decision.used, modelled_use(&charges, life.quota.window, life.now));
+            prop_assert_eq!(decision.used, modelled_use(&charges, simulation.quota.window, simulation.now));
         }
     }
 
     #[test]
-    fn no_interval_of_the_window_holds_more(history in histories_of(Algorithm::SlidingLog, false)) {
-        let life = Life::whole(&history);
-        let charges: Vec<_> = life.admitted.iter().map(|&(at, cost, _)| (at, cost)).collect();
+    fn no_interval_of_a_window_holds_more_than_the_quota(history in histories_of(Algorithm::SlidingLog, false)) {
+        let simulation = Simulation::run(&history);
+        let charges: Vec<_> = simulation.admitted.iter().map(|&(at, cost, _)| (at, cost)).collect();
         for (end, &(at, _)) in charges.iter().enumerate() {
-            let used = modelled_use(&charges[..=end], life.quota.window, at);
-            prop_assert!(used <= u64::from(life.quota.limit), "{used} up to {at}");
+            let used = modelled_use(&charges[..=end], simulation.quota.window, at);
+            prop_assert!(used <= u64::from(simulation.quota.limit), "{used} up to {at}");
         }
     }
 }
 
 #[test]
-fn two_events_in_one_ms_are_two() {
+fn charges_in_one_ms_share_an_entry_and_all_count() {
     let (mut state, quota) = (State::default(), Quota::new(3, 1_000, 1));
     let passed = (0..5).filter(|_| admit(&mut state, &quota, 1_700_000_000_000, 1).admitted);
     assert_eq!(passed.count(), 3);
@@ -60,7 +60,7 @@ fn two_events_in_one_ms_are_two() {
 }
 
 #[test]
-fn a_charge_ends_exactly_a_window_after_it() {
+fn a_charge_expires_exactly_a_window_later() {
     let (mut state, quota, now) = (State::default(), Quota::new(2, 1_000, 1), 1_700_000_000_999);
     assert!(admit(&mut state, &quota, now, 1).admitted);
     assert!(admit(&mut state, &quota, now + 400, 1).admitted);
@@ -72,7 +72,7 @@ fn a_charge_ends_exactly_a_window_after_it() {
 }
 
 #[test]
-fn a_log_holds_no_more_than_the_quota_and_gives_back_what_has_expired() {
+fn entries_are_bounded_by_the_quota_and_expired_memory_is_freed() {
     let (mut state, quota) = (State::default(), Quota::new(10_000, 60_000, 1));
     let mut now = 1_700_000_000_000;
     for _ in 0..30_000 {
@@ -86,7 +86,7 @@ fn a_log_holds_no_more_than_the_quota_and_gives_back_what_has_expired() {
 }
 
 #[test]
-fn a_refund_reaches_back_so_far_and_no_further() {
+fn a_refund_is_limited_to_the_maximum_depth() {
     let (mut state, quota) = (State::default(), Quota::new(u32::MAX, 60_000, 1));
     let start = 1_700_000_000_000;
     for ms in 0..=MAX_REFUND_DEPTH as u64 {

@@ -1,10 +1,10 @@
-//! What `design/limits` promises of the sliding window, on random histories.
+//! The bounds of the sliding window and its decisions, on random histories.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// A history on a clock that only goes forward: quota, start, and steps of (ms since the last, cost).
+/// A history on a clock that only goes forward: quota, start (ms), and steps of (ms since the last, cost).
 type History = (Quota, Millis, Vec<(Millis, u32)>);
 
 fn quotas() -> impl Strategy<Value = Quota> {
@@ -14,7 +14,7 @@ fn quotas() -> impl Strategy<Value = Quota> {
         .prop_map(|(limit, s, resolution)| Quota::new(limit, s * u64::from(resolution), resolution))
 }
 
-/// Steps that crowd sub-windows and now and then leave them behind.
+/// Steps, most of them shorter than a sub-window, some longer than a window.
 fn steps(quota: Quota) -> impl Strategy<Value = Vec<(Millis, u32)>> {
     let s = quota.sub_window();
     let step = prop_oneof![
@@ -33,7 +33,7 @@ fn histories() -> impl Strategy<Value = History> {
     })
 }
 
-/// The record after a history, its clock, and what was admitted: (time, cost).
+/// The record after a history, its clock, and the admitted charges: (time, cost).
 fn replay((quota, start, steps): &History) -> (State, Millis, Vec<(Millis, u32)>) {
     let (mut state, mut now, mut admitted) = (State::default(), *start, Vec::new());
     for &(step, cost) in steps {
@@ -45,12 +45,12 @@ fn replay((quota, start, steps): &History) -> (State, Millis, Vec<(Millis, u32)>
     (state, now, admitted)
 }
 
-/// The charges whose time lies in `range`, added up.
+/// The charges in `range`, added up.
 fn within(admitted: &[(Millis, u32)], range: std::ops::Range<Millis>) -> u64 {
     admitted.iter().filter(|(at, _)| range.contains(at)).map(|&(_, cost)| u64::from(cost)).sum()
 }
 
-/// The model: what is used at `now`, counted from the list of charges and not from a record.
+/// The model: the usage at `now`, computed from the list of charges.
 fn modelled_use(admitted: &[(Millis, u32)], quota: &Quota, now: Millis) -> u64 {
     let (s, k) = (quota.sub_window(), u64::from(quota.resolution));
     let start = now / s * s;
@@ -59,7 +59,7 @@ fn modelled_use(admitted: &[(Millis, u32)], quota: &Quota, now: Millis) -> u64 {
     full + ((start + s - now) * old).div_ceil(s)
 }
 
-/// The first whole second at or after `millis`, as a header tells it.
+/// `millis` rounded up to a whole second, as in a header.
 fn header_seconds(millis: Millis) -> Millis {
     millis.div_ceil(1_000) * 1_000
 }
@@ -68,7 +68,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn counts_what_the_model_counts(history in histories()) {
+    fn usage_matches_the_model(history in histories()) {
         let (quota, start, steps) = &history;
         let (mut state, mut now, mut admitted) = (State::default(), *start, Vec::new());
         for &(step, cost) in steps {
@@ -133,12 +133,12 @@ proptest! {
         prop_assert!(!refused.admitted && retry_at > now);
         let before = decide(&mut state, quota, retry_at - 1, cost);
         prop_assert!(!before.admitted, "admitted 1 ms before {retry_at}");
-        prop_assert_eq!(before.retry_at, Some(retry_at), "it stays while nobody charges");
+        prop_assert_eq!(before.retry_at, Some(retry_at), "it stays while nothing is charged");
         prop_assert!(decide(&mut state, quota, retry_at, cost).admitted);
     }
 
     #[test]
-    fn reset_moves_forward_and_only_with_a_charge(history in histories()) {
+    fn reset_never_moves_back_and_moves_only_with_a_charge(history in histories()) {
         let (quota, start, steps) = &history;
         let (mut state, mut now, mut shown) = (State::default(), *start, 0);
         for &(step, cost) in steps {
@@ -155,7 +155,7 @@ proptest! {
     }
 
     #[test]
-    fn obedience_is_rewarded(history in histories(), cost in 1_u32..40) {
+    fn waiting_until_retry_after_or_reset_admits(history in histories(), cost in 1_u32..40) {
         let (mut state, now, _) = replay(&history);
         let quota = &history.0;
         let cost = cost.min(quota.limit);
@@ -164,13 +164,13 @@ proptest! {
             let seconds = (retry_at - now).div_ceil(1_000).max(1);
             prop_assert!(decide(&mut state, quota, now + seconds * 1_000, cost).admitted);
         }
-        // Whoever keeps charging the same cost and then waits for the reset is admitted.
+        // A caller that charges the same cost until it is refused is admitted at the reset.
         let mut charged = false;
         loop {
             let decision = admit(&mut state, quota, now, cost);
             if !decision.admitted {
-                let told = header_seconds(decision.reset_at);
-                prop_assert!(!charged || decide(&mut state, quota, told, cost).admitted);
+                let reset = header_seconds(decision.reset_at);
+                prop_assert!(!charged || decide(&mut state, quota, reset, cost).admitted);
                 break;
             }
             charged = true;
@@ -185,9 +185,9 @@ proptest! {
         let (mut state, mut now) = (State::default(), 1_700_000_000_123);
         for gap in gaps {
             now += gap;
-            let told = admit(&mut state, &quota, now, cost).reset_at;
+            let reset_at = admit(&mut state, &quota, now, cost).reset_at;
             let mut alone = state.clone();
-            prop_assert!(decide(&mut alone, &quota, header_seconds(told), cost).admitted);
+            prop_assert!(decide(&mut alone, &quota, header_seconds(reset_at), cost).admitted);
         }
     }
 
@@ -200,7 +200,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_quota_keeps_what_was_used(history in histories(), limit in 1_u32..60) {
+    fn a_changed_quota_keeps_usage(history in histories(), limit in 1_u32..60) {
         let (mut state, now, admitted) = replay(&history);
         let quota = Quota { limit, ..history.0 };
         let used = modelled_use(&admitted, &quota, now);
@@ -215,17 +215,17 @@ proptest! {
     }
 
     #[test]
-    fn a_small_step_back_stands_still(history in histories(), back in 1_u64..=MAX_STEP_BACK) {
+    fn a_small_step_back_changes_nothing(history in histories(), back in 1_u64..=MAX_STEP_BACK) {
         let (mut state, _, _) = replay(&history);
-        prop_assume!(state.seen > 0);
-        let (quota, kept, seen) = (&history.0, state.clone(), state.seen);
-        let at_seen = decide(&mut state, quota, seen, 1);
-        prop_assert_eq!(decide(&mut state, quota, seen - back, 1), at_seen);
+        prop_assume!(state.updated_at > 0);
+        let (quota, kept, updated_at) = (&history.0, state.clone(), state.updated_at);
+        let expected = decide(&mut state, quota, updated_at, 1);
+        prop_assert_eq!(decide(&mut state, quota, updated_at - back, 1), expected);
         prop_assert_eq!(state, kept);
     }
 
     #[test]
-    fn a_clock_set_back_locks_nobody_out(history in histories(), back in 0_u64..100_000_000) {
+    fn a_clock_set_back_delays_retry_by_at_most_a_window(history in histories(), back in 0_u64..100_000_000) {
         let (mut state, now, _) = replay(&history);
         let quota = &history.0;
         let set = now - MAX_STEP_BACK - 1 - back;
@@ -253,7 +253,7 @@ proptest! {
     }
 
     #[test]
-    fn strictness_changes_and_the_counts_stay(history in histories()) {
+    fn a_change_of_strictness_keeps_the_counts(history in histories()) {
         let (mut state, now, _) = replay(&history);
         let lax = decide(&mut state, &history.0, now, 1);
         let strict = decide(&mut state, &Quota { strict: true, ..history.0 }, now, 1);
@@ -269,16 +269,16 @@ fn the_largest_quotas_neither_overflow_nor_overcharge() {
     assert!(admit(&mut state, &quota, now, u32::MAX).admitted);
     let refused = admit(&mut state, &quota, now, 1);
     assert!(!refused.admitted);
-    assert_eq!(state.counts.all().first(), Some(&u32::MAX));
+    assert_eq!(state.counts.as_slice().first(), Some(&u32::MAX));
     let retry_at = refused.retry_at.unwrap();
     assert!(!decide(&mut state, &quota, retry_at - 1, 1).admitted);
     assert!(decide(&mut state, &quota, retry_at, 1).admitted);
 }
 
 #[test]
-fn up_to_seven_sub_windows_live_inside_the_record() {
+fn up_to_seven_sub_windows_are_stored_inline() {
     let mut state = State::default();
     let quota = Quota::new(5, 7_000, 7);
     admit(&mut state, &quota, 1_700_000_000_000, 1);
-    assert!(matches!(state.counts, Counts::Inside(_)));
+    assert!(matches!(state.counts, Counts::Inline(_)));
 }

@@ -1,11 +1,11 @@
-//! The bucket against one of whole fractions, and its bound.
+//! The bucket compared with a textbook token bucket, and its bound.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::limit::{
     Algorithm,
-    promises::{Event, Life, histories_of},
+    properties::{Event, Simulation, histories_of},
 };
 
 const NOW: Millis = 1_700_000_000_000;
@@ -14,12 +14,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn holds_the_burst_and_what_flows_in(history in histories_of(Algorithm::TokenBucket, false)) {
-        let life = Life::whole(&history);
-        let (limit, window) = (u64::from(life.quota.limit), life.quota.window);
-        for (first, &(from, ..)) in life.admitted.iter().enumerate() {
+    fn any_interval_holds_at_most_the_burst_and_the_refill(history in histories_of(Algorithm::TokenBucket, false)) {
+        let simulation = Simulation::run(&history);
+        let (limit, window) = (u64::from(simulation.quota.limit), simulation.quota.window);
+        for (first, &(from, ..)) in simulation.admitted.iter().enumerate() {
             let mut held = 0;
-            for &(to, cost, _) in &life.admitted[first..] {
+            for &(to, cost, _) in &simulation.admitted[first..] {
                 held += u64::from(cost);
                 let most = limit * window + limit * (to - from);
                 prop_assert!(held * window <= most, "{held} from {from} to {to}");
@@ -27,16 +27,16 @@ proptest! {
         }
     }
 
-    /// The textbook's bucket: tokens, here in units of 1/window, that flow in with time.
+    /// The textbook's bucket: a number of tokens, here in units of 1/window, that refills with time.
     #[test]
-    fn counts_what_the_textbook_counts(history in histories_of(Algorithm::TokenBucket, false)) {
+    fn decisions_match_a_textbook_bucket(history in histories_of(Algorithm::TokenBucket, false)) {
         let (limit, window) = (u64::from(history.1.limit), history.1.window);
-        let (mut life, mut tokens, mut last) = (Life::begin(&history), limit * window, history.2);
+        let (mut simulation, mut tokens, mut last) = (Simulation::new(&history), limit * window, history.2);
         for &(later, event) in &history.3 {
-            let Event::Ask(cost) = event else { continue };
-            let decision = life.step(later, event);
-            tokens = (tokens + (life.now - last) * limit).min(limit * window);
-            last = life.now;
+            let Event::Request(cost) = event else { continue };
+            let decision = simulation.step(later, event);
+            tokens = (tokens + (simulation.now - last) * limit).min(limit * window);
+            last = simulation.now;
             let fits = u64::from(cost) * window <= tokens;
             prop_assert_eq!(decision.admitted, fits);
             if fits {
@@ -48,9 +48,9 @@ proptest! {
 }
 
 #[test]
-fn nothing_drifts() {
-    // A token each 333 and a third ms: three of them take a second, for as long as it goes on.
-    let (mut state, quota) = (Horizon::default(), Quota::new(3, 1_000, 1));
+fn the_rate_does_not_drift() {
+    // A token every 333 1/3 ms: exactly three a second, however long it goes on.
+    let (mut state, quota) = (GcraState::default(), Quota::new(3, 1_000, 1));
     charge(&mut state, &quota, NOW, 3);
     let mut now = NOW;
     for n in 1..=300_000 {
@@ -61,8 +61,8 @@ fn nothing_drifts() {
 }
 
 #[test]
-fn a_refund_after_a_window_has_flowed_back_already() {
-    let (mut state, quota) = (Horizon::default(), Quota::new(10, 1_000, 1));
+fn a_refund_after_a_window_has_no_effect() {
+    let (mut state, quota) = (GcraState::default(), Quota::new(10, 1_000, 1));
     charge(&mut state, &quota, NOW, 5);
     assert_eq!(refund(&mut state, &quota, NOW, NOW, 2).used, 3);
     charge(&mut state, &quota, NOW + 999, 5);

@@ -10,40 +10,43 @@ fn why(path: &str) -> String {
 }
 
 #[test]
-fn hosts_are_read_without_case() {
+fn hosts_are_parsed_without_regard_to_case() {
     assert_eq!(
         HostPattern::parse("API.Example.com."),
         Ok(HostPattern::Exact("api.example.com".into()))
     );
-    assert_eq!(HostPattern::parse("*.example.com"), Ok(HostPattern::Below("example.com".into())));
+    assert_eq!(
+        HostPattern::parse("*.example.com"),
+        Ok(HostPattern::Wildcard("example.com".into()))
+    );
     assert_eq!(HostPattern::parse("*"), Ok(HostPattern::Any));
     assert_eq!(HostPattern::parse("[::1]"), Ok(HostPattern::Exact("[::1]".into())));
 }
 
 #[test]
-fn a_host_that_no_request_could_name_is_refused() {
+fn impossible_hosts_are_rejected() {
     for (host, why) in [
         ("", "an empty label"),
         (".", "an empty label"),
-        ("*.", "no host has `*`"),
+        ("*.", "`*` is not allowed in a host"),
         ("*..", "an empty label"),
         (".example.com", "an empty label"),
         ("*..com", "an empty label"),
         ("a..b", "an empty label"),
-        ("a b", "no host has ` `"),
-        ("*.*.com", "no host has `*`"),
-        ("http://x", "no host has `:`"),
-        ("x/y", "no host has `/`"),
-        ("a\0", "no host has `\\0`"),
-        ("caf\u{e9}.fr", "no host has `\u{e9}`"),
-        ("[zz]", "the brackets hold no IPv6 address"),
-        ("*.[::1]", "no host has `[`"),
-        (&"a.".repeat(12_000), "23999 bytes, at most 253"),
-        (&"a".repeat(64), "a label of 64 bytes, at most 63"),
+        ("a b", "` ` is not allowed in a host"),
+        ("*.*.com", "`*` is not allowed in a host"),
+        ("http://x", "`:` is not allowed in a host"),
+        ("x/y", "`/` is not allowed in a host"),
+        ("a\0", "`\\0` is not allowed in a host"),
+        ("caf\u{e9}.fr", "`\u{e9}` is not allowed in a host"),
+        ("[zz]", "the brackets must contain an IPv6 address"),
+        ("*.[::1]", "`[` is not allowed in a host"),
+        (&"a.".repeat(12_000), "23999 bytes; at most 253"),
+        (&"a".repeat(64), "a label has 64 bytes; at most 63"),
     ] {
-        let told = HostPattern::parse(host).unwrap_err();
-        assert!(matches!(&told, PatternError::Host { why: given, .. } if given == why), "{told}");
-        assert!(told.to_string().len() < 300, "{told}");
+        let error = HostPattern::parse(host).unwrap_err();
+        assert!(matches!(&error, PatternError::Host { why: found, .. } if found == why), "{error}");
+        assert!(error.to_string().len() < 300, "{error}");
     }
     let longest = [&"a".repeat(63); 4].map(String::as_str).join(".")[..MAX_HOST].to_owned();
     assert!(HostPattern::parse(&longest).is_ok());
@@ -51,63 +54,63 @@ fn a_host_that_no_request_could_name_is_refused() {
 }
 
 #[test]
-fn path_patterns_know_their_parameters() {
+fn parameters_are_listed_in_order() {
     let params = |text| PathPattern::parse(text).unwrap().params().to_owned();
     assert_eq!(params("/shops/{shop}/items/{*rest}"), ["shop", "rest"]);
-    assert_eq!(params("/a/{{b}}/{{{c}}}"), ["c"], "doubled braces are text");
+    assert_eq!(params("/a/{{b}}/{{{c}}}"), ["c"], "doubled braces are literal");
     assert_eq!(params("/v{major}/{file}.json/pre{*rest}"), ["major", "file", "rest"]);
     assert!(params("/").is_empty());
 }
 
 #[test]
-fn a_path_that_no_request_could_have_is_refused() {
-    for (path, told) in [
-        ("", "it must start with /"),
-        ("items", "it must start with /"),
-        ("{*all}", "it must start with /"),
-        ("/a?b", "`?` is %3F in a request's path"),
-        ("/a#b", "`#` is %23 in a request's path"),
-        ("/a b", "` ` is %20 in a request's path"),
-        ("/a\\b", "`\\\\` is %5C in a request's path"),
-        ("/caf\u{e9}", "`\u{e9}` is %C3%A9 in a request's path"),
-        ("/a\0", "`\\0` is %00 in a request's path"),
-        ("/a/../b", "it is not in normal form, so no request would match it"),
-        ("/a/./b", "it is not in normal form, so no request would match it"),
-        ("//a", "it is not in normal form, so no request would match it"),
-        ("/%61", "it is not in normal form, so no request would match it"),
-        ("/a%2fb", "it is not in normal form, so no request would match it"),
-        ("/%", "it is not in normal form, so no request would match it"),
-        ("/%4{x}", "it is not in normal form, so no request would match it"),
-        ("/{", "a `{` without its `}`"),
-        ("/{a/b}", "a `{` without its `}`"),
-        ("/a}", "a `}` without its `{`"),
-        ("/{a}}", "a `}` without its `{`"),
+fn impossible_paths_are_rejected() {
+    for (path, reason) in [
+        ("", "the path must start with /"),
+        ("items", "the path must start with /"),
+        ("{*all}", "the path must start with /"),
+        ("/a?b", "`?` must be written as %3F"),
+        ("/a#b", "`#` must be written as %23"),
+        ("/a b", "` ` must be written as %20"),
+        ("/a\\b", "`\\\\` must be written as %5C"),
+        ("/caf\u{e9}", "`\u{e9}` must be written as %C3%A9"),
+        ("/a\0", "`\\0` must be written as %00"),
+        ("/a/../b", "the path is not normalized, so no request matches it"),
+        ("/a/./b", "the path is not normalized, so no request matches it"),
+        ("//a", "the path is not normalized, so no request matches it"),
+        ("/%61", "the path is not normalized, so no request matches it"),
+        ("/a%2fb", "the path is not normalized, so no request matches it"),
+        ("/%", "the path is not normalized, so no request matches it"),
+        ("/%4{x}", "the path is not normalized, so no request matches it"),
+        ("/{", "`{` without `}`"),
+        ("/{a/b}", "`{` without `}`"),
+        ("/a}", "`}` without `{`"),
+        ("/{a}}", "`}` without `{`"),
         ("/{}", "a parameter without a name"),
         ("/{*}", "a parameter without a name"),
-        ("/{a*}", "`*` in a parameter's name"),
-        ("/{a{b}", "`{` in a parameter's name"),
-        ("/{a\n}", "`\\n` in a parameter's name"),
-        ("/{a}{b}", "two parameters in one segment"),
-        ("/{a}-{*b}", "two parameters in one segment"),
-        ("/{*a}/b", "`{*name}` must be its end"),
-        ("/{*a}/", "`{*name}` must be its end"),
-        ("/{*a}b", "`{*name}` must be its end"),
-        ("/{id}/x/{id}", "two parameters `id`"),
+        ("/{a*}", "`*` is not allowed in a parameter\'s name"),
+        ("/{a{b}", "`{` is not allowed in a parameter\'s name"),
+        ("/{a\n}", "`\\n` is not allowed in a parameter\'s name"),
+        ("/{a}{b}", "more than one parameter in a segment"),
+        ("/{a}-{*b}", "more than one parameter in a segment"),
+        ("/{*a}/b", "`{*name}` must be at the end"),
+        ("/{*a}/", "`{*name}` must be at the end"),
+        ("/{*a}b", "`{*name}` must be at the end"),
+        ("/{id}/x/{id}", "parameter `id` is used twice"),
     ] {
-        assert_eq!(why(path), told, "{path}");
+        assert_eq!(why(path), reason, "{path}");
     }
 }
 
 #[test]
-fn a_pattern_has_bounds_and_says_which() {
+fn errors_name_the_exceeded_bound() {
     let params =
         |count: usize| (0..count).fold(String::new(), |path, n| path + &format!("/{{p{n}}}"));
     assert_eq!(PathPattern::parse(&params(MAX_PARAMS)).unwrap().params().len(), MAX_PARAMS);
-    assert_eq!(why(&params(MAX_PARAMS + 1)), "65 parameters, at most 64");
+    assert_eq!(why(&params(MAX_PARAMS + 1)), "65 parameters; at most 64");
     assert!(PathPattern::parse(&"/a".repeat(MAX_SEGMENTS)).is_ok());
-    assert_eq!(why(&"/a".repeat(MAX_SEGMENTS + 1)), "129 segments, at most 128");
+    assert_eq!(why(&"/a".repeat(MAX_SEGMENTS + 1)), "129 segments; at most 128");
     assert!(PathPattern::parse(&format!("/{}", "a".repeat(MAX_PATH - 1))).is_ok());
-    assert_eq!(why(&format!("/{}", "a".repeat(MAX_PATH))), "2049 bytes, at most 2048");
+    assert_eq!(why(&format!("/{}", "a".repeat(MAX_PATH))), "2049 bytes; at most 2048");
 }
 
 proptest! {

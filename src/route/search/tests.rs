@@ -13,7 +13,7 @@ fn tree(patterns: &[impl AsRef<str>]) -> Tree {
     tree
 }
 
-/// Every route that matches, the most specific first, and how many nodes were visited.
+/// All matching routes, the most specific first, and the number of visited nodes.
 fn matching(tree: &Tree, path: &str) -> (Vec<usize>, usize) {
     let (mut search, mut routes) = (Search::new(tree, path), Vec::new());
     search.run(|leaf| {
@@ -24,7 +24,7 @@ fn matching(tree: &Tree, path: &str) -> (Vec<usize>, usize) {
 }
 
 #[test]
-fn a_search_comes_to_every_match_in_the_order_of_specificity() {
+fn matches_are_found_in_the_order_of_specificity() {
     let patterns = [
         "/files/a.json",
         "/files/a.{x}son",
@@ -47,7 +47,7 @@ fn a_search_comes_to_every_match_in_the_order_of_specificity() {
 }
 
 #[test]
-fn a_parameter_has_at_least_one_byte_and_a_rest_may_have_none() {
+fn parameters_are_not_empty_and_rests_may_be() {
     let tree = tree(&["/a/{x}", "/b/pre{x}post", "/c/{*x}", "/d/pre{*x}", "/e/{x}/"]);
     for (path, found, value) in [
         ("/a/1", Some(0), Some("1")),
@@ -79,7 +79,7 @@ fn a_parameter_has_at_least_one_byte_and_a_rest_may_have_none() {
     }
 }
 
-/// Every word of `a` and `{p}` of this length, and after it a segment that the path does not have.
+/// All sequences of `a` and `{p}` of this length, each followed by a segment that the path does not have.
 fn forest(depth: usize) -> Vec<String> {
     let path = |bits: usize| {
         let segments = (0..depth).map(|at| match bits >> at & 1 {
@@ -92,8 +92,8 @@ fn forest(depth: usize) -> Vec<String> {
 }
 
 #[test]
-fn no_path_is_searched_for_longer_than_there_are_nodes() {
-    // Each level doubles the patterns. A search that came to a node twice would show here.
+fn search_is_bounded_by_the_number_of_nodes() {
+    // Each level doubles the patterns: repeated visits of a node would exceed the bound.
     let tree = tree(&forest(10));
     let (found, visited) = matching(&tree, &("/a".repeat(10) + "/other"));
     assert_eq!((found.len(), tree.nodes.len()), (0, 2_047 + 1_024));
@@ -104,14 +104,14 @@ fn no_path_is_searched_for_longer_than_there_are_nodes() {
 }
 
 #[test]
-fn patterns_that_overlap_do_not_multiply() {
+fn overlapping_patterns_do_not_multiply_the_visits() {
     let tree = tree(&["/{a}/x", "/{a}/{b}/y", "/{a}/{b}/{c}/z", "/{*rest}"]);
     for length in [1, 10, 1_000, 100_000] {
         let (found, visited) = matching(&tree, &"/x".repeat(length));
         assert_eq!(found.last(), Some(&3));
         assert!(visited <= 7, "{visited} nodes for {length} segments");
     }
-    // A fixed segment at each depth, and a rest at each: a match at every depth, each found once.
+    // A rest at each depth: a match at every depth, each found once.
     let patterns: Vec<_> = (0..60).map(|depth| "/a".repeat(depth) + "/{*rest}").collect();
     let tree = self::tree(&patterns);
     let (found, visited) = matching(&tree, &"/a".repeat(60));
@@ -120,7 +120,7 @@ fn patterns_that_overlap_do_not_multiply() {
 }
 
 #[test]
-fn more_routes_beside_the_way_cost_nothing() {
+fn unrelated_routes_add_no_visits() {
     for routes in [1, 10, 1_000, 10_000] {
         let patterns = (0..routes).flat_map(|n| {
             [format!("/r{n}/{{id}}"), format!("/p/{n}-{{id}}"), format!("/p/{{id}}-{n}")]

@@ -1,4 +1,4 @@
-//! The table against a matcher that tries every route and keeps the most specific.
+//! Tests the table against a reference matcher that tries all routes and keeps the most specific match.
 
 use std::cmp::Reverse;
 
@@ -6,11 +6,11 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// How specific a segment of a pattern is: its kind, its fixed bytes, whether it is a parameter and
-/// no rest, the fixed bytes before it.
+/// The specificity of a pattern's segment: its kind, the number of fixed bytes, whether it is a parameter
+/// and not a rest, and the number of fixed bytes before the parameter.
 type Rank = (u8, usize, bool, usize);
-/// Parameters' names and values.
-type Given<'p> = Vec<(String, &'p str)>;
+/// The names and values of parameters.
+type ParamValues<'p> = Vec<(String, &'p str)>;
 
 #[derive(Clone, Debug)]
 struct Reference {
@@ -28,7 +28,7 @@ impl Reference {
         }
     }
 
-    /// How specifically its host matches.
+    /// The specificity of the host's match.
     fn host(&self, host: &str) -> Option<usize> {
         match self.host.strip_prefix('*') {
             Some("") => Some(0),
@@ -37,8 +37,8 @@ impl Reference {
         }
     }
 
-    /// How specifically its path matches, and the values of its parameters.
-    fn path<'p>(&self, path: &'p str) -> Option<(Vec<Rank>, Given<'p>)> {
+    /// The specificity of the path's match, and the values of its parameters.
+    fn path<'p>(&self, path: &'p str) -> Option<(Vec<Rank>, ParamValues<'p>)> {
         let (mut ranks, mut values) = (Vec::new(), Vec::new());
         let mut left = Some(path.strip_prefix('/')?);
         for pattern in self.path[1..].split('/') {
@@ -74,13 +74,13 @@ impl Reference {
     }
 }
 
-/// What the table must say: the route and its values, or the methods that the path has.
+/// The expected result: the route and its values, or the methods of the path.
 fn expected<'p>(
     rules: &[Reference],
     host: &str,
     path: &'p str,
     method: &Method,
-) -> Result<(usize, Given<'p>), Vec<String>> {
+) -> Result<(usize, ParamValues<'p>), Vec<String>> {
     let matching = rules.iter().enumerate().filter_map(|(index, rule)| {
         let (ranks, values) = rule.path(path)?;
         Some((index, rule, rule.host(host)?, ranks, values))
@@ -112,7 +112,7 @@ fn methods() -> impl Strategy<Value = Vec<Method>> {
     prop::sample::subsequence(vec![Method::GET, Method::PUT, odd], 0..=2)
 }
 
-/// Patterns that often overlap; parameters are named by their places.
+/// Patterns that often overlap; parameters are named by their index.
 fn patterns() -> impl Strategy<Value = String> {
     let segments =
         prop::collection::vec("a|b|aab|\\{\\}|\\{\\}|a\\{\\}|aa\\{\\}|\\{\\}b|a\\{\\}b", 0..4);
@@ -136,35 +136,35 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn the_table_finds_what_trying_every_route_finds(
+    fn table_agrees_with_the_reference(
         mut rules in rules(),
-        asked in prop::collection::vec(
+        requests in prop::collection::vec(
             ("(a|b|c|\\.){1,4}|a\\.b|a\\.a\\.b|c\\.a\\.b", "(/(a|b|aab|ab|aaab|c|)){0,5}", 0usize..3),
             1..20,
         ),
     ) {
         let table = loop {
             let written: Vec<Rule> = rules.iter().map(Reference::rule).collect();
-            match Table::build(&written) {
+            match RouteTable::build(&written) {
                 Ok(table) => break table,
-                // The second adds nothing; without it the others must do.
+                // Drops the conflicting rule and builds again.
                 Err(errors) => drop(rules.remove(errors[0].second)),
             }
         };
         let methods = [Method::GET, Method::PUT, Method::DELETE];
-        for (host, path, method) in &asked {
+        for (host, path, method) in &requests {
             let method = &methods[*method];
             let expected = expected(&rules, host, path, method);
             let found = match table.find(host, path, method) {
-                Lookup::Found(Found { route, params }) => {
+                Lookup::Found(TableMatch { route, params }) => {
                     Ok((route, params.iter().map(|(name, value)| (name.to_owned(), value)).collect()))
                 }
-                Lookup::OtherMethods(methods) => {
+                Lookup::MethodNotAllowed(methods) => {
                     let mut methods: Vec<_> = methods.iter().map(ToString::to_string).collect();
                     methods.sort();
                     Err(methods)
                 }
-                Lookup::Nothing => Err(Vec::new()),
+                Lookup::NotFound => Err(Vec::new()),
             };
             prop_assert_eq!(found, expected, "{} {} {}", method, host, path);
         }
@@ -173,7 +173,7 @@ proptest! {
     #[test]
     fn no_input_panics(rules in rules(), host in "\\PC{0,20}", path in "\\PC{0,20}|/[ab/\u{e9}]{0,20}") {
         let rules: Vec<Rule> = rules.iter().map(Reference::rule).collect();
-        if let Ok(table) = Table::build(&rules) {
+        if let Ok(table) = RouteTable::build(&rules) {
             let _ = table.find(&host, &path, &Method::GET);
         }
     }

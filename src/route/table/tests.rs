@@ -8,7 +8,7 @@ fn rule(host: &str, path: &str, methods: &[Method]) -> Rule {
     }
 }
 
-fn route(table: &Table, host: &str, path: &str, method: &Method) -> Option<usize> {
+fn route(table: &RouteTable, host: &str, path: &str, method: &Method) -> Option<usize> {
     match table.find(host, path, method) {
         Lookup::Found(found) => Some(found.route),
         _ => None,
@@ -16,8 +16,8 @@ fn route(table: &Table, host: &str, path: &str, method: &Method) -> Option<usize
 }
 
 #[test]
-fn the_most_specific_route_wins() {
-    let table = Table::build(&[
+fn most_specific_route_wins() {
+    let table = RouteTable::build(&[
         rule("*", "/{*rest}", &[]),
         rule("*", "/items/{id}", &[]),
         rule("*", "/items/new", &[]),
@@ -47,9 +47,9 @@ fn the_most_specific_route_wins() {
 }
 
 #[test]
-fn an_exact_path_wins_over_an_empty_rest_in_either_order() {
+fn exact_path_wins_over_an_empty_rest() {
     for order in [["/files/", "/files/{*rest}"], ["/files/{*rest}", "/files/"]] {
-        let table = Table::build(&order.map(|path| rule("*", path, &[]))).unwrap();
+        let table = RouteTable::build(&order.map(|path| rule("*", path, &[]))).unwrap();
         let exact = order.iter().position(|path| *path == "/files/");
         assert_eq!(route(&table, "x", "/files/", &Method::GET), exact);
         assert_ne!(route(&table, "x", "/files/a", &Method::GET), exact);
@@ -57,19 +57,19 @@ fn an_exact_path_wins_over_an_empty_rest_in_either_order() {
 }
 
 #[test]
-fn a_path_with_other_methods_names_them() {
+fn path_with_other_methods_lists_them() {
     let rules = [rule("*", "/a", &[Method::GET, Method::HEAD]), rule("h", "/a", &[Method::PUT])];
-    let table = Table::build(&rules).unwrap();
-    let Lookup::OtherMethods(methods) = table.find("h", "/a", &Method::POST) else {
+    let table = RouteTable::build(&rules).unwrap();
+    let Lookup::MethodNotAllowed(methods) = table.find("h", "/a", &Method::POST) else {
         panic!("expected the methods of the path")
     };
     assert_eq!(methods, [Method::PUT, Method::GET, Method::HEAD]);
-    assert!(matches!(table.find("h", "/b", &Method::POST), Lookup::Nothing));
+    assert!(matches!(table.find("h", "/b", &Method::POST), Lookup::NotFound));
 }
 
 #[test]
-fn two_routes_that_match_the_same_are_named() {
-    let errors = Table::build(&[
+fn conflicting_routes_are_reported() {
+    let errors = RouteTable::build(&[
         rule("*", "/items/{id}", &[]),
         rule("*", "/items/{name}", &[]),
         rule("a.b", "/x", &[Method::GET, Method::PUT]),
@@ -81,9 +81,9 @@ fn two_routes_that_match_the_same_are_named() {
 }
 
 #[test]
-fn a_path_has_more_parameters_than_a_word_has_letters() {
+fn sixty_four_parameters_are_found() {
     let path = (0..64).map(|n| format!("/{{p{n}}}")).collect::<Vec<_>>().concat();
-    let table = Table::build(&[rule("*", &path, &[])]).unwrap();
+    let table = RouteTable::build(&[rule("*", &path, &[])]).unwrap();
     let path = (0..64).map(|n| format!("/{n}")).collect::<Vec<_>>().concat();
     let Lookup::Found(found) = table.find("x", &path, &Method::GET) else { panic!("no route") };
     assert_eq!((found.params.get("p0"), found.params.get("p63")), (Some("0"), Some("63")));
@@ -91,14 +91,14 @@ fn a_path_has_more_parameters_than_a_word_has_letters() {
 }
 
 #[test]
-fn a_parameter_and_a_rest_may_stand_at_one_place() {
+fn parameter_and_rest_may_share_a_segment() {
     let patterns = ["/{*rest}", "/{id}", "/a", "/{id}/x", "/a/{*rest}", "/{id}.json"];
     for reversed in [false, true] {
         let mut order = patterns;
         if reversed {
             order.reverse();
         }
-        let table = Table::build(&order.map(|path| rule("*", path, &[]))).unwrap();
+        let table = RouteTable::build(&order.map(|path| rule("*", path, &[]))).unwrap();
         for (path, wanted) in [
             ("/", "/{*rest}"),
             ("/a", "/a"),
@@ -116,8 +116,8 @@ fn a_parameter_and_a_rest_may_stand_at_one_place() {
 }
 
 #[test]
-fn a_route_that_does_not_serve_the_method_gives_way_to_the_next() {
-    let table = Table::build(&[
+fn route_without_the_method_is_skipped() {
+    let table = RouteTable::build(&[
         rule("a.b", "/items/new", &[Method::GET]),
         rule("a.b", "/items/{id}", &[Method::PUT]),
         rule("*.b", "/items/{id}", &[Method::DELETE]),
@@ -129,15 +129,15 @@ fn a_route_that_does_not_serve_the_method_gives_way_to_the_next() {
     {
         assert_eq!(route(&table, "a.b", "/items/new", &method), Some(wanted), "{method}");
     }
-    let Lookup::OtherMethods(methods) = table.find("a.b", "/items/new", &Method::POST) else {
+    let Lookup::MethodNotAllowed(methods) = table.find("a.b", "/items/new", &Method::POST) else {
         panic!("expected the methods of the path")
     };
     assert_eq!(methods, [Method::GET, Method::PUT, Method::DELETE, Method::PATCH]);
 }
 
 #[test]
-fn parameters_have_the_names_that_their_own_route_gives_them() {
-    let table = Table::build(&[
+fn parameter_names_are_those_of_the_matched_route() {
+    let table = RouteTable::build(&[
         rule("*", "/items/{id}", &[Method::GET]),
         rule("*", "/items/{name}", &[]),
         rule("*", "/files/{*path}", &[]),
@@ -157,25 +157,25 @@ fn parameters_have_the_names_that_their_own_route_gives_them() {
 }
 
 #[test]
-fn a_host_is_asked_for_no_more_suffixes_than_the_patterns_have_labels() {
+fn suffix_lookups_are_bounded_by_the_labels_of_the_patterns() {
     let rules =
         [rule("*.example.com", "/", &[]), rule("*.eu.example.com", "/", &[]), rule("*", "/", &[])];
-    let table = Table::build(&rules).unwrap();
+    let table = RouteTable::build(&rules).unwrap();
     for host in ["a.".repeat(12_000), "a.".repeat(12_000) + "eu.example.com", ".".repeat(50_000)] {
-        let asked = suffixes(&host, table.most_labels, table.below.longest).count();
-        assert!(asked <= 3, "{asked} look-ups");
+        let lookups = suffixes(&host, table.max_labels, table.wildcards.longest).count();
+        assert!(lookups <= 3, "{lookups} lookups");
         let wanted = if host.ends_with("com") { 1 } else { 2 };
         assert_eq!(route(&table, &host, "/", &Method::GET), Some(wanted));
     }
 }
 
 #[test]
-fn every_second_route_of_a_kind_is_reported() {
+fn all_conflicts_are_reported() {
     let rules: Vec<_> = (0..5_000)
         .flat_map(|n| [format!("/{n}/{{a}}"), format!("/{n}/{{b}}")])
         .map(|path| rule("*", &path, &[]))
         .collect();
-    let errors = Table::build(&rules).unwrap_err();
+    let errors = RouteTable::build(&rules).unwrap_err();
     let pairs = (0..5_000).map(|n| TableError { first: 2 * n, second: 2 * n + 1 });
     assert!(errors.into_iter().eq(pairs));
 }

@@ -1,7 +1,9 @@
+//! The action of a route: an upstream or a status report.
+
 use super::*;
 
 #[test]
-fn a_route_has_one_who_answers() {
+fn a_route_has_exactly_one_action() {
     let replaced = |from: &str, to: &str| GOOD.replace(from, to);
     let cases = [
         (
@@ -16,25 +18,25 @@ fn a_route_has_one_who_answers() {
         (replaced("upstream: app", "status: [on]"), "8:43: unknown limit `on`, expected `one`"),
         (
             replaced("upstream: app", "status: [one, one]"),
-            "8:48: `one` again, expected each limit once",
+            "8:48: duplicate limit `one`, expected each limit once",
         ),
         (
             replaced("10s}", "10s, key: ['path:id']}")
                 .replace(", limits: [one]", "")
                 .replace("upstream: app", "status: [one]"),
-            "8:43: `one` counts by `path:id`, not in `/a`, expected a limit for a path with `{id}`",
+            "8:43: `one` counts by `path:id`, which `/a` does not have, expected a path with `{id}`",
         ),
     ];
     for (text, expected) in &cases {
         assert_eq!(compile(text).unwrap_err(), [*expected], "{text}");
     }
-    let told = compile(&replaced("upstream: app", "status: [one]")).unwrap();
-    let Action::Status(limits) = &told.routes[0].action else { panic!("no status") };
+    let snapshot = compile(&replaced("upstream: app", "status: [one]")).unwrap();
+    let Action::Status(limits) = &snapshot.routes[0].action else { panic!("no status") };
     assert_eq!((&*limits[0].limit.name, limits.len()), ("one", 1));
-    assert!(told.notes.is_empty());
-    let own =
+    assert!(snapshot.notes.is_empty());
+    let separate =
         replaced("10s}", "10s, key: [host, route]}").replace("upstream: app", "status: [one]");
-    let notes = compile(&own).unwrap().notes;
+    let notes = compile(&separate).unwrap().notes;
     let [note] = &notes[..] else { panic!("{notes:?}") };
     assert!(note.to_string().contains("`one` counts by `route`"), "{note}");
 }

@@ -1,11 +1,11 @@
-//! Configurations that are large, or want to do harm.
+//! Hostile configurations: large ones and long values.
 
 use std::fmt::Write;
 
 use super::{GOOD, compile};
 use crate::config::MAX_FAULTS;
 
-/// `count` of everything that a configuration has many of; each route asks for `upstream` and `limit`.
+/// A configuration of `count` upstreams, limits and routes; each route names `upstream` and `limit`.
 fn large(count: usize, upstream: &str, limit: &str) -> String {
     let (mut upstreams, mut limits, mut routes) = (String::new(), String::new(), String::new());
     for n in 0..count {
@@ -31,14 +31,14 @@ fn ten_thousand_routes_compile() {
 }
 
 #[test]
-fn ten_thousand_faults_tell_the_first_and_not_every_name() {
-    for (upstream, limit, told) in [
+fn only_the_first_faults_and_names_are_reported() {
+    for (upstream, limit, expected) in [
         ("nowhere", "l#", "unknown upstream `nowhere`, expected one of u0, u1, u10,"),
         ("u#", "u1", "unknown limit `u1`, expected `l"),
     ] {
         let faults = compile(&large(2_000, upstream, limit)).unwrap_err();
         assert_eq!(faults.len(), MAX_FAULTS);
-        assert!(faults[0].contains(told), "{}", faults[0]);
+        assert!(faults[0].contains(expected), "{}", faults[0]);
         assert!(faults.iter().all(|fault| fault.len() < 400), "{}", faults[0]);
     }
     let mut routes = String::new();
@@ -51,7 +51,7 @@ fn ten_thousand_faults_tell_the_first_and_not_every_name() {
 }
 
 #[test]
-fn a_long_value_is_shortened_where_it_is_refused() {
+fn long_values_are_truncated_in_faults() {
     let long = "a".repeat(1 << 20);
     for (from, to) in [
         ("path: /a", format!("path: /{long}")),
@@ -74,16 +74,17 @@ fn a_long_value_is_shortened_where_it_is_refused() {
 }
 
 #[test]
-fn a_pattern_that_no_request_could_match_is_a_fault_at_its_place() {
-    for (value, told) in [
-        ("\"/a\\0\"", "8:29: `/a\0` (`\\0` is %00 in a request's path)"),
-        ("'/a b'", "8:29: `/a b` (` ` is %20 in a request's path)"),
-        ("'/{*rest}/b'", "8:29: `/{*rest}/b` (`{*name}` must be its end)"),
-        ("'/{id}/{id}'", "8:29: `/{id}/{id}` (two parameters `id`)"),
+fn a_pattern_that_no_request_can_match_is_located() {
+    for (value, fault) in [
+        ("\"/a\\0\"", "8:29: `/a\0` (`\\0` must be written as %00)"),
+        ("'/a b'", "8:29: `/a b` (` ` must be written as %20)"),
+        ("'/{*rest}/b'", "8:29: `/{*rest}/b` (`{*name}` must be at the end)"),
+        ("'/{id}/{id}'", "8:29: `/{id}/{id}` (parameter `id` is used twice)"),
         ("'/{}'", "8:29: `/{}` (a parameter without a name)"),
     ] {
         let faults = compile(&GOOD.replace("path: /a", &format!("path: {value}"))).unwrap_err();
-        let expected = format!("{told}, expected a path such as /items/{{id}} or /files/{{*rest}}");
+        let expected =
+            format!("{fault}, expected a path such as /items/{{id}} or /files/{{*rest}}");
         assert_eq!(faults, [expected]);
     }
 }

@@ -1,3 +1,5 @@
+//! Which limits may lease tokens from Redis.
+
 use super::{GOOD, compile};
 use crate::limit::Reserve;
 
@@ -8,7 +10,7 @@ fn with(limit: &str) -> String {
 }
 
 #[test]
-fn tokens_may_be_taken_ahead_where_they_count_for_what_they_are() {
+fn window_counters_may_lease_tokens() {
     for (limit, expected) in [
         ("{quota: 5, window: 10s}", Reserve::Off),
         ("{quota: 5, window: 10s, reserve: auto}", Reserve::Auto),
@@ -22,36 +24,37 @@ fn tokens_may_be_taken_ahead_where_they_count_for_what_they_are() {
 }
 
 #[test]
-fn where_they_would_not_it_is_a_fault_that_tells_why() {
-    let faults = |limit: &str| compile(&with(limit)).unwrap_err().join("\n");
-    for (algorithm, why) in [
+fn other_algorithms_are_refused_with_the_reason() {
+    let faults_of = |limit: &str| compile(&with(limit)).unwrap_err().join("\n");
+    for (algorithm, reason) in [
         ("sliding_log", "entries count from the ms"),
-        ("token_bucket", "flow back from the ms"),
+        ("token_bucket", "refill from the ms"),
         ("leaky_bucket", "points in time"),
         ("concurrency", "in flight"),
     ] {
         let limit = format!("{{algorithm: {algorithm}, quota: 5, window: 10s, reserve: auto}}");
-        let told = faults(&limit);
-        assert!(told.contains(why) && told.contains(algorithm), "{told}");
-        assert!(told.contains("expected off, or a sliding_window or fixed_window"), "{told}");
+        let faults = faults_of(&limit);
+        assert!(faults.contains(reason) && faults.contains(algorithm), "{faults}");
+        assert!(faults.contains("expected off, or a sliding_window or fixed_window"), "{faults}");
     }
-    let told = faults("{quota: 5, window: 10s, reserve: 6}");
-    assert!(told.ends_with("`6`, expected off, auto, or 1 to 5"), "{told}");
+    let faults = faults_of("{quota: 5, window: 10s, reserve: 6}");
+    assert!(faults.ends_with("`6`, expected off, auto, or 1 to 5"), "{faults}");
 }
 
-/// A request is charged before anybody knows its cost, so tokens here would pass for 1 each though the
-/// record is overdrawn.
+/// The request is charged before its cost is known, so leased tokens would admit further requests at a
+/// cost of 1 each although the counter is overdrawn.
 #[test]
-fn what_only_the_answer_tells_cannot_be_taken_ahead() {
+fn a_cost_from_the_response_excludes_leases() {
     for reserve in ["auto", "5"] {
         let limit =
             format!("{{quota: 5, window: 10s, cost: 'response:X-Cost', reserve: {reserve}}}");
-        let told = compile(&with(&limit)).unwrap_err().join("\n");
+        let faults = compile(&with(&limit)).unwrap_err().join("\n");
         assert!(
-            told.contains(&format!("`{reserve}`, though only the answer tells the cost")),
-            "{told}"
+            faults
+                .contains(&format!("`{reserve}`, though the cost is only known from the response")),
+            "{faults}"
         );
-        assert!(told.ends_with("expected off, or a cost that is known before"), "{told}");
+        assert!(faults.ends_with("expected off, or a cost that is known on admission"), "{faults}");
     }
     let off = compile(&with("{quota: 5, window: 10s, cost: 'response:X-Cost', reserve: off}"));
     assert!(off.is_ok());
@@ -60,7 +63,7 @@ fn what_only_the_answer_tells_cannot_be_taken_ahead() {
 }
 
 #[test]
-fn without_redis_there_is_nothing_to_take_it_from() {
+fn leases_without_redis_are_a_warning() {
     let text = GOOD.replace("window: 10s", "window: 10s, reserve: auto");
     let notes = compile(&text).unwrap().notes;
     let [note] = &notes[..] else { panic!("{notes:?}") };

@@ -1,9 +1,9 @@
-//! What becomes of a batch by its outcome, and how it is counted.
+//! What happens to a batch by its outcome, and how it is counted.
 
 use super::*;
 use crate::limit::{OnFailure, Quota, Reserve};
 
-fn pending(source: Source, key: u128) -> Pending {
+fn pending(source: CorrectionSource, key: u128) -> PendingCorrection {
     let limit = Limit {
         name: "corrected".into(),
         fingerprint: 7,
@@ -16,36 +16,47 @@ fn pending(source: Source, key: u128) -> Pending {
         index: 0,
     };
     let change = match source {
-        Source::Outage => Change::Overdraw { cost: 5 },
-        Source::Request | Source::Tokens => Change::Refund { charged_at: 1, cost: 5 },
+        CorrectionSource::Outage => Change::Overdraw { cost: 5 },
+        CorrectionSource::Request | CorrectionSource::Tokens => {
+            Change::Refund { charged_at: 1, cost: 5 }
+        }
     };
-    Pending { limit: Arc::new(limit), key: Key(key), change, source, pushed: 0, refused: false }
+    PendingCorrection {
+        limit: Arc::new(limit),
+        key: Key(key),
+        change,
+        source,
+        pushed: 0,
+        is_retry: false,
+    }
 }
 
 fn queue() -> CorrectionQueue {
     let queue = CorrectionQueue::new(Arc::default(), Clock::manual(0));
-    for (key, source) in (0..).zip([Source::Request, Source::Tokens, Source::Outage]) {
-        queue.push(Place::ONLY, pending(source, key));
+    for (key, source) in
+        (0..).zip([CorrectionSource::Request, CorrectionSource::Tokens, CorrectionSource::Outage])
+    {
+        queue.push(ShardId::ONLY, pending(source, key));
     }
     queue
 }
 
-/// Sends a batch with this outcome; how many corrections were in it.
+/// Ends a batch with this outcome. Returns how many corrections were in it.
 fn send(queue: &CorrectionQueue, outcome: Result<(), Failure>) -> usize {
-    queue.lines.lock().resume(|_| true);
-    if !queue.lines.lock().begin() {
+    queue.shards.lock().resume(|_| true);
+    if !queue.shards.lock().start_sender() {
         return 0;
     }
-    let (place, batch) = queue.take().expect("begun for it");
+    let (shard, batch) = queue.take_batch().expect("a batch waits");
     let count = batch.len();
     let outcomes = std::iter::repeat_n(Outcome::Unknown, count).collect();
-    queue.finish(place, batch, outcome.map(|()| Verdict { admitted: true, outcomes }));
-    assert!(queue.lines.lock().take(0, &mut Vec::new()).is_none());
+    queue.finish(shard, batch, outcome.map(|()| Verdict { admitted: true, outcomes }));
+    assert!(queue.shards.lock().take_batch(0, &mut Vec::new()).is_none());
     count
 }
 
 #[test]
-fn what_is_made_is_counted() {
+fn applied_corrections_are_counted() {
     let queue = queue();
     assert_eq!(queue.stats().unmerged, 1);
     assert_eq!((send(&queue, Ok(())), send(&queue, Ok(()))), (3, 0));
@@ -53,7 +64,7 @@ fn what_is_made_is_counted() {
 }
 
 #[test]
-fn what_was_not_sent_stays() {
+fn unsent_corrections_stay() {
     let queue = queue();
     for _ in 0..10 {
         assert_eq!(send(&queue, Err(Failure::Open)), 3);
@@ -64,26 +75,29 @@ fn what_was_not_sent_stays() {
 const LOST: QueueStats = QueueStats { merged: 0, dropped: 2, lost_tokens: 5, unmerged: 0 };
 
 #[test]
-fn what_was_refused_is_sent_once_more() {
+fn refused_corrections_are_sent_once_more() {
     let queue = queue();
     assert_eq!(send(&queue, Err(Failure::Server)), 3);
     assert_eq!(queue.stats(), QueueStats { unmerged: 1, ..QueueStats::default() });
-    queue.push(Place::ONLY, pending(Source::Outage, 9));
+    queue.push(ShardId::ONLY, pending(CorrectionSource::Outage, 9));
     assert_eq!((send(&queue, Err(Failure::Server)), queue.stats().dropped), (4, 2));
     assert_eq!((send(&queue, Ok(())), send(&queue, Ok(()))), (1, 0));
     assert_eq!(queue.stats(), QueueStats { merged: 1, ..LOST });
 }
 
 #[test]
-fn what_may_have_been_made_is_lost_and_the_rest_goes_on() {
+fn corrections_of_unknown_outcome_are_lost_and_later_ones_are_sent() {
     for failure in [Failure::Timeout, Failure::Io, Failure::Reply] {
         let queue = queue();
-        assert!(queue.lines.lock().begin());
-        let (place, batch) = queue.take().expect("three wait");
-        queue.push(Place::ONLY, pending(Source::Outage, 9));
-        queue.finish(place, batch, Err(failure));
+        assert!(queue.shards.lock().start_sender());
+        let (shard, batch) = queue.take_batch().expect("three corrections wait");
+        queue.push(ShardId::ONLY, pending(CorrectionSource::Outage, 9));
+        queue.finish(shard, batch, Err(failure));
         assert_eq!(queue.stats(), QueueStats { unmerged: 1, ..LOST });
-        assert!(queue.lines.lock().take(0, &mut Vec::new()).is_none(), "it waits for its place");
+        assert!(
+            queue.shards.lock().take_batch(0, &mut Vec::new()).is_none(),
+            "the queue is parked"
+        );
         assert_eq!(send(&queue, Ok(())), 1);
         assert_eq!(queue.stats(), QueueStats { merged: 1, ..LOST });
     }

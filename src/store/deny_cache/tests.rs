@@ -1,4 +1,4 @@
-//! The cache against one without a bound, and against a store asked at any time.
+//! Compares the cache with an unbounded one, and with the decisions of a store.
 
 use std::collections::BTreeMap;
 
@@ -38,8 +38,8 @@ fn refusal(limit: u32, used: u64, retry_at: Millis) -> Decision {
     }
 }
 
-fn at(sent: u64) -> Heard {
-    Heard { sent, received: sent, now: NOW + sent }
+fn at(sent: u64) -> ReplyTiming {
+    ReplyTiming { sent, received: sent, now: NOW + sent }
 }
 
 fn charge(limit: &Limit, key: u128, cost: u32) -> Charge<'_> {
@@ -47,65 +47,65 @@ fn charge(limit: &Limit, key: u128, cost: u32) -> Charge<'_> {
 }
 
 #[test]
-fn a_refusal_stands_until_it_ends_for_its_own_alone() {
+fn a_denial_applies_to_its_record_quota_and_cost_until_its_retry_time() {
     let (cache, of) = (DenyCache::default(), limit(10));
     assert_eq!(cache.get(&charge(&of, 1, 2), 0), None);
-    let said = refusal(10, 10, NOW + 1_000);
-    cache.insert(&charge(&of, 1, 2), &said, Heard { sent: 5, received: 25, now: NOW });
+    let denial = refusal(10, 10, NOW + 1_000);
+    cache.insert(&charge(&of, 1, 2), &denial, ReplyTiming { sent: 5, received: 25, now: NOW });
     let found = cache.get(&charge(&of, 1, 2), 25).unwrap();
-    assert_eq!(found, Denial { decision: said, now: NOW });
+    assert_eq!(found, Denial { decision: denial, now: NOW });
     assert_eq!(cache.get(&charge(&of, 1, 2), 1_003).unwrap().now, NOW + 977);
-    assert_eq!(cache.get(&charge(&of, 1, 2), 1_004), None, "from when it was sent");
+    assert_eq!(cache.get(&charge(&of, 1, 2), 1_004), None, "counted from when the call was sent");
     for other in [charge(&of, 1, 1), charge(&of, 1, 3), charge(&of, 2, 2)] {
         assert_eq!(cache.get(&other, 25), None);
     }
     let raised = limit(11);
     assert_eq!(cache.get(&charge(&raised, 1, 2), 25), None, "another quota");
     let strict = Limit { quota: Quota { strict: true, ..of.quota }, ..of.clone() };
-    assert_eq!(cache.get(&charge(&strict, 1, 2), 25), None, "another kind of counting");
+    assert_eq!(cache.get(&charge(&strict, 1, 2), 25), None, "another counting mode");
     assert_eq!(cache.stats(25), DenyStats { hits: 2, entries: 1 });
     assert_eq!(cache.stats(1_004), DenyStats { hits: 2, entries: 0 });
 }
 
 #[test]
-fn a_cost_above_the_quota_is_refused_and_told_no_time() {
+fn a_cost_above_the_quota_is_refused_without_a_retry_time() {
     let (cache, of) = (DenyCache::default(), limit(10));
-    let said = refusal(10, 10, NOW + 1_000);
-    cache.insert(&charge(&of, 1, 1), &said, at(0));
+    let denial = refusal(10, 10, NOW + 1_000);
+    cache.insert(&charge(&of, 1, 1), &denial, at(0));
     let found = cache.get(&charge(&of, 1, 11), 0).unwrap();
-    assert_eq!(found.decision, Decision { retry_at: None, ..said });
+    assert_eq!(found.decision, Decision { retry_at: None, ..denial });
 }
 
 #[test]
-fn only_refusals_that_hold_are_remembered() {
+fn only_denials_in_force_are_cached() {
     let (cache, of) = (DenyCache::default(), limit(10));
-    let said = refusal(10, 10, NOW + 1_000);
-    cache.insert(&charge(&of, 1, 1), &Decision { admitted: true, ..said }, at(0));
-    cache.insert(&charge(&of, 1, 1), &Decision { retry_at: None, ..said }, at(0));
+    let denial = refusal(10, 10, NOW + 1_000);
+    cache.insert(&charge(&of, 1, 1), &Decision { admitted: true, ..denial }, at(0));
+    cache.insert(&charge(&of, 1, 1), &Decision { retry_at: None, ..denial }, at(0));
     cache.insert(&charge(&of, 1, 1), &refusal(10, 10, NOW), at(0));
     cache.insert(&charge(&of, 1, 1), &refusal(10, 10, NOW + 1), at(0));
-    let late = Heard { received: 5_000, ..at(0) };
-    cache.insert(&charge(&of, 1, 1), &said, late);
+    let late = ReplyTiming { received: 5_000, ..at(0) };
+    cache.insert(&charge(&of, 1, 1), &denial, late);
     let watching = Limit { enforce: false, ..of.clone() };
-    cache.insert(&charge(&watching, 1, 1), &said, at(0));
+    cache.insert(&charge(&watching, 1, 1), &denial, at(0));
     let slots = Limit { algorithm: Algorithm::Concurrency, ..of.clone() };
-    cache.insert(&charge(&slots, 1, 1), &said, at(0));
+    cache.insert(&charge(&slots, 1, 1), &denial, at(0));
     assert_eq!(cache.stats(0).entries, 0);
-    cache.insert(&charge(&of, 1, 1), &said, at(0));
-    assert_eq!(cache.get(&charge(&watching, 1, 1), 0), None, "one that only watches");
+    cache.insert(&charge(&of, 1, 1), &denial, at(0));
+    assert_eq!(cache.get(&charge(&watching, 1, 1), 0), None, "does not enforce");
     assert!(cache.get(&charge(&of, 1, 1), 0).is_some());
 }
 
-/// Another gateway may have given something back, and this one is not told.
+/// Another gateway may have returned quota without this one being notified.
 #[test]
-fn a_denial_is_trusted_for_a_while_and_tells_the_whole_wait() {
-    let (cache, said) = (DenyCache::default(), refusal(10, 10, NOW + 3_600_000));
+fn a_denial_is_trusted_briefly_and_reports_the_whole_wait() {
+    let (cache, denial) = (DenyCache::default(), refusal(10, 10, NOW + 3_600_000));
     for reserve in [Reserve::Off, Reserve::Auto, Reserve::Tokens(10)] {
         let of = Limit { reserve, ..limit(10) };
-        cache.insert(&charge(&of, 1, 1), &said, at(5));
-        let found = cache.get(&charge(&of, 1, 1), 5 + TRUST - 1).unwrap();
-        assert_eq!(found.decision, said);
-        assert_eq!(cache.get(&charge(&of, 1, 1), 5 + TRUST), None);
+        cache.insert(&charge(&of, 1, 1), &denial, at(5));
+        let found = cache.get(&charge(&of, 1, 1), 5 + INITIAL_TRUST - 1).unwrap();
+        assert_eq!(found.decision, denial);
+        assert_eq!(cache.get(&charge(&of, 1, 1), 5 + INITIAL_TRUST), None);
         let short = refusal(10, 10, NOW + 500);
         cache.insert(&charge(&of, 1, 1), &short, at(0));
         assert_eq!(cache.get(&charge(&of, 1, 1), 499), None);
@@ -113,23 +113,23 @@ fn a_denial_is_trusted_for_a_while_and_tells_the_whole_wait() {
     }
 }
 
-/// A store that cannot be asked disproves nothing.
+/// While the store gives no answer, no newer decision replaces the denial.
 #[test]
-fn a_stale_denial_lasts_until_its_own_retry_at() {
+fn a_stale_denial_lasts_until_its_retry_time() {
     let (cache, of) = (DenyCache::default(), limit(10));
     let charge = charge(&of, 1, 1);
-    let said = refusal(10, 10, NOW + 60_000);
+    let denial = refusal(10, 10, NOW + 60_000);
     assert_eq!(cache.get_stale(&charge, 0), None);
-    cache.insert(&charge, &said, at(0));
-    assert_eq!(cache.get(&charge, TRUST), None);
+    cache.insert(&charge, &denial, at(0));
+    assert_eq!(cache.get(&charge, INITIAL_TRUST), None);
     let stale = cache.get_stale(&charge, 59_998).unwrap();
-    assert_eq!(stale, Denial { decision: said, now: NOW + 59_997 });
+    assert_eq!(stale, Denial { decision: denial, now: NOW + 59_997 });
     assert_eq!(cache.get_stale(&charge, 59_999), None);
     cache.remove(record(&of, Key(1)));
-    assert_eq!(cache.get_stale(&charge, TRUST), None);
+    assert_eq!(cache.get_stale(&charge, INITIAL_TRUST), None);
 }
 
-/// A caller that is refused for long costs the store few questions; a new refusal is trusted as the first.
+/// A caller that is refused for long costs the store few calls. After a removal, trust starts over.
 #[test]
 fn each_repetition_is_trusted_for_twice_as_long() {
     let (cache, of) = (DenyCache::default(), limit(10));
@@ -142,30 +142,30 @@ fn each_repetition_is_trusted_for_twice_as_long() {
         sent + ms
     };
     cache.insert(&charge, &long, at(0));
-    // One more that was on its way with the first.
+    // A concurrent call.
     cache.insert(&charge, &long, at(3));
-    let mut sent = holds(3, TRUST);
+    let mut sent = holds(3, INITIAL_TRUST);
     for times in [2, 4, 8] {
         cache.insert(&charge, &long, at(sent));
-        sent = holds(sent, times * TRUST);
+        sent = holds(sent, times * INITIAL_TRUST);
     }
     cache.remove(record(&of, Key(1)));
     cache.insert(&charge, &until(NOW + 60_000), at(sent));
-    sent = holds(sent, TRUST);
+    sent = holds(sent, INITIAL_TRUST);
     cache.insert(&charge, &until(NOW + 60_000), at(sent));
-    holds(sent, 2 * TRUST);
+    holds(sent, 2 * INITIAL_TRUST);
     cache.insert(&charge, &long, at(70_000));
-    holds(70_000, TRUST);
+    holds(70_000, INITIAL_TRUST);
 }
 
 #[test]
-fn forgetting_a_caller_forgets_every_quota_and_cost() {
+fn remove_drops_every_quota_and_cost_of_a_record() {
     let (cache, quotas) = (DenyCache::default(), [limit(10), limit(20)]);
-    let said = refusal(10, 10, NOW + 1_000);
+    let denial = refusal(10, 10, NOW + 1_000);
     for of in &quotas {
         for key in [1, 2] {
-            cache.insert(&charge(of, key, 1), &said, at(0));
-            cache.insert(&charge(of, key, 2), &said, at(0));
+            cache.insert(&charge(of, key, 1), &denial, at(0));
+            cache.insert(&charge(of, key, 2), &denial, at(0));
         }
     }
     assert_eq!(cache.stats(0).entries, 8);
@@ -176,9 +176,9 @@ fn forgetting_a_caller_forgets_every_quota_and_cost() {
 }
 
 #[test]
-fn a_flood_of_callers_takes_no_more_memory_and_gets_no_wrong_answer() {
+fn a_flood_of_callers_is_bounded_and_gets_no_wrong_answer() {
     let (cache, of) = (DenyCache::default(), limit(10));
-    assert!(cache.shards.iter().all(|shard| shard.part.lock().places.is_empty()), "unused");
+    assert!(cache.shards.iter().all(|shard| shard.table.lock().sets.is_empty()), "unused");
     let flood = 3 * DenyCache::CAPACITY as u32;
     let key = |n: u32| u128::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
     for n in 0..flood {
@@ -186,47 +186,47 @@ fn a_flood_of_callers_takes_no_more_memory_and_gets_no_wrong_answer() {
     }
     let held = cache.stats(0).entries;
     assert!((DenyCache::CAPACITY * 9 / 10..=DenyCache::CAPACITY).contains(&held), "{held}");
-    assert!(cache.shards.iter().all(|shard| shard.part.lock().places.len() == PLACES));
+    assert!(cache.shards.iter().all(|shard| shard.table.lock().sets.len() == SETS_PER_SHARD));
     let found = (0..flood).filter_map(|n| {
         let found = cache.get(&charge(&of, key(n), 1), 1)?;
-        assert_eq!(found.decision.used, u64::from(n), "another's refusal");
+        assert_eq!(found.decision.used, u64::from(n), "the denial of another record");
         Some(())
     });
     assert_eq!(found.count(), held);
-    // What is over makes room.
+    // Expired entries are replaced.
     for n in 0..1_000 {
-        let heard = at(2_000);
-        cache.insert(&charge(&of, key(n), 1), &refusal(10, 0, NOW + 9_000), heard);
+        let timing = at(2_000);
+        cache.insert(&charge(&of, key(n), 1), &refusal(10, 0, NOW + 9_000), timing);
         assert!(cache.get(&charge(&of, key(n), 1), 2_000).is_some());
     }
 }
 
 #[test]
-fn the_one_that_ends_first_makes_room() {
-    let mut place = Place::EMPTY;
-    for (entry, end) in place.entries.iter_mut().zip([400, 200, 300, 500]) {
-        entry.end = end;
+fn the_entry_that_expires_first_is_replaced() {
+    let mut set = CacheSet::EMPTY;
+    for (entry, expires) in set.entries.iter_mut().zip([400, 200, 300, 500]) {
+        entry.expires = expires;
     }
-    assert_eq!(place.first_to_end(0), 1);
-    place.entries[3].end = 90;
-    assert_eq!(place.first_to_end(100), 3);
+    assert_eq!(set.victim(0), 1);
+    set.entries[3].expires = 90;
+    assert_eq!(set.victim(100), 3);
 }
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A refusal is heard: caller, quota, cost, how long it took, how long it holds.
-    Hear(u128, usize, u32, u64, u64),
-    Find(u128, usize, u32),
-    Forget(u128),
+    /// A denial is received: key, quota index, cost, ms that the call took, ms until the retry time.
+    Insert(u128, usize, u32, u64, u64),
+    Get(u128, usize, u32),
+    Remove(u128),
 }
 
 fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
     let (key, quota, cost) = (0_u128..3, 0_usize..2, 1_u32..3);
-    let hear = (key.clone(), quota.clone(), cost.clone(), 0_u64..50, 0_u64..300)
-        .prop_map(|(key, quota, cost, took, wait)| Step::Hear(key, quota, cost, took, wait));
-    let find =
-        (key.clone(), quota, 1_u32..4).prop_map(|(key, quota, cost)| Step::Find(key, quota, cost));
-    let step = prop_oneof![3 => hear, 6 => find, 1 => key.prop_map(Step::Forget)];
+    let insert = (key.clone(), quota.clone(), cost.clone(), 0_u64..50, 0_u64..300)
+        .prop_map(|(key, quota, cost, took, wait)| Step::Insert(key, quota, cost, took, wait));
+    let get =
+        (key.clone(), quota, 1_u32..4).prop_map(|(key, quota, cost)| Step::Get(key, quota, cost));
+    let step = prop_oneof![3 => insert, 6 => get, 1 => key.prop_map(Step::Remove)];
     prop::collection::vec((0_u64..60, step), 1..120)
 }
 
@@ -234,53 +234,53 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn it_answers_what_a_cache_without_a_bound_answers(steps in steps()) {
+    fn answers_match_an_unbounded_cache(steps in steps()) {
         let (cache, quotas) = (DenyCache::default(), [limit(2), limit(20)]);
-        let mut model = BTreeMap::<(u128, usize, u32), (u64, Heard, Decision)>::new();
+        let mut model = BTreeMap::<(u128, usize, u32), (u64, ReplyTiming, Decision)>::new();
         let (mut ticks, mut hits) = (100, 0);
         for (serial, (later, step)) in steps.into_iter().enumerate() {
             ticks += later;
             match step {
-                Step::Hear(key, quota, cost, took, wait) => {
-                    let heard = Heard { sent: ticks - took, received: ticks, now: NOW + ticks };
-                    let said = refusal(quotas[quota].quota.limit, serial as u64, heard.now + wait);
-                    cache.insert(&charge(&quotas[quota], key, cost), &said, heard);
-                    let end = heard.sent + wait.saturating_sub(1);
-                    if end > ticks {
-                        model.insert((key, quota, cost), (end, heard, said));
+                Step::Insert(key, quota, cost, took, wait) => {
+                    let timing = ReplyTiming { sent: ticks - took, received: ticks, now: NOW + ticks };
+                    let denial = refusal(quotas[quota].quota.limit, serial as u64, timing.now + wait);
+                    cache.insert(&charge(&quotas[quota], key, cost), &denial, timing);
+                    let expires = timing.sent + wait.saturating_sub(1);
+                    if expires > ticks {
+                        model.insert((key, quota, cost), (expires, timing, denial));
                     }
                 }
-                Step::Find(key, quota, cost) => {
+                Step::Get(key, quota, cost) => {
                     let found = cache.get(&charge(&quotas[quota], key, cost), ticks);
                     hits += u64::from(found.is_some());
-                    let known = model.get(&(key, quota, cost)).filter(|known| ticks < known.0);
+                    let cached = model.get(&(key, quota, cost)).filter(|cached| ticks < cached.0);
                     if quota == 0 && cost > 2 {
                         let any = (1..3).any(|cost| {
-                            model.get(&(key, quota, cost)).is_some_and(|known| ticks < known.0)
+                            model.get(&(key, quota, cost)).is_some_and(|cached| ticks < cached.0)
                         });
                         prop_assert_eq!(found.is_some(), any);
                         prop_assert!(found.is_none_or(|found| found.decision.retry_at.is_none()));
-                    } else if let Some((_, heard, said)) = known {
+                    } else if let Some((_, timing, denial)) = cached {
                         let found = found.unwrap();
-                        prop_assert_eq!(found.decision, *said, "the newest");
-                        prop_assert!(found.now <= heard.now + (ticks - heard.received));
+                        prop_assert_eq!(found.decision, *denial, "the newest");
+                        prop_assert!(found.now <= timing.now + (ticks - timing.received));
                     } else {
                         prop_assert_eq!(found, None);
                     }
                 }
-                Step::Forget(key) => {
+                Step::Remove(key) => {
                     cache.remove(record(&quotas[0], Key(key)));
-                    model.retain(|known, _| known.0 != key);
+                    model.retain(|cached, _| cached.0 != key);
                 }
             }
-            let held = model.values().filter(|known| ticks < known.0).count();
+            let held = model.values().filter(|cached| ticks < cached.0).count();
             prop_assert_eq!(cache.stats(ticks), DenyStats { hits, entries: held });
         }
     }
 
-    /// Times are in microseconds; both clocks show whole ms, and do not begin together.
+    /// Times are in microseconds. Both clocks show whole ms, which do not begin at the same time.
     #[test]
-    fn nobody_is_told_to_come_too_early_or_kept_too_long(
+    fn retry_times_are_neither_too_early_nor_too_late(
         charges in prop::collection::vec((0_u64..8_000_000, 1_u32..4), 1..20),
         cost in 1_u32..6,
         phases in (0_u64..1_000, 0_u64..1_000),
@@ -299,15 +299,15 @@ proptest! {
         }
         let (decided, received) = (t + delays.0, t + delays.0 + delays.1);
         let now = store_time(decided);
-        let said = state.decide(&quota, now, cost);
+        let denial = state.decide(&quota, now, cost);
         let cache = DenyCache::default();
-        let asking = charge(&of, 1, cost);
-        cache.insert(&asking, &said, Heard { sent: tick(t), received: tick(received), now });
+        let request = charge(&of, 1, cost);
+        cache.insert(&request, &denial, ReplyTiming { sent: tick(t), received: tick(received), now });
         for after in asked {
             let t = received + after;
-            let Some(found) = cache.get(&asking, tick(t)) else { continue };
+            let Some(found) = cache.get(&request, tick(t)) else { continue };
             let real = state.decide(&quota, store_time(t), cost);
-            prop_assert!(!real.admitted, "kept too long");
+            prop_assert!(!real.admitted, "refused for too long");
             prop_assert!(found.now <= store_time(t));
             prop_assert_eq!(found.decision.retry_at, real.retry_at);
             prop_assert!(found.now < found.decision.retry_at.unwrap());
@@ -315,9 +315,9 @@ proptest! {
     }
 }
 
-/// A client that knows what keys are hashed under chooses keys that agree in some bits.
+/// An attacker that knows the hash secret can choose keys that agree in some bits.
 #[test]
-fn chosen_keys_push_nobody_out() {
+fn chosen_keys_evict_no_denials() {
     let of = limit(10);
     for chosen in [|n: u128| n << 64 | n, |n: u128| n << 24, |n: u128| n << 100] {
         let cache = DenyCache::default();

@@ -1,34 +1,34 @@
-//! A table of records by linear probing.
+//! A hash table of records with linear probing.
 //!
-//! A general hash table keeps its tags apart from its entries, and a cold look-up then misses the
-//! cache and the page table twice. Here a record's name is in the record and the name is a keyed hash
-//! already, so that a look-up goes straight to the record: one miss. Removal moves the records behind
-//! it up, so that no tombstones pile up under a flood.
+//! A general hash table keeps its tags apart from its entries, so a cold lookup misses the cache and the
+//! TLB twice. Here the entry contains its id, which is a keyed hash already, so a cold lookup misses once.
+//! Removal shifts the entries behind it back (Knuth, TAOCP volume 3, section 6.4, algorithm R), so that no
+//! tombstones accumulate under a flood.
 
-use super::worth::Worth;
+use super::eviction::RecordUsage;
 use crate::limit::{Algorithm, State};
 
 /// The fewest slots of a table that holds anything.
 const MIN_SLOTS: usize = 16;
 
-/// The name of a slot that holds no record.
+/// The id in an empty slot.
 const EMPTY: u128 = 0;
 
-/// A record and what decides how long it stays: 80 bytes, and nothing on the heap up to `k = 7`.
+/// A record with its expiry and eviction rank: 80 bytes, and nothing on the heap up to `k = 7`.
 pub(super) struct Entry {
-    /// The record's name, uniformly random; never 0.
+    /// The record's id: uniformly random, never 0.
     pub(super) id: u128,
     pub(super) state: State,
-    /// Seconds since the epoch after which the record means nothing, rounded up.
+    /// When the record expires, in seconds since the Unix epoch, rounded up.
     pub(super) expires: u32,
-    /// What an eviction spares.
-    pub(super) worth: Worth,
+    /// What determines its eviction rank.
+    pub(super) usage: RecordUsage,
 }
 
 impl Entry {
     fn empty() -> Self {
         let state = State::fresh(Algorithm::SlidingWindow);
-        Self { id: EMPTY, state, expires: 0, worth: Worth::default() }
+        Self { id: EMPTY, state, expires: 0, usage: RecordUsage::default() }
     }
 
     fn is_empty(&self) -> bool {
@@ -36,10 +36,10 @@ impl Entry {
     }
 }
 
-/// Records by name. At most three quarters of the slots are taken, so a free one always ends a search.
+/// Records by id. At most three quarters of the slots are in use, so a search always ends at a free one.
 #[derive(Default)]
 pub(super) struct Table {
-    /// None, or a power of two.
+    /// Empty, or a power of two of slots.
     slots: Vec<Entry>,
     len: usize,
 }
@@ -72,13 +72,13 @@ impl Table {
         (!entry.is_empty()).then_some(entry)
     }
 
-    /// The slot that holds the record of this name.
-    pub(super) fn place(&self, id: u128) -> Option<usize> {
+    /// The slot of the record with this id, if it exists.
+    pub(super) fn slot_of(&self, id: u128) -> Option<usize> {
         let slot = (!self.slots.is_empty()).then(|| self.search(id))?;
         self.at(slot).map(|_| slot)
     }
 
-    /// Adds a record whose name is not in the table.
+    /// Adds a record whose id is not in the table.
     pub(super) fn insert(&mut self, entry: Entry) {
         if self.len == self.capacity() {
             self.resize((self.slots.len() * 2).max(MIN_SLOTS));
@@ -88,7 +88,7 @@ impl Table {
         self.len += 1;
     }
 
-    /// Empties a slot that holds a record; records behind it may move up into it.
+    /// Removes the record in a slot; a record behind it may move into the slot.
     pub(super) fn remove(&mut self, slot: usize) {
         let mask = self.slots.len() - 1;
         let (mut hole, mut next) = (slot, slot);
@@ -98,7 +98,7 @@ impl Table {
             if entry.is_empty() {
                 break;
             }
-            // A record may move up to the hole, but not to before the slot where its search begins.
+            // A record may move to the hole, but not to before its home slot, where its search begins.
             let from_home = next.wrapping_sub(entry.id as usize) & mask;
             if from_home >= next.wrapping_sub(hole) & mask {
                 self.slots.swap(hole, next);
@@ -109,7 +109,7 @@ impl Table {
         self.len -= 1;
     }
 
-    /// Gives memory back where less than an eighth of the slots is taken.
+    /// Frees memory if fewer than an eighth of the slots are in use.
     pub(super) fn shrink(&mut self) {
         if self.len == 0 {
             self.slots = Vec::new();
@@ -118,7 +118,7 @@ impl Table {
         }
     }
 
-    /// The slot of the record of this name, or the free one where it would be. The table has slots.
+    /// The slot of the record with this id, or the free slot for it. The table must have slots.
     fn search(&self, id: u128) -> usize {
         let mask = self.slots.len() - 1;
         let mut slot = id as usize & mask;
@@ -128,11 +128,11 @@ impl Table {
         slot
     }
 
-    /// Moves all records into so many slots: a power of two, more than there are records.
+    /// Moves all records into `slots` slots: a power of two, greater than the number of records.
     fn resize(&mut self, slots: usize) {
-        let mut larger = Vec::with_capacity(slots);
-        larger.resize_with(slots, Entry::empty);
-        let old = std::mem::replace(&mut self.slots, larger);
+        let mut new = Vec::with_capacity(slots);
+        new.resize_with(slots, Entry::empty);
+        let old = std::mem::replace(&mut self.slots, new);
         for entry in old.into_iter().filter(|entry| !entry.is_empty()) {
             let slot = self.search(entry.id);
             self.slots[slot] = entry;
@@ -154,13 +154,13 @@ mod tests {
     }
 
     proptest! {
-        /// Names that crowd a few homes, added and removed at random: the table holds what a set holds.
+        /// Ids with few home slots are added and removed at random.
         #[test]
-        fn holds_what_a_set_holds(steps in prop::collection::vec((1_u128..400, any::<bool>()), 1..600)) {
+        fn matches_a_reference_set(steps in prop::collection::vec((1_u128..400, any::<bool>()), 1..600)) {
             let (mut table, mut model) = (Table::default(), BTreeSet::new());
-            for (name, add) in steps {
-                // The low bits choose the home: only 8 homes, some of them at the end of the table.
-                let id = name << 64 | (name % 8).wrapping_sub(3) & 0xffff_ffff;
+            for (number, add) in steps {
+                // The low bits choose the home slot: one of 8, some of them at the end of the table.
+                let id = number << 64 | (number % 8).wrapping_sub(3) & 0xffff_ffff;
                 if add && model.insert(id) {
                     table.insert(Entry { id, ..Entry::empty() });
                 } else if !add && model.remove(&id) {

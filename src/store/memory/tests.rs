@@ -1,4 +1,4 @@
-//! The memory store: exact under concurrency, all or none, bounded, and it gives memory back.
+//! Tests that the memory store is exact under concurrency, charges all or none, is bounded, and frees memory.
 
 mod eviction;
 mod share;
@@ -33,7 +33,7 @@ fn charge(limit: &Limit, key: u128) -> Charge<'_> {
     Charge { limit, key: Key(key), cost: 1 }
 }
 
-/// The `n`-th of a row of keys that are as random as hashed ones.
+/// The `n`-th of a sequence of keys as random as hashed ones.
 fn key(n: u64) -> u128 {
     let mut words = [0_u64; 2];
     let mut state = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678;
@@ -66,7 +66,7 @@ fn concurrent_charges_admit_the_quota_exactly() {
 }
 
 #[test]
-fn several_limits_in_any_order_neither_lock_up_nor_over_admit() {
+fn several_limits_in_any_order_neither_deadlock_nor_over_admit() {
     let limits: Vec<Limit> = (0..4).map(|n| limit(&format!("limit-{n}"), 3_000)).collect();
     let store = Memory::new(1 << 20);
     let admitted = AtomicU64::new(0);
@@ -141,16 +141,16 @@ fn one_record_charged_twice_by_a_request_counts_both_or_none() {
 }
 
 #[test]
-fn a_refused_caller_takes_no_memory() {
+fn a_refused_caller_gets_no_record() {
     let limit = limit("a", 1);
     let store = Memory::new(1_000);
-    let dear = Charge { cost: 2, ..charge(&limit, 1) };
-    assert!(!store.charge(&[dear], NOW).admitted);
+    let expensive = Charge { cost: 2, ..charge(&limit, 1) };
+    assert!(!store.charge(&[expensive], NOW).admitted);
     assert!(store.is_empty());
 }
 
 #[test]
-fn memory_is_given_back_when_callers_fall_silent() {
+fn memory_is_freed_when_records_expire() {
     let limit = limit("a", 100);
     let store = Memory::new(1_000_000);
     for n in 0..10_000 {
@@ -166,7 +166,7 @@ fn memory_is_given_back_when_callers_fall_silent() {
 }
 
 #[test]
-fn a_large_table_is_swept_in_bounded_ticks() {
+fn a_large_table_is_swept_in_parts() {
     let limit = limit("a", 100);
     let store = Memory::new(100_000);
     for n in 0..50_000 {
@@ -181,7 +181,7 @@ fn a_large_table_is_swept_in_bounded_ticks() {
 }
 
 #[test]
-fn a_full_store_drops_what_has_expired_before_it_evicts() {
+fn a_full_store_drops_expired_records_before_it_evicts() {
     let limit = limit("a", 100);
     let store = Memory::new(1_000);
     for n in 0..1_000 {
@@ -194,7 +194,7 @@ fn a_full_store_drops_what_has_expired_before_it_evicts() {
 }
 
 #[test]
-fn a_changed_quota_keeps_what_was_used() {
+fn a_changed_quota_keeps_the_usage() {
     let (before, raised, lowered) = (limit("a", 10), limit("a", 20), limit("a", 5));
     let store = Memory::new(1_000);
     for _ in 0..8 {
@@ -208,7 +208,7 @@ fn a_changed_quota_keeps_what_was_used() {
 
 proptest! {
     #[test]
-    fn never_holds_more_than_it_may(max in 1_usize..5_000, keys in 1_u64..6_000) {
+    fn the_number_of_records_is_bounded(max in 1_usize..5_000, keys in 1_u64..6_000) {
         let limit = limit("a", 100);
         let store = Memory::new(max);
         for n in 0..keys {
@@ -218,10 +218,10 @@ proptest! {
     }
 }
 
-/// A client that knows what keys are hashed under chooses keys that agree in the bits of their shard.
+/// An attacker that knows the hash secret can choose keys that agree in the bits of their shard.
 #[test]
-fn chosen_keys_push_nobody_out() {
-    let (store, limit) = (Memory::new(4 * MIN_KEYS_PER_SHARD), limit("a", 10));
+fn chosen_keys_evict_no_records() {
+    let (store, limit) = (Memory::new(4 * MIN_RECORDS_PER_SHARD), limit("a", 10));
     assert_eq!(store.shards.len(), 4);
     for n in 0..2_000 {
         assert!(store.charge(&[charge(&limit, n << 72)], NOW).admitted);

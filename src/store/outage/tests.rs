@@ -1,4 +1,4 @@
-//! What the ledger charges, and how much it holds.
+//! What the ledger takes to Redis, and its bound.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -13,7 +13,7 @@ const NOW: Millis = 1_700_000_000_000;
 fn limit(algorithm: Algorithm) -> Limit {
     let resolution = if algorithm == Algorithm::SlidingWindow { 6 } else { 1 };
     Limit {
-        name: "lost".into(),
+        name: "outage".into(),
         fingerprint: 7,
         algorithm,
         quota: Quota::new(100, 6_000, resolution),
@@ -26,10 +26,10 @@ fn limit(algorithm: Algorithm) -> Limit {
 }
 
 fn charged(ledger: &OutageLedger, limit: &Limit, key: u128, cost: u32, ticks: u64) {
-    OutageRecorder { ledger, ticks }.charged(&Charge { limit, key: Key(key), cost });
+    OutageRecorder { ledger, ticks }.record_charge(&Charge { limit, key: Key(key), cost });
 }
 
-/// The `n`-th of a row of keys that are as random as hashed ones.
+/// The `n`-th of a sequence of keys as random as hashed ones.
 fn spread(n: u64) -> u128 {
     u128::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)
 }
@@ -42,7 +42,7 @@ fn taken(ledger: &OutageLedger, ticks: u64) -> Vec<(u128, u32)> {
 }
 
 #[test]
-fn charges_of_a_record_are_one_sum_that_is_taken_once() {
+fn charges_of_a_record_form_one_sum_that_is_taken_once() {
     let (ledger, of) = (OutageLedger::default(), limit(Algorithm::SlidingLog));
     for (ticks, cost) in [(1_500, 2), (2_200, 3), (6_300, 4), (7_600, 5)] {
         charged(&ledger, &of, 1, cost, ticks);
@@ -65,7 +65,7 @@ fn a_sum_is_never_above_the_quota() {
 }
 
 #[test]
-fn of_a_long_outage_two_windows_count() {
+fn a_long_outage_counts_two_windows() {
     let (ledger, of) = (OutageLedger::default(), limit(Algorithm::FixedWindow));
     for second in 0..=60 {
         charged(&ledger, &of, 1, 1, second * 1_000);
@@ -74,23 +74,24 @@ fn of_a_long_outage_two_windows_count() {
 }
 
 #[test]
-fn what_was_given_back_here_is_taken_off() {
+fn local_refunds_are_deducted() {
     let (ledger, of) = (OutageLedger::default(), limit(Algorithm::SlidingWindow));
     charged(&ledger, &of, 1, 5, 1_000);
     charged(&ledger, &of, 1, 5, 8_500);
     let recorder = OutageRecorder { ledger: &ledger, ticks: 9_000 };
-    let settle = |key, change| recorder.settled(&Settlement { limit: &of, key: Key(key), change });
-    settle(1, Change::Refund { charged_at: NOW, cost: 7 });
-    settle(1, Change::Overdraw { cost: 1 });
-    settle(2, Change::Refund { charged_at: NOW, cost: 7 });
+    let adjust =
+        |key, change| recorder.record_adjustment(&Adjustment { limit: &of, key: Key(key), change });
+    adjust(1, Change::Refund { charged_at: NOW, cost: 7 });
+    adjust(1, Change::Overdraw { cost: 1 });
+    adjust(2, Change::Refund { charged_at: NOW, cost: 7 });
     assert_eq!(taken(&ledger, 9_000), [(1, 4)]);
     charged(&ledger, &of, 3, 5, 9_000);
-    settle(3, Change::Refund { charged_at: NOW, cost: 99 });
+    adjust(3, Change::Refund { charged_at: NOW, cost: 99 });
     assert_eq!((taken(&ledger, 9_000), ledger.len()), (vec![], 0));
 }
 
 #[test]
-fn slots_and_leases_are_nothing_to_charge() {
+fn leaky_buckets_and_leases_are_not_recorded() {
     let ledger = OutageLedger::default();
     for algorithm in [Algorithm::LeakyBucket, Algorithm::Concurrency] {
         charged(&ledger, &limit(algorithm), 1, 5, 1_000);
@@ -99,12 +100,12 @@ fn slots_and_leases_are_nothing_to_charge() {
 }
 
 #[test]
-fn what_is_past_and_what_was_reset_is_dropped() {
+fn expired_and_reset_sums_are_dropped() {
     let (ledger, of) = (OutageLedger::default(), limit(Algorithm::FixedWindow));
     charged(&ledger, &of, 1, 5, 1_000);
     charged(&ledger, &of, 2, 5, 8_000);
     charged(&ledger, &of, 3, 5, 8_000);
-    ledger.forget(&of, Key(3));
+    ledger.remove(&of, Key(3));
     assert_eq!(ledger.len(), 2);
     ledger.expire(13_000);
     assert_eq!(ledger.len(), 1);
@@ -112,7 +113,7 @@ fn what_is_past_and_what_was_reset_is_dropped() {
 }
 
 #[test]
-fn it_is_bounded_and_counts_what_it_drops() {
+fn the_ledger_is_bounded_and_counts_drops() {
     let (ledger, of) = (OutageLedger::default(), limit(Algorithm::SlidingWindow));
     let flood = 2 * OutageLedger::CAPACITY as u64;
     for n in 0..flood {
@@ -124,12 +125,12 @@ fn it_is_bounded_and_counts_what_it_drops() {
     for n in 0..100 {
         charged(&ledger, &of, spread(flood + n), 1, 100_000);
     }
-    assert!(ledger.len() < full, "what is past made room");
+    assert!(ledger.len() < full, "expired sums made room");
     assert!(ledger.shards.iter().all(|shard| shard.lock().limits.len() <= 1), "one copy");
 }
 
 #[test]
-fn another_quota_takes_over_the_sum() {
+fn a_changed_quota_keeps_the_sum() {
     let (ledger, of) = (OutageLedger::default(), limit(Algorithm::SlidingWindow));
     charged(&ledger, &of, 1, 60, 1_000);
     let raised = Limit { quota: Quota { limit: 200, ..of.quota }, ..of.clone() };
@@ -138,7 +139,7 @@ fn another_quota_takes_over_the_sum() {
 }
 
 #[test]
-fn what_is_not_wanted_stays() {
+fn sums_of_other_keys_stay() {
     let (ledger, of) = (OutageLedger::default(), limit(Algorithm::SlidingWindow));
     for key in 1..=10 {
         charged(&ledger, &of, key, 5, 1_000);
@@ -149,9 +150,9 @@ fn what_is_not_wanted_stays() {
     assert_eq!(taken(&ledger, 1_000).len(), 6);
 }
 
-/// Whoever adds up what is held and what was taken, in this order, misses nothing.
+/// Adding what the ledger holds and then what was taken misses no sum.
 #[test]
-fn a_sum_is_handed_over_before_it_leaves() {
+fn a_sum_is_handed_over_before_it_is_uncounted() {
     const RECORDS: usize = 4_000;
     let (ledger, of) = (OutageLedger::default(), limit(Algorithm::SlidingWindow));
     for n in 0..RECORDS as u64 {
@@ -178,10 +179,10 @@ fn a_sum_is_handed_over_before_it_leaves() {
 }
 
 proptest! {
-    /// Two gateways admit by their shares alone, then both charge a store that has nothing: it counts no
-    /// less than it would have counted of both.
+    /// Two gateways admit by their shares, then both charge an empty store. It counts no less than it would
+    /// have counted for both.
     #[test]
-    fn nothing_is_lost_of_what_gateways_admitted_alone(
+    fn merged_sums_cover_what_gateways_admitted_by_themselves(
         charges in prop::collection::vec((0_u64..900, 0_usize..2, 1_u32..9), 1..80),
         later in 0_u64..3_000,
         algorithm in prop::sample::select(vec![
@@ -207,7 +208,7 @@ proptest! {
         let mut merged = State::fresh(algorithm);
         for ledger in &ledgers {
             for (_, cost) in taken(ledger, ticks) {
-                merged.settle(&of.quota, NOW + ticks, Change::Overdraw { cost });
+                merged.adjust(&of.quota, NOW + ticks, Change::Overdraw { cost });
             }
         }
         let used = |state: &mut State| state.decide(&of.quota, NOW + ticks, 0).used;

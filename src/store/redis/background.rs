@@ -1,23 +1,27 @@
-//! The thread on which servers are probed: it outlives every worker, and nothing slow runs there.
+//! The thread for health probes and Cluster map reads. It outlives every worker, and runs nothing that
+//! blocks or takes long.
 
 use std::{io, thread};
 
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// The thread; it and its tasks end when this is dropped.
-pub(super) struct Background {
+/// A thread with its own runtime. Dropping it ends the thread and its tasks.
+pub(super) struct BackgroundThread {
     runtime: Handle,
     _stop: DropGuard,
 }
 
-impl Background {
+impl BackgroundThread {
+    /// # Errors
+    ///
+    /// The operating system's, if the runtime or the thread cannot be made.
     pub(super) fn start() -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (handle, stop) = (runtime.handle().clone(), CancellationToken::new());
         let stopped = stop.clone();
         let run = move || runtime.block_on(stopped.cancelled());
-        thread::Builder::new().name("redis-keeper".to_owned()).spawn(run)?;
+        thread::Builder::new().name("redis-health".to_owned()).spawn(run)?;
         Ok(Self { runtime: handle, _stop: stop.drop_guard() })
     }
 

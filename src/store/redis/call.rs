@@ -2,58 +2,75 @@
 
 use redis::{Cmd, FromRedisValue, RedisError, aio::MultiplexedConnection};
 
-use super::{Failure, client::is_elsewhere, code, script::By};
+use super::{Failure, connect::is_redirect, error_code, script::ScriptRef};
 
-/// Why a call gave nothing.
-pub(super) struct Miss {
+/// Why an attempt at a call gave no reply.
+pub(super) struct AttemptError {
     pub(super) failure: Failure,
-    /// Whether the server that was asked counts as lost.
-    pub(super) trips: bool,
-    /// What the server said, where it refused the call.
-    pub(super) why: Option<String>,
+    /// Whether the breaker opens: the server counts as down.
+    pub(super) trips_breaker: bool,
+    /// The code of the server's error reply, where that trips the breaker.
+    pub(super) code: Option<String>,
 }
 
-impl From<Failure> for Miss {
+impl From<Failure> for AttemptError {
     fn from(failure: Failure) -> Self {
-        Self { failure, trips: true, why: None }
+        Self { failure, trips_breaker: true, code: None }
     }
 }
 
-impl From<RedisError> for Miss {
+impl From<RedisError> for AttemptError {
     fn from(error: RedisError) -> Self {
-        // A slot is on its way: that is no fault of the node.
-        let trips = !is_elsewhere(&error) && error.code() != Some("TRYAGAIN");
-        let failure = Failure::of(&error);
-        let why = code(&error).filter(|_| trips && failure == Failure::Server);
-        Self { failure, trips, why }
+        // A slot that is being migrated is no failure of the server.
+        let trips_breaker = !is_redirect(&error) && error.code() != Some("TRYAGAIN");
+        let failure = Failure::classify(&error);
+        let code = error_code(&error).filter(|_| trips_breaker && failure == Failure::Server);
+        Self { failure, trips_breaker, code }
     }
 }
 
-/// Runs a script; `asking` says first that a Cluster's other node sent it here.
+/// How a Cluster redirects a call to another server.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Redirect {
+    /// The slot has moved.
+    Moved,
+    /// The slot is being migrated: the other server takes the call only after `ASKING`.
+    Ask,
+}
+
+/// Runs a script, and sends its text where the server does not have it.
+///
+/// # Errors
+///
+/// The server's error reply, or the connection's failure.
 pub(super) async fn run<T: FromRedisValue>(
     connection: &mut MultiplexedConnection,
-    command: impl Fn(By) -> Cmd,
-    asking: bool,
+    command: impl Fn(ScriptRef) -> Cmd,
+    redirect: Option<Redirect>,
 ) -> Result<T, RedisError> {
-    let answer: Result<T, _> = once(connection, &command(By::Name), asking).await;
-    if answer.as_ref().is_err_and(is_forgotten) {
-        return once(connection, &command(By::Text), asking).await;
+    let reply: Result<T, _> = send(connection, &command(ScriptRef::Hash), redirect).await;
+    if reply.as_ref().is_err_and(is_script_missing) {
+        return send(connection, &command(ScriptRef::Text), redirect).await;
     }
-    answer
+    reply
 }
 
-/// Whether Redis forgot the script. Then it ran nothing: asking again cannot charge twice.
-pub(super) fn is_forgotten(error: &RedisError) -> bool {
+/// Whether Redis does not have the script. Then it executed nothing: sending again cannot charge twice.
+pub(super) fn is_script_missing(error: &RedisError) -> bool {
     error.code() == Some("NOSCRIPT")
 }
 
 /// Sends one command.
-pub(super) async fn once<T: FromRedisValue>(
+///
+/// # Errors
+///
+/// The server's error reply, or the connection's failure.
+pub(super) async fn send<T: FromRedisValue>(
     connection: &mut MultiplexedConnection,
     command: &Cmd,
-    asking: bool,
+    redirect: Option<Redirect>,
 ) -> Result<T, RedisError> {
-    if !asking {
+    if redirect != Some(Redirect::Ask) {
         return command.query_async(connection).await;
     }
     let mut both = redis::pipe();

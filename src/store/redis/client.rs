@@ -1,150 +1,425 @@
-//! Clients of the `redis` crate: read from URLs, at other addresses, and connected within a timeout.
+//! One worker's side of Redis: a connection and a breaker for each node, and the calls of requests.
 
-use std::time::Duration;
-
-use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
-    TlsCertificates, aio::MultiplexedConnection,
+use std::{
+    sync::Arc,
+    task::Poll,
+    time::{Duration, Instant},
 };
-use tokio::time;
 
-use super::{Credentials, Failure, code};
-use crate::store::SetupError;
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use redis::{Cmd, RedisError};
+use tokio::task::AbortHandle;
 
-/// How many commands may wait to be written; those behind wait within their own timeout.
-const PIPELINE: usize = 1_024;
+use super::{
+    Failure, RedisBackend,
+    backend::Layout,
+    breaker::{BreakerConnection, LiveConnection},
+    call::{AttemptError, Redirect, is_script_missing, send},
+    cluster::{Cluster, SlotMap},
+    late_reply::{CallError, LATE_REPLY_TIMEOUT, LateReply, ReplyFuture},
+    script::{self, ScriptRef},
+    shard_id::ShardId,
+};
+use crate::{
+    clock::{self, Clock},
+    limit::{Acquisition, Adjustment, Charge, Grant, Key, Millis, Verdict},
+};
 
-/// Why there is no connection; `why` holds nothing that was sent.
-pub(super) struct ConnectError {
-    pub(super) failure: Failure,
-    pub(super) why: String,
+/// Interval between two checks of whether a shard whose server hung has a connection again.
+const RECOVERY_POLL_INTERVAL: Duration = Duration::from_millis(500);
+
+/// One worker's connections to Redis.
+pub(in crate::store) struct RedisClient {
+    backend: Arc<RedisBackend>,
+    connections: Arc<Connections>,
+    clock: Clock,
+    /// Opens connections as the Cluster's map changes, before requests need them.
+    map_follower: Option<AbortHandle>,
 }
 
-impl ConnectError {
-    /// By what a server answered.
-    pub(super) fn by(error: &redis::RedisError) -> Self {
-        let failure = Failure::of(error);
-        Self { failure, why: code(error).unwrap_or_else(|| failure.label().to_owned()) }
+/// One connection for each node.
+struct Connections {
+    cluster: Option<Arc<Cluster>>,
+    current: ArcSwap<ConnectionSet>,
+    replacing: Mutex<()>,
+}
+
+/// The connections for one map.
+struct ConnectionSet {
+    /// `None` without a Cluster.
+    map: Option<Arc<SlotMap>>,
+    /// In the order of the map's nodes, or of the configured shards' ids.
+    connections: Box<[Arc<BreakerConnection>]>,
+}
+
+/// What a call has last sent, and over which connection.
+struct Attempt {
+    connection: Arc<BreakerConnection>,
+    live: LiveConnection,
+    /// Whether the connection had ended before: nothing was sent.
+    is_unsent: bool,
+    /// The reply, until it has come.
+    reply: Option<ReplyFuture>,
+}
+
+impl RedisClient {
+    /// Starts connecting in the background of the current runtime.
+    pub(in crate::store) fn new(backend: Arc<RedisBackend>, clock: Clock) -> Self {
+        let (cluster, nodes) = match &backend.layout {
+            Layout::Fixed(shards) => (None, shards.iter().map(|shard| &shard.primary).collect()),
+            Layout::Cluster(cluster) => (Some(Arc::clone(cluster)), Vec::new()),
+        };
+        let connections = nodes
+            .into_iter()
+            .map(|node| Arc::new(BreakerConnection::new(Arc::clone(node))))
+            .collect();
+        let current = ArcSwap::from_pointee(ConnectionSet { map: None, connections });
+        let connections = Arc::new(Connections { cluster, current, replacing: Mutex::new(()) });
+        let map_follower = connections.cluster.as_ref().map(|cluster| {
+            cluster.refresh();
+            tokio::spawn(follow_map(Arc::clone(&connections), Arc::clone(cluster))).abort_handle()
+        });
+        Self { backend, connections, clock, map_follower }
     }
-}
 
-impl From<Failure> for ConnectError {
-    fn from(failure: Failure) -> Self {
-        Self { failure, why: failure.label().to_owned() }
+    /// The shard of a caller's records. Hashes nothing where there is one server.
+    pub(in crate::store) fn shard_of(&self, key: Key) -> ShardId {
+        self.backend.shard_of(key)
     }
-}
 
-/// Whether a Cluster says that the key is at another node.
-pub(super) fn is_elsewhere(error: &redis::RedisError) -> bool {
-    matches!(error.code(), Some("MOVED" | "ASK"))
-}
-
-/// Connects to one server.
-pub(super) async fn open(
-    client: &Client,
-    within: Duration,
-) -> Result<MultiplexedConnection, ConnectError> {
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(within))
-        .set_response_timeout(None)
-        .set_pipeline_buffer_size(PIPELINE);
-    let connecting = client.get_multiplexed_async_connection_with_config(&config);
-    // The crate's timeout may leave the look-up of the name out; this one does not.
-    let error = match time::timeout(within, connecting).await {
-        Ok(Ok(connection)) => return Ok(connection),
-        Ok(Err(error)) => error,
-        Err(_) => return Err(Failure::Timeout.into()),
-    };
-    let mut unconnected = ConnectError::by(&error);
-    if error.kind() == redis::ErrorKind::AuthenticationFailed
-        || matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM"))
-    {
-        "the user name or the password is refused".clone_into(&mut unconnected.why);
-    } else if error.is_io_error() {
-        // The system's or TLS' own words: nothing was answered yet.
-        unconnected.why = error.to_string();
+    /// The longest time that a request waits for its decision.
+    pub(in crate::store) fn response_timeout(&self) -> Duration {
+        self.backend.options.response_timeout
     }
-    Err(unconnected)
-}
 
-/// Reads a URL. The error does not repeat it: it may hold a password.
-pub(super) fn client(
-    url: &str,
-    credentials: &Credentials,
-    tls_ca: Option<&[u8]>,
-) -> Result<Client, SetupError> {
-    let expected = "expected redis://[user:password@]host[:port][/database] or rediss://";
-    let info = url.into_connection_info().map_err(|_| SetupError::Url(expected))?;
-    let tcp = info.tcp_settings().clone().set_nodelay(true);
-    let info = with_credentials(info.set_tcp_settings(tcp), credentials);
-    let opened = match tls_ca {
-        Some(ca) if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) => {
-            let certificates = TlsCertificates { client_tls: None, root_cert: Some(ca.to_vec()) };
-            return Client::build_with_tls(info, certificates).map_err(|_| SetupError::Ca);
+    /// Whether a call would be sent at once: there is a connection, and its breaker is closed.
+    pub(in crate::store) fn is_live(&self, shard: ShardId) -> bool {
+        self.connections.get(shard).is_some_and(|connection| connection.is_closed())
+    }
+
+    /// Charges all or none in one script call. The keys must be on `shard`. Waits no longer than the
+    /// response timeout, nor beyond `deadline`; not at all while the breaker is open.
+    ///
+    /// # Errors
+    ///
+    /// A [`CallError`]: only [`Failure::Open`] and [`Failure::Server`] say that nothing was charged.
+    pub(in crate::store) async fn charge(
+        &self,
+        shard: ShardId,
+        charges: &[Charge<'_>],
+        deadline: Option<Instant>,
+    ) -> Result<Verdict, CallError> {
+        let command = |script, now| self.backend.scripts.charge(script, charges, now);
+        let limits = || charges.iter().map(|charge| charge.limit);
+        self.call(shard, command, |reply| script::parse_verdict(limits(), reply), deadline).await
+    }
+
+    /// Charges tokens for a lease in one script call. Returns also the time, in ms by the server's clock.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::charge`].
+    pub(in crate::store) async fn acquire(
+        &self,
+        shard: ShardId,
+        acquisition: &Acquisition<'_>,
+    ) -> Result<(Grant, Millis), CallError> {
+        let command = |script, now| self.backend.scripts.acquire(script, acquisition, now);
+        self.call(shard, command, |reply| script::parse_grant(acquisition, reply), None).await
+    }
+
+    /// Decides without charging, in one script call.
+    ///
+    /// # Errors
+    ///
+    /// The call's failure.
+    pub(in crate::store) async fn peek(
+        &self,
+        shard: ShardId,
+        charges: &[Charge<'_>],
+    ) -> Result<Verdict, Failure> {
+        let command = |script, now| self.backend.scripts.peek(script, charges, now);
+        let limits = || charges.iter().map(|charge| charge.limit);
+        let verdict =
+            self.call(shard, command, |reply| script::parse_verdict(limits(), reply), None);
+        verdict.await.map_err(|error| error.failure)
+    }
+
+    /// Makes all adjustments in one script call, which is not repeated. A server that hangs executes it
+    /// later.
+    ///
+    /// # Errors
+    ///
+    /// The call's failure: only [`Failure::Open`] and [`Failure::Server`] say that nothing was adjusted.
+    pub(in crate::store) async fn adjust(
+        &self,
+        shard: ShardId,
+        adjustments: &[Adjustment<'_>],
+    ) -> Result<Verdict, Failure> {
+        self.try_adjust(shard, adjustments).await.map_err(|CallError { failure, late }| {
+            if let Some(LateReply(reply)) = late {
+                // Keeps the connection open: a paused Redis executes nothing of a closed one.
+                tokio::spawn(tokio::time::timeout(LATE_REPLY_TIMEOUT, reply));
+            }
+            failure
+        })
+    }
+
+    /// As [`Self::adjust`], for adjustments that no request waits for: if the server hangs, waits for its
+    /// reply until shortly after the shard has a live connection again.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::adjust`].
+    pub(in crate::store) async fn adjust_patiently(
+        &self,
+        shard: ShardId,
+        adjustments: &[Adjustment<'_>],
+    ) -> Result<Verdict, Failure> {
+        let CallError { failure, late } = match self.try_adjust(shard, adjustments).await {
+            Ok(verdict) => return Ok(verdict),
+            Err(error) => error,
+        };
+        let Some(late) = late else { return Err(failure) };
+        let limits = adjustments.iter().map(|adjustment| adjustment.limit);
+        tokio::select! {
+            verdict = late.verdict(limits) => verdict.ok_or(failure),
+            () = self.wait_for_recovery(shard) => Err(failure),
         }
-        _ => Client::open(info),
-    };
-    opened.map_err(|_| SetupError::Url(expected))
-}
-
-/// Fills each half of a login that the URL leaves open.
-fn with_credentials(info: ConnectionInfo, credentials: &Credentials) -> ConnectionInfo {
-    let mut settings = info.redis_settings().clone();
-    if let Some(username) = credentials.username.as_ref().filter(|_| settings.username().is_none())
-    {
-        settings = settings.set_username(username);
     }
-    if let Some(password) = credentials.password.as_ref().filter(|_| settings.password().is_none())
-    {
-        settings = settings.set_password(password);
+
+    async fn try_adjust(
+        &self,
+        shard: ShardId,
+        adjustments: &[Adjustment<'_>],
+    ) -> Result<Verdict, CallError> {
+        let command = |script, now| self.backend.scripts.adjust(script, adjustments, now);
+        let limits = || adjustments.iter().map(|adjustment| adjustment.limit);
+        self.call(shard, command, |reply| script::parse_verdict(limits(), reply), None).await
     }
-    info.set_redis_settings(settings)
-}
 
-/// The same way in, at another address.
-pub(super) fn client_at(like: &ConnectionInfo, host: &str, port: u16) -> Option<Client> {
-    let host = host.to_owned();
-    let address = match like.addr() {
-        ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
-            host,
-            port,
-            insecure: *insecure,
-            tls_params: tls_params.clone(),
-        },
-        _ => ConnectionAddr::Tcp(host, port),
-    };
-    Client::open(like.clone().set_addr(address)).ok()
-}
+    /// Returns [`RECOVERY_POLL_INTERVAL`] after the shard has a live connection, or after
+    /// [`LATE_REPLY_TIMEOUT`].
+    async fn wait_for_recovery(&self, shard: ShardId) {
+        let recovery = async {
+            while !self.is_live(shard) {
+                tokio::time::sleep(RECOVERY_POLL_INTERVAL).await;
+            }
+        };
+        let _ = tokio::time::timeout(LATE_REPLY_TIMEOUT, recovery).await;
+        tokio::time::sleep(RECOVERY_POLL_INTERVAL).await;
+    }
 
-/// Host and port; `None` of a socket in the file system.
-pub(super) fn address(info: &ConnectionInfo) -> Option<(&str, u16)> {
-    match info.addr() {
-        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-            Some((host, *port))
+    /// Calls a script on records of `shard`: `command` makes the command, for a time that replaces the
+    /// server's clock, and `parse` reads the reply. A call that may have been executed is never repeated.
+    async fn call<T>(
+        &self,
+        shard: ShardId,
+        command: impl Fn(ScriptRef, Option<Millis>) -> Cmd,
+        parse: impl FnOnce(&[i64]) -> Option<T>,
+        deadline: Option<Instant>,
+    ) -> Result<T, CallError> {
+        let connection = self.connections.get(shard);
+        if connection.as_ref().is_some_and(|connection| connection.is_open()) {
+            self.connections.refresh_cluster();
+            return Err(CallError { failure: Failure::Open, late: None });
         }
-        _ => None,
+        let now = self.clock.manual_now();
+        let mut attempt = None;
+        let reply = self.attempt(shard, connection, |script| command(script, now), &mut attempt);
+        let timeout = clock::instant() + self.backend.options.response_timeout;
+        let timeout = deadline.map_or(timeout, |deadline| deadline.min(timeout));
+        let outcome = tokio::time::timeout_at(timeout.into(), reply).await;
+        let outcome = outcome.unwrap_or_else(|_| {
+            if attempt.is_some() {
+                return Err(Failure::Timeout.into());
+            }
+            // Without a connection nothing was sent.
+            if let Some(connection) = self.connections.get(shard) {
+                connection.give_up_connecting();
+            }
+            Err(Failure::Open.into())
+        });
+        let outcome = outcome.and_then(|reply| parse(&reply).ok_or(Failure::Reply.into()));
+        outcome.map_err(|AttemptError { failure, trips_breaker, code }| {
+            if let Some(Attempt { connection, live, .. }) =
+                attempt.as_ref().filter(|_| trips_breaker)
+            {
+                connection.trip(live, failure);
+                if let Some(code) = code {
+                    connection.node().log_refusal(&code);
+                }
+            }
+            let is_unsent = attempt.as_ref().is_some_and(|attempt| attempt.is_unsent);
+            let failure = if is_unsent { Failure::Open } else { failure };
+            self.connections.refresh_cluster();
+            let late = attempt.and_then(|attempt| attempt.reply).map(LateReply);
+            CallError { failure, late }
+        })
+    }
+
+    /// Sends to the server of the shard, again over a new connection if nothing was sent, and follows one
+    /// redirect. `attempt` is what was last sent.
+    async fn attempt(
+        &self,
+        shard: ShardId,
+        connection: Option<Arc<BreakerConnection>>,
+        command: impl Fn(ScriptRef) -> Cmd,
+        attempt: &mut Option<Attempt>,
+    ) -> Result<Vec<i64>, AttemptError> {
+        let connection = match connection {
+            Some(connection) => connection,
+            None => self.connections.wait_for(shard).await?,
+        };
+        let live = connection.live().await?;
+        let mut first = attempt.insert(Attempt::new(connection, live));
+        let mut reply = first.run(&command, None).await;
+        if first.is_unsent {
+            // The connection ended while it was idle: no failure of the server.
+            let connection = Arc::clone(&first.connection);
+            let live = connection.replacement(&first.live).await?;
+            first = attempt.insert(Attempt::new(connection, live));
+            reply = first.run(&command, None).await;
+        }
+        let error = match reply {
+            Ok(reply) => return Ok(reply),
+            Err(error) => error,
+        };
+        // A redirect says that the call was not executed.
+        let redirected = self.connections.redirect(&error, &first.connection);
+        let Some((connection, redirect)) = redirected else { return Err(error.into()) };
+        // Failures from here on are not the first server's.
+        *attempt = None;
+        let live = connection.live().await?;
+        let second = attempt.insert(Attempt::new(connection, live));
+        Ok(second.run(&command, Some(redirect)).await?)
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+impl Attempt {
+    fn new(connection: Arc<BreakerConnection>, live: LiveConnection) -> Self {
+        Self { connection, live, is_unsent: false, reply: None }
+    }
 
-    #[test]
-    fn each_half_of_a_login_is_the_urls_or_else_the_configured() {
-        let configured = Credentials { username: Some("us".into()), password: Some("hush".into()) };
-        for (login, wanted) in [
-            ("", (Some("us"), Some("hush"))),
-            ("me@", (Some("me"), Some("hush"))),
-            (":mine@", (Some("us"), Some("mine"))),
-            ("me:mine@", (Some("me"), Some("mine"))),
-        ] {
-            let client = client(&format!("redis://{login}h:1"), &configured, None).unwrap();
-            let settings = client.get_connection_info().redis_settings();
-            assert_eq!((settings.username(), settings.password()), wanted, "{login}");
-            let found = client_at(client.get_connection_info(), "h", 2).unwrap();
-            let settings = found.get_connection_info().redis_settings();
-            assert_eq!((settings.username(), settings.password()), wanted, "{login}");
+    /// Sends the script's hash, and its text if the server does not have it. If this future is dropped
+    /// while it waits, the reply that may still come is in `self.reply`.
+    async fn run(
+        &mut self,
+        command: impl Fn(ScriptRef) -> Cmd,
+        redirect: Option<Redirect>,
+    ) -> Result<Vec<i64>, RedisError> {
+        let reply = self.send(command(ScriptRef::Hash), redirect).await;
+        if reply.as_ref().is_err_and(is_script_missing) {
+            return self.send(command(ScriptRef::Text), redirect).await;
+        }
+        reply
+    }
+
+    async fn send(
+        &mut self,
+        command: Cmd,
+        redirect: Option<Redirect>,
+    ) -> Result<Vec<i64>, RedisError> {
+        let mut connection = self.live.connection.clone();
+        let sent = async move { send(&mut connection, &command, redirect).await };
+        let pending: &mut ReplyFuture = self.reply.insert(Box::pin(sent));
+        let reply = match futures_util::poll!(&mut *pending) {
+            Poll::Pending => pending.await,
+            Poll::Ready(reply) => {
+                // An error at the first poll: the connection's task had ended and took no command.
+                self.is_unsent = reply.as_ref().is_err_and(RedisError::is_connection_dropped);
+                reply
+            }
+        };
+        self.reply = None;
+        reply
+    }
+}
+
+impl Drop for RedisClient {
+    fn drop(&mut self) {
+        if let Some(map_follower) = &self.map_follower {
+            map_follower.abort();
+        }
+    }
+}
+
+impl Connections {
+    /// The connection for a shard; `None` if no server of a Cluster is known to serve it.
+    fn get(&self, shard: ShardId) -> Option<Arc<BreakerConnection>> {
+        let set = self.current.load();
+        let Some(map) = &set.map else {
+            return set.connections.get(usize::from(shard.0)).cloned();
+        };
+        let cluster = self.cluster.as_ref()?;
+        if Arc::ptr_eq(map, &cluster.map()) {
+            return set.connections.get(map.owner(shard)?).cloned();
+        }
+        drop(set);
+        let set = self.update(cluster);
+        set.connections.get(set.map.as_ref()?.owner(shard)?).cloned()
+    }
+
+    /// The connection for a shard that [`Self::get`] has none for: waits for the Cluster's first map.
+    async fn wait_for(&self, shard: ShardId) -> Result<Arc<BreakerConnection>, Failure> {
+        let cluster = self.cluster.as_ref().ok_or(Failure::Open)?;
+        cluster.wait_for_first_read().await;
+        self.update(cluster);
+        self.get(shard).ok_or(Failure::Open)
+    }
+
+    /// The connection to which a Cluster's error reply redirects; `None` if it does not.
+    fn redirect(
+        &self,
+        error: &RedisError,
+        sender: &BreakerConnection,
+    ) -> Option<(Arc<BreakerConnection>, Redirect)> {
+        let cluster = self.cluster.as_ref()?;
+        let (node, redirect) = cluster.redirect(error, sender.node())?;
+        let set = self.update(cluster);
+        let existing = set.connections.iter().find(|other| other.node().name == node.name);
+        let connection =
+            existing.map_or_else(|| Arc::new(BreakerConnection::new(node)), Arc::clone);
+        Some((connection, redirect))
+    }
+
+    /// Makes the connections for the current map; existing ones are kept.
+    fn update(&self, cluster: &Arc<Cluster>) -> Arc<ConnectionSet> {
+        let _replacing = self.replacing.lock();
+        let map = Arc::clone(&cluster.map());
+        let set = self.current.load_full();
+        if set.map.as_ref().is_some_and(|current| Arc::ptr_eq(current, &map)) {
+            return set;
+        }
+        let connections = map.nodes.iter().map(|node| {
+            let existing = set.connections.iter().find(|other| Arc::ptr_eq(other.node(), node));
+            existing.map_or_else(|| Arc::new(BreakerConnection::new(Arc::clone(node))), Arc::clone)
+        });
+        let connections = connections.collect();
+        let set = Arc::new(ConnectionSet { map: Some(map), connections });
+        self.current.store(Arc::clone(&set));
+        set
+    }
+
+    /// Has a Cluster's map read again after a failed call: the map may be stale.
+    fn refresh_cluster(&self) {
+        if let Some(cluster) = &self.cluster {
+            cluster.refresh();
+        }
+    }
+}
+
+/// Opens connections as the Cluster's map changes.
+async fn follow_map(connections: Arc<Connections>, cluster: Arc<Cluster>) {
+    let mut status = cluster.subscribe();
+    loop {
+        if !cluster.map().nodes.is_empty() {
+            connections.update(&cluster);
+        }
+        // Cannot fail: the Cluster owns the sender.
+        if status.changed().await.is_err() {
+            return;
         }
     }
 }

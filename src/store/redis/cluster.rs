@@ -1,4 +1,4 @@
-//! A Redis Cluster: which node serves which slot, and how that is found out again.
+//! A Redis Cluster's slot map: which server serves which slot, and how the map is refreshed.
 
 use std::{
     ops::RangeInclusive,
@@ -15,101 +15,112 @@ use tokio::{
 
 use super::{
     Failure, RedisOptions,
-    background::Background,
-    client,
-    keeper::Reachability,
+    background::BackgroundThread,
+    call::Redirect,
+    connect,
+    health::Reachability,
     node::Node,
-    place::{Place, SLOTS},
+    shard_id::{SLOTS, ShardId},
 };
-/// The least time between two readings of the map.
-const BETWEEN_READINGS: Duration = Duration::from_secs(1);
 
-/// What stands for the name of a host that a node was not told.
-const UNTOLD: &str = "?";
+/// Shortest interval between two reads of the map.
+const MIN_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The owner of a slot that has none.
-const NOBODY: u16 = u16::MAX;
+/// Redis's placeholder for a host name that a server does not have.
+const UNKNOWN_HOST: &str = "?";
 
-/// Which node serves which slot.
+/// The owner index of a slot that no server serves.
+const NO_OWNER: u16 = u16::MAX;
+
+/// Which server serves which slot.
 pub(super) struct SlotMap {
+    /// For each slot, an index into `nodes`, or [`NO_OWNER`].
     owners: Box<[u16]>,
     pub(super) nodes: Vec<Arc<Node>>,
 }
 
 impl SlotMap {
     fn empty() -> Self {
-        Self { owners: vec![NOBODY; usize::from(SLOTS)].into(), nodes: Vec::new() }
+        Self { owners: vec![NO_OWNER; usize::from(SLOTS)].into(), nodes: Vec::new() }
     }
 
-    /// The place among the nodes of the one that serves a slot.
-    pub(super) fn owner(&self, Place(slot): Place) -> Option<usize> {
+    /// The index in `nodes` of the one that serves a slot.
+    pub(super) fn owner(&self, ShardId(slot): ShardId) -> Option<usize> {
         let owner = *self.owners.get(usize::from(slot))?;
-        (owner != NOBODY).then_some(owner.into())
+        (owner != NO_OWNER).then_some(owner.into())
     }
 
-    /// The place of a node, which is added if it is not there.
-    fn enter(&mut self, node: &Arc<Node>) -> u16 {
-        let known = self.nodes.iter().position(|known| known.name == node.name);
-        let at = known.unwrap_or_else(|| {
+    /// The index of a node, which is added if it is missing.
+    fn index_of(&mut self, node: &Arc<Node>) -> u16 {
+        let existing = self.nodes.iter().position(|other| other.name == node.name);
+        let index = existing.unwrap_or_else(|| {
             self.nodes.push(Arc::clone(node));
             self.nodes.len() - 1
         });
-        u16::try_from(at).unwrap_or(NOBODY)
+        u16::try_from(index).unwrap_or(NO_OWNER)
     }
 
-    /// Whether it has the node, and the slot, if one is given, is there.
+    /// Whether the map has the node and, if a slot is given, the node serves it.
     fn has(&self, slot: Option<u16>, node: &Node) -> bool {
-        match slot.map(|slot| self.owner(Place(slot))) {
-            Some(owner) => owner.is_some_and(|at| self.nodes[at].name == node.name),
-            None => self.nodes.iter().any(|known| known.name == node.name),
+        match slot.map(|slot| self.owner(ShardId(slot))) {
+            Some(owner) => owner.is_some_and(|index| self.nodes[index].name == node.name),
+            None => self.nodes.iter().any(|other| other.name == node.name),
         }
     }
 
-    /// The same with another node, and one slot there, if one is given.
+    /// A copy with the node added and, if a slot is given, served by it.
     fn with(&self, slot: Option<u16>, node: &Arc<Node>) -> Self {
         let mut map = Self { owners: self.owners.clone(), nodes: self.nodes.clone() };
-        let at = map.enter(node);
+        let index = map.index_of(node);
         if let Some(owner) = slot.and_then(|slot| map.owners.get_mut(usize::from(slot))) {
-            *owner = at;
+            *owner = index;
         }
         map
     }
 }
 
-/// The Cluster, for all threads.
+/// How far the map is, for those that wait for it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct MapStatus {
+    /// How many times the map was replaced.
+    version: u64,
+    /// Whether a read is over, successful or not.
+    is_tried: bool,
+}
+
+/// The Cluster, shared by all threads.
 pub(super) struct Cluster {
     options: Arc<RedisOptions>,
-    /// How a node is connected to, but for its address.
-    like: ConnectionInfo,
-    /// The nodes that the configuration names.
+    /// The credentials and TLS settings of every server; the address is the first seed's.
+    template: ConnectionInfo,
+    /// The servers that the configuration names.
     seeds: Box<[Arc<Node>]>,
     map: ArcSwap<SlotMap>,
-    /// How often the map was replaced, and whether a reading is over.
-    progress: watch::Sender<(u64, bool)>,
-    background: Arc<Background>,
+    status: watch::Sender<MapStatus>,
+    background: Arc<BackgroundThread>,
     /// Starts the task that reads the map.
-    reading: Once,
-    /// A reading is wanted.
-    wanted: Arc<Notify>,
+    refresher: Once,
+    /// Notified when a read is requested.
+    requested: Arc<Notify>,
 }
 
 impl Cluster {
     /// Connects nothing yet.
     pub(super) fn new(
         options: Arc<RedisOptions>,
-        like: ConnectionInfo,
+        template: ConnectionInfo,
         seeds: Box<[Arc<Node>]>,
-        background: Arc<Background>,
+        background: Arc<BackgroundThread>,
     ) -> Self {
         Self {
             options,
-            like,
+            template,
             seeds,
             map: ArcSwap::from_pointee(SlotMap::empty()),
-            progress: watch::Sender::new((0, false)),
+            status: watch::Sender::default(),
             background,
-            reading: Once::new(),
-            wanted: Arc::default(),
+            refresher: Once::new(),
+            requested: Arc::default(),
         }
     }
 
@@ -117,167 +128,172 @@ impl Cluster {
         self.map.load()
     }
 
-    /// The nodes that serve slots; until they are known, those that the configuration names.
+    /// The nodes that serve slots; before the first map, the seeds.
     pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
         let map = self.map();
         if map.nodes.is_empty() { self.seeds.to_vec() } else { map.nodes.clone() }
     }
 
-    /// Tells of a new map, and whether any reading is over yet.
-    pub(super) fn progress(&self) -> watch::Receiver<(u64, bool)> {
-        self.progress.subscribe()
+    /// Notifies of every new map, and of failed reads.
+    pub(super) fn subscribe(&self) -> watch::Receiver<MapStatus> {
+        self.status.subscribe()
     }
 
-    /// Returns when the first reading of the map is over, well or badly.
-    pub(super) async fn read_once(&self) {
-        // The sender is a part of `self`: an error cannot be.
-        drop(self.progress.subscribe().wait_for(|(_, over)| *over).await);
+    /// Returns when the first read of the map is over, successful or not.
+    pub(super) async fn wait_for_first_read(&self) {
+        // Cannot fail: `self` owns the sender.
+        drop(self.status.subscribe().wait_for(|status| status.is_tried).await);
     }
 
-    /// Reads the map again in the background: soon, and not more than once a second.
+    /// Requests a read of the map in the background, at most one a second.
     pub(super) fn refresh(self: &Arc<Self>) {
-        self.reading.call_once(|| {
-            self.background.spawn(read_on_request(Arc::downgrade(self), Arc::clone(&self.wanted)));
+        self.refresher.call_once(|| {
+            let requested = Arc::clone(&self.requested);
+            self.background.spawn(refresh_on_request(Arc::downgrade(self), requested));
         });
-        self.wanted.notify_one();
+        self.requested.notify_one();
     }
 
-    /// Where an error says that a slot is. `asked` is the node that said so. A slot that has moved is
-    /// looked for there from now on; one that is on its way is not.
+    /// The node to which an error reply of `sender` redirects; `None` if it does not. `MOVED` changes the
+    /// map, `ASK` does not.
     pub(super) fn redirect(
         self: &Arc<Self>,
         error: &redis::RedisError,
-        asked: &Node,
-    ) -> Option<(Arc<Node>, bool)> {
-        let moved = error.code() == Some("MOVED");
-        let (address, slot) = error.redirect_node().filter(|_| client::is_elsewhere(error))?;
+        sender: &Node,
+    ) -> Option<(Arc<Node>, Redirect)> {
+        let is_moved = error.code() == Some("MOVED");
+        let (address, slot) = error.redirect_node().filter(|_| connect::is_redirect(error))?;
         let (host, port) = address.rsplit_once(':')?;
-        if host == UNTOLD {
+        if host == UNKNOWN_HOST {
             self.refresh();
             return None;
         }
-        let host = if host.is_empty() { asked.host()? } else { host };
-        let node = self.node(host, port.parse().ok()?)?;
-        let slot = moved.then_some(slot);
+        let host = if host.is_empty() { sender.host()? } else { host };
+        let node = self.node_at(host, port.parse().ok()?)?;
+        let slot = is_moved.then_some(slot);
         if !self.map().has(slot, &node) {
             self.map.rcu(|map| map.with(slot, &node));
-            self.progress.send_modify(|(version, _)| *version += 1);
+            self.status.send_modify(|status| status.version += 1);
         }
-        if moved {
+        if is_moved {
             self.refresh();
         }
-        Some((node, !moved))
+        Some((node, if is_moved { Redirect::Moved } else { Redirect::Ask }))
     }
 
-    /// The node at an address: the one that is known already, or a new one.
-    fn node(&self, host: &str, port: u16) -> Option<Arc<Node>> {
-        let client = client::client_at(&self.like, host, port)?;
+    /// The node at an address: the existing one, or a new one.
+    fn node_at(&self, host: &str, port: u16) -> Option<Arc<Node>> {
+        let client = connect::client_at(&self.template, host, port)?;
         let (options, background) = (Arc::clone(&self.options), Arc::clone(&self.background));
-        let new = Node::server(client, options, background);
+        let new = Node::fixed(client, options, background);
         let map = self.map();
-        let known = map.nodes.iter().chain(&self.seeds).find(|node| node.name == new.name);
-        Some(known.map_or_else(|| Arc::new(new), Arc::clone))
+        let existing = map.nodes.iter().chain(&self.seeds).find(|node| node.name == new.name);
+        Some(existing.map_or_else(|| Arc::new(new), Arc::clone))
     }
 
-    /// Asks one node after the other for the map.
-    async fn read(&self) {
+    /// Asks one server after the other for the map, until one has it.
+    async fn read_map(&self) {
         let mut nodes = self.map().nodes.clone();
-        let more = self.seeds.iter().filter(|seed| nodes.iter().all(|n| n.name != seed.name));
-        let more: Vec<_> = more.cloned().collect();
-        // Not always the same one first: it may be wrong for long.
+        let seeds = self.seeds.iter().filter(|seed| nodes.iter().all(|n| n.name != seed.name));
+        let seeds: Vec<_> = seeds.cloned().collect();
+        // Begins with a random server: one of them may have a stale map for a long time.
         let start = getrandom::u32().unwrap_or(0) as usize;
         let count = nodes.len().max(1);
         nodes.rotate_left(start % count);
-        nodes.extend(more);
+        nodes.extend(seeds);
         for node in nodes {
-            match self.ask(&node).await {
+            match self.query_slots(&node).await {
                 Ok(map) => {
                     self.map.store(Arc::new(map));
-                    self.progress.send_modify(|progress| *progress = (progress.0 + 1, true));
+                    self.status.send_modify(|status| {
+                        *status = MapStatus { version: status.version + 1, is_tried: true };
+                    });
                     return;
                 }
                 Err(failure) => {
                     let (shard, failure) = (&*node.name, failure.label());
-                    tracing::debug!(shard, failure, "no map of the Cluster");
+                    tracing::debug!(shard, failure, "cannot read the Cluster's slots");
                 }
             }
         }
-        self.progress.send_modify(|(_, over)| *over = true);
+        self.status.send_modify(|status| status.is_tried = true);
     }
 
-    async fn ask(&self, node: &Arc<Node>) -> Result<SlotMap, Failure> {
-        let found = node.keeper.reachability();
-        if let Reachability::Down(failure) = found
-            && !found.answers()
+    async fn query_slots(&self, node: &Arc<Node>) -> Result<SlotMap, Failure> {
+        let reachability = node.health.reachability();
+        if let Reachability::Down(failure) = reachability
+            && !reachability.is_responding()
         {
             return Err(failure);
         }
-        let mut connection = node.open().await?;
+        let mut connection = node.open_connection().await?;
         let mut command = redis::cmd("CLUSTER");
         command.arg("SLOTS");
-        let asking = command.query_async::<Value>(&mut connection);
-        let reply = match time::timeout(self.options.connect_timeout, asking).await {
+        let reply = command.query_async::<Value>(&mut connection);
+        let reply = match time::timeout(self.options.connect_timeout, reply).await {
             Ok(Ok(reply)) => reply,
-            Ok(Err(error)) => return Err(Failure::of(&error)),
+            Ok(Err(error)) => return Err(Failure::classify(&error)),
             Err(_) => return Err(Failure::Timeout),
         };
-        let ranges = ranges(reply, node.host().unwrap_or_default()).ok_or(Failure::Reply)?;
+        let ranges = parse_slots(reply, node.host().unwrap_or_default()).ok_or(Failure::Reply)?;
         let mut map = SlotMap::empty();
-        for Range { slots, host, port } in ranges {
-            let Some(node) = self.node(&host, port) else { continue };
-            // A node may be new in this very map.
-            let at = map.enter(&node);
-            map.nodes[usize::from(at)].serves(*slots.start());
-            map.owners[usize::from(*slots.start())..=usize::from(*slots.end())].fill(at);
+        for SlotRange { slots, host, port } in ranges {
+            let Some(node) = self.node_at(&host, port) else { continue };
+            // `node_at` makes a node for each range of a server that is not in the current map: the first
+            // one is used for all.
+            let index = map.index_of(&node);
+            map.nodes[usize::from(index)].set_slot(*slots.start());
+            map.owners[usize::from(*slots.start())..=usize::from(*slots.end())].fill(index);
         }
         if map.nodes.is_empty() { Err(Failure::Reply) } else { Ok(map) }
     }
 }
 
-/// Reads the map whenever that is wanted, at most once a second; ends when the Cluster is dropped.
-async fn read_on_request(cluster: Weak<Cluster>, wanted: Arc<Notify>) {
+/// Reads the map on request, at most once a second. Ends when the Cluster is dropped.
+async fn refresh_on_request(cluster: Weak<Cluster>, requested: Arc<Notify>) {
     loop {
-        wanted.notified().await;
+        requested.notified().await;
         let Some(cluster) = cluster.upgrade() else { return };
-        let pause = time::sleep(BETWEEN_READINGS);
-        cluster.read().await;
+        let pause = time::sleep(MIN_REFRESH_INTERVAL);
+        cluster.read_map().await;
         drop(cluster);
         pause.await;
     }
 }
 
-/// Slots and who serves them.
+/// Consecutive slots, and the address of the primary that serves them.
 #[derive(Debug, Eq, PartialEq)]
-struct Range {
+struct SlotRange {
     slots: RangeInclusive<u16>,
     host: String,
     port: u16,
 }
 
-/// What `CLUSTER SLOTS` says; a node that does not know its own host is where it was `asked`.
-fn ranges(reply: Value, asked: &str) -> Option<Vec<Range>> {
+/// Parses the reply to `CLUSTER SLOTS`: an array of (first slot, last slot, primary (host, port, ...), ...).
+/// A server without a host of its own gets `sender_host`. `None` if the reply is malformed.
+fn parse_slots(reply: Value, sender_host: &str) -> Option<Vec<SlotRange>> {
     let Value::Array(entries) = reply else { return None };
     let mut ranges = Vec::new();
     for entry in entries {
         let Value::Array(entry) = entry else { return None };
         let mut entry = entry.into_iter();
-        let (first, last) = (number(&entry.next()?)?, number(&entry.next()?)?);
+        let (first, last) = (parse_u16(&entry.next()?)?, parse_u16(&entry.next()?)?);
         let Value::Array(primary) = entry.next()? else { return None };
         let mut primary = primary.into_iter();
         let host: Option<String> = redis::from_redis_value(primary.next()?).ok()?;
-        let host = host.filter(|host| !host.is_empty()).unwrap_or_else(|| asked.to_owned());
-        let port = number(&primary.next()?)?;
+        let host = host.filter(|host| !host.is_empty()).unwrap_or_else(|| sender_host.to_owned());
+        let port = parse_u16(&primary.next()?)?;
         if first > last || last >= SLOTS {
             return None;
         }
-        if host != UNTOLD {
-            ranges.push(Range { slots: first..=last, host, port });
+        if host != UNKNOWN_HOST {
+            ranges.push(SlotRange { slots: first..=last, host, port });
         }
     }
     Some(ranges)
 }
 
-fn number(value: &Value) -> Option<u16> {
+fn parse_u16(value: &Value) -> Option<u16> {
     let Value::Int(number) = value else { return None };
     u16::try_from(*number).ok()
 }
@@ -285,7 +301,9 @@ fn number(value: &Value) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{Connector, Credentials, Presence, Reporter, Shared, Topology, shared::Servers},
+        super::{
+            Connector, Credentials, Presence, RedisBackend, Reporter, Topology, backend::Layout,
+        },
         *,
     };
 
@@ -299,15 +317,15 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_read_with_the_host_that_was_asked_where_none_is_told() {
+    fn slots_without_a_host_get_the_host_that_was_queried() {
         let reply = Value::Array(vec![
             entry(0, 99, text("10.0.0.1"), 7_000),
             entry(100, 16_383, Value::Nil, 7_001),
             entry(100, 200, text("?"), 7_002),
         ]);
-        let read = ranges(reply, "seed").unwrap();
-        let range = |slots, host: &str, port| Range { slots, host: host.to_owned(), port };
-        assert_eq!(read, [range(0..=99, "10.0.0.1", 7_000), range(100..=16_383, "seed", 7_001)]);
+        let ranges = parse_slots(reply, "seed").unwrap();
+        let range = |slots, host: &str, port| SlotRange { slots, host: host.to_owned(), port };
+        assert_eq!(ranges, [range(0..=99, "10.0.0.1", 7_000), range(100..=16_383, "seed", 7_001)]);
     }
 
     fn options() -> RedisOptions {
@@ -323,53 +341,53 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_map_whose_nodes_are_all_gone_is_read_again_by_whoever_asks_them() {
+    async fn a_failed_connection_refreshes_the_map() {
         for is_throttle in [true, false] {
-            let shared = Arc::new(Shared::new(options()).unwrap());
-            let Servers::Cluster(cluster) = &shared.servers else { panic!("a Cluster") };
+            let backend = Arc::new(RedisBackend::new(options()).unwrap());
+            let Layout::Cluster(cluster) = &backend.layout else { panic!("not a Cluster") };
             let mut map = SlotMap::empty();
-            let gone = &cluster.seeds[0];
-            let at = map.enter(gone);
-            map.owners.fill(at);
+            let dead = &cluster.seeds[0];
+            let index = map.index_of(dead);
+            map.owners.fill(index);
             cluster.map.store(Arc::new(map));
-            let mut reachability = gone.watch();
-            let down = |found: &Reachability| matches!(found, Reachability::Down(_));
-            assert!(reachability.wait_for(down).await.is_ok());
+            let mut reachability = dead.watch_health();
+            let is_down = |found: &Reachability| matches!(found, Reachability::Down(_));
+            assert!(reachability.wait_for(is_down).await.is_ok());
             if is_throttle {
-                assert!(Connector::new(Arc::clone(&shared)).connect("t").await.is_err());
+                assert!(Connector::new(Arc::clone(&backend)).connect("t").await.is_err());
             } else {
-                Reporter::new(&Presence::new(&shared.options.secret, 0), &shared).report().await;
+                Reporter::new(&Presence::new(&backend.options.secret, 0), &backend).report().await;
             }
-            let reading = time::timeout(Duration::from_secs(5), cluster.read_once());
-            assert!(reading.await.is_ok(), "throttle: {is_throttle}");
+            let read = time::timeout(Duration::from_secs(5), cluster.wait_for_first_read());
+            assert!(read.await.is_ok(), "throttle: {is_throttle}");
         }
     }
 
     #[tokio::test]
-    async fn a_slot_that_moved_to_a_host_without_a_name_is_looked_for_in_a_new_map() {
+    async fn a_redirect_to_an_unknown_host_refreshes_the_map() {
         let options = Arc::new(options());
-        let client = client::client("redis://seed:1", &options.credentials, None).unwrap();
-        let like = client.get_connection_info().clone();
-        let background = Arc::new(Background::start().unwrap());
-        let asked = Node::server(client, Arc::clone(&options), Arc::clone(&background));
-        let cluster = Arc::new(Cluster::new(options, like, [].into(), background));
+        let client = connect::client_for_url("redis://seed:1", &options.credentials, None).unwrap();
+        let template = client.get_connection_info().clone();
+        let background = Arc::new(BackgroundThread::start().unwrap());
+        let sender = Node::fixed(client, Arc::clone(&options), Arc::clone(&background));
+        let cluster = Arc::new(Cluster::new(options, template, [].into(), background));
         let moved = |to: &str| -> redis::RedisError {
             let error = format!("-MOVED 1 {to}:7000\r\n");
             let reply = redis::parse_redis_value(error.as_bytes()).unwrap();
             reply.extract_error().unwrap_err()
         };
-        assert!(cluster.redirect(&moved("?"), &asked).is_none());
-        assert!(cluster.map().nodes.is_empty(), "no node is called that");
-        let reading = time::timeout(Duration::from_secs(5), cluster.read_once());
-        assert!(reading.await.is_ok(), "a new map is asked for");
-        let (node, asking) = cluster.redirect(&moved("there"), &asked).unwrap();
-        assert_eq!((&*node.name, asking), ("there:7000", false));
-        let (node, _) = cluster.redirect(&moved(""), &asked).unwrap();
-        assert_eq!(&*node.name, "seed:7000", "the host that was asked");
+        assert!(cluster.redirect(&moved("?"), &sender).is_none());
+        assert!(cluster.map().nodes.is_empty(), "the placeholder is not a host");
+        let read = time::timeout(Duration::from_secs(5), cluster.wait_for_first_read());
+        assert!(read.await.is_ok(), "the map is read");
+        let (node, redirect) = cluster.redirect(&moved("there"), &sender).unwrap();
+        assert_eq!((&*node.name, redirect), ("there:7000", Redirect::Moved));
+        let (node, _) = cluster.redirect(&moved(""), &sender).unwrap();
+        assert_eq!(&*node.name, "seed:7000", "the host of the sender");
     }
 
     #[test]
-    fn a_map_that_makes_no_sense_is_not_taken() {
+    fn a_malformed_slots_reply_is_rejected() {
         for entry in [
             entry(1, 0, text("h"), 1),
             entry(0, 16_384, text("h"), 1),
@@ -378,8 +396,8 @@ mod tests {
             Value::Array(vec![Value::Int(0), Value::Int(1)]),
             Value::Int(1),
         ] {
-            assert_eq!(ranges(Value::Array(vec![entry]), "seed"), None);
+            assert_eq!(parse_slots(Value::Array(vec![entry]), "seed"), None);
         }
-        assert_eq!(ranges(Value::Nil, "seed"), None);
+        assert_eq!(parse_slots(Value::Nil, "seed"), None);
     }
 }

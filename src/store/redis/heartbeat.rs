@@ -9,116 +9,133 @@ use redis::Cmd;
 use tokio::time;
 
 use super::{
-    Failure, Shared,
-    keys::{Keys, LIFETIME, NOTE_LIFETIME},
+    Failure, RedisBackend,
     node::{Node, NodeConnection},
+    presence_keys::{DELETION_NOTE_LIFETIME, PresenceKeys, REPORT_LIFETIME},
 };
 
 /// Reports to one server.
 pub(super) struct HeartbeatConnection {
-    /// `None` of a Cluster: the node is looked up for each connection.
+    /// `None` with a Cluster: the node is looked up for each connection.
     node: Option<Arc<Node>>,
     pub(super) connection: Option<NodeConnection>,
-    /// When the last report was made, by the server's clock (ms).
-    told_at: u64,
-    /// Without a failure.
-    run: Run,
+    /// Time of the last report, in ms by the server's clock.
+    reported_at: u64,
+    streak: ReportStreak,
 }
 
-/// Reports that follow each other, since the last that failed.
+/// The start of the current series of reports without a failure.
 #[derive(Default)]
-struct Run(Option<Instant>);
+struct ReportStreak(Option<Instant>);
 
-impl Run {
-    /// Adds a report, or ends with one that failed. Whether the run is as long as a report counts: then all
-    /// that are alive have reported in it, too.
-    fn extend(&mut self, is_made: bool, now: Instant) -> bool {
-        self.0 = is_made.then(|| self.0.unwrap_or(now));
-        self.0.is_some_and(|first| now.duration_since(first) >= Duration::from_millis(LIFETIME))
+impl ReportStreak {
+    /// Extends the streak by a report, or ends it. Returns whether it has lasted [`REPORT_LIFETIME`]: then
+    /// every gateway that is alive has reported during it, too.
+    fn record(&mut self, is_ok: bool, now: Instant) -> bool {
+        self.0 = is_ok.then(|| self.0.unwrap_or(now));
+        self.0.is_some_and(|start| {
+            now.duration_since(start) >= Duration::from_millis(REPORT_LIFETIME)
+        })
     }
 }
 
 /// The records that the operator has deleted since the last report.
 #[derive(Debug, Default, Eq, PartialEq)]
-pub(in crate::store) struct Deleted {
+pub(in crate::store) struct Deletions {
+    /// Names as [`shared_record`](crate::store::record_id::shared_record) makes them.
     pub(in crate::store) records: Vec<u128>,
-    /// Some may be missing: the last report is older than notes are kept, or the server's clock was set
-    /// back behind it.
-    pub(in crate::store) more: bool,
+    /// Some records may be missing: the last report is older than notes are kept, or the server's clock was
+    /// set back to before it.
+    pub(in crate::store) is_partial: bool,
 }
 
-/// What one server answers.
-pub(super) struct Answer {
-    /// What the gateways alive report themselves by.
+/// One server's reply to a report.
+pub(super) struct HeartbeatReply {
+    /// The names of the gateways that are alive.
     pub(super) members: Vec<String>,
-    /// Whether all that are alive have had the time to report there.
-    pub(super) is_whole: bool,
-    pub(super) deleted: Deleted,
+    /// Whether every gateway that is alive has had the time to report there.
+    pub(super) is_complete: bool,
+    pub(super) deletions: Deletions,
 }
 
-/// What the report answers: the members, the server's time (ms), the names of deleted records.
-type Report = (Vec<String>, u64, Vec<String>);
+/// The script's reply: the members, the server's time (ms), the names of deleted records in hexadecimal.
+type RawReply = (Vec<String>, u64, Vec<String>);
 
 impl HeartbeatConnection {
-    pub(super) fn to(node: Option<Arc<Node>>) -> Self {
-        Self { node, connection: None, told_at: 0, run: Run::default() }
+    /// Connects with the first report.
+    pub(super) fn new(node: Option<Arc<Node>>) -> Self {
+        Self { node, connection: None, reported_at: 0, streak: ReportStreak::default() }
     }
 
-    /// Reports at the time `now`, and reads what is there.
+    /// Reports at the time `now`.
+    ///
+    /// # Errors
+    ///
+    /// No connection, or no reply within the response timeout.
     pub(super) async fn report(
         &mut self,
-        shared: &Shared,
+        backend: &RedisBackend,
         member: &str,
-        keys: &Keys,
+        keys: &PresenceKeys,
         now: Instant,
-    ) -> Result<Answer, Failure> {
-        let answer = self.try_report(shared, member, keys).await;
-        let is_whole = self.run.extend(answer.is_ok(), now);
-        let (members, deleted) = answer?;
-        Ok(Answer { members, is_whole, deleted })
+    ) -> Result<HeartbeatReply, Failure> {
+        let reply = self.try_report(backend, member, keys).await;
+        let is_complete = self.streak.record(reply.is_ok(), now);
+        let (members, deletions) = reply?;
+        Ok(HeartbeatReply { members, is_complete, deletions })
     }
 
     async fn try_report(
         &mut self,
-        shared: &Shared,
+        backend: &RedisBackend,
         member: &str,
-        keys: &Keys,
-    ) -> Result<(Vec<String>, Deleted), Failure> {
-        let command = keys.report(member, LIFETIME, self.told_at);
-        let (members, now, deleted) = self.ask(shared, keys, &command).await?;
-        let more = now.checked_sub(self.told_at).is_none_or(|silence| silence >= NOTE_LIFETIME);
-        self.told_at = now;
+        keys: &PresenceKeys,
+    ) -> Result<(Vec<String>, Deletions), Failure> {
+        let command = keys.report(member, self.reported_at);
+        let (members, now, deleted) = self.send(backend, keys, &command).await?;
+        let interval = now.checked_sub(self.reported_at);
+        let is_partial = interval.is_none_or(|interval| interval >= DELETION_NOTE_LIFETIME);
+        self.reported_at = now;
         let records = deleted.iter().filter_map(|name| u128::from_str_radix(name, 16).ok());
-        Ok((members, Deleted { records: records.collect(), more }))
+        Ok((members, Deletions { records: records.collect(), is_partial }))
     }
 
-    /// What a report is answered. Something of another type in the place of a key is no failure of the
-    /// server.
-    async fn ask(&mut self, shared: &Shared, keys: &Keys, report: &Cmd) -> Result<Report, Failure> {
-        let held = match self.connection.take().filter(|held| !held.is_stale()) {
-            Some(held) => held,
-            None => self.connect(shared, keys).await?,
+    /// Sends a report. A key that holds a value of another type is no failure of the server, so the
+    /// connection is kept.
+    async fn send(
+        &mut self,
+        backend: &RedisBackend,
+        keys: &PresenceKeys,
+        report: &Cmd,
+    ) -> Result<RawReply, Failure> {
+        let usable = match self.connection.take().filter(|connection| !connection.is_stale()) {
+            Some(connection) => connection,
+            None => self.connect(backend, keys).await?,
         };
-        let connection = &mut self.connection.insert(held).connection;
-        let asked = report.query_async(connection);
-        let asked = time::timeout(shared.options.response_timeout, asked);
-        let failure = match asked.await {
-            Ok(Ok(answer)) => return Ok(answer),
+        let connection = &mut self.connection.insert(usable).connection;
+        let reply = report.query_async(connection);
+        let reply = time::timeout(backend.options.response_timeout, reply);
+        let failure = match reply.await {
+            Ok(Ok(reply)) => return Ok(reply),
             Ok(Err(error)) if error.code() == Some("WRONGTYPE") => return Err(Failure::Reply),
-            Ok(Err(error)) => Failure::of(&error),
+            Ok(Err(error)) => Failure::classify(&error),
             Err(_) => Failure::Timeout,
         };
-        shared.misled();
+        backend.refresh_cluster();
         self.connection = None;
         Err(failure)
     }
 
-    async fn connect(&self, shared: &Shared, keys: &Keys) -> Result<NodeConnection, Failure> {
+    async fn connect(
+        &self,
+        backend: &RedisBackend,
+        keys: &PresenceKeys,
+    ) -> Result<NodeConnection, Failure> {
         let node = match &self.node {
             Some(node) => Arc::clone(node),
-            None => shared.node_of_tag(&keys.tag).await?,
+            None => backend.node_of_tag(&keys.tag).await?,
         };
-        node.connect().await.inspect_err(|_| shared.misled())
+        node.connect_if_up().await.inspect_err(|_| backend.refresh_cluster())
     }
 }
 
@@ -128,15 +145,15 @@ mod tests {
     use crate::clock;
 
     #[test]
-    fn a_run_is_whole_when_all_that_are_alive_have_reported_in_it() {
-        let (start, mut run) = (clock::instant(), Run::default());
+    fn a_streak_is_complete_after_the_lifetime_of_a_report() {
+        let (start, mut streak) = (clock::instant(), ReportStreak::default());
         let at = |second| start + Duration::from_secs(second);
         for second in 0..5 {
-            assert!(!run.extend(true, at(second)), "after {second} s");
+            assert!(!streak.record(true, at(second)), "after {second} s");
         }
-        assert!(run.extend(true, at(5)) && run.extend(true, at(6)));
-        assert!(!run.extend(false, at(7)));
-        assert!(!run.extend(true, at(8)), "it begins anew");
-        assert!(!run.extend(true, at(12)) && run.extend(true, at(13)));
+        assert!(streak.record(true, at(5)) && streak.record(true, at(6)));
+        assert!(!streak.record(false, at(7)));
+        assert!(!streak.record(true, at(8)), "a new streak");
+        assert!(!streak.record(true, at(12)) && streak.record(true, at(13)));
     }
 }

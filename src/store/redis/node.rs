@@ -1,4 +1,4 @@
-//! One server of the shared store, as the whole process sees it.
+//! One server of the shared store: its address, its health, and what was last logged of it.
 
 use std::{
     sync::{
@@ -14,45 +14,46 @@ use tokio::{sync::watch, time};
 
 use super::{
     Failure, RedisOptions,
-    background::Background,
-    client::{self, ConnectError},
-    keeper::{self, NodeKeeper, Probe, Reachability},
-    place::slot_tag,
-    probe::{probe, unhurried},
+    background::BackgroundThread,
+    connect::{self, ConnectError},
+    health::{self, NodeHealth, Probe, Reachability},
+    probe::{background_timeout, probe},
     sentinel::Sentinel,
+    shard_id::tag_of_slot,
 };
 use crate::clock;
 
-/// [`Node::slot`] of a server that is no node of a Cluster, or serves no slot.
+/// [`Node::slot`] of a server that is not in a Cluster, or serves no slot.
 const NO_SLOT: u32 = u32::MAX;
 
-/// Between two warnings of one reason.
-const BETWEEN_WARNINGS: Duration = Duration::from_mins(1);
+/// Shortest interval between two warnings with the same reason.
+const WARNING_INTERVAL: Duration = Duration::from_mins(1);
 
-/// A shard's primary, a replica, a Cluster's node, or what Sentinel calls the primary.
+/// A shard's primary, a replica, a Cluster's server, or the primary that Sentinel names.
 pub(super) struct Node {
-    /// `host:port`, or Sentinel's name for it.
+    /// `host:port`, or Sentinel's name for the primary.
     pub(super) name: Box<str>,
-    target: Target,
+    address: Address,
     options: Arc<RedisOptions>,
-    background: Arc<Background>,
-    pub(super) keeper: NodeKeeper,
-    /// Starts the keeper.
-    keeping: Once,
+    background: Arc<BackgroundThread>,
+    pub(super) health: NodeHealth,
+    /// Starts the health monitor.
+    monitor: Once,
     /// Workers whose breaker is open.
-    lost: AtomicUsize,
-    /// A slot that this node of a Cluster serves.
+    open_breakers: AtomicUsize,
+    /// A slot that this server of a Cluster serves.
     slot: AtomicU32,
-    /// Why there is no connection, as it was logged last; empty while there is one.
-    unreached: Mutex<String>,
-    /// The same of why a connection is of no use.
-    unfit: Mutex<String>,
-    /// The same of why a call was refused, and when.
-    refused: Mutex<Option<(String, Instant)>>,
+    /// The last logged reason for having no connection; empty while there is one.
+    connect_error: Mutex<String>,
+    /// The last logged reason for a failed probe; empty while probes succeed.
+    probe_error: Mutex<String>,
+    /// The last logged reason for a refused call, and when it was logged.
+    refusal: Mutex<Option<(String, Instant)>>,
 }
 
-enum Target {
-    Server(Box<Client>),
+/// How the server's address is found.
+enum Address {
+    Fixed(Box<Client>),
     Sentinel(Arc<Sentinel>),
 }
 
@@ -60,193 +61,216 @@ enum Target {
 pub(crate) struct NodeConnection {
     pub(crate) connection: MultiplexedConnection,
     node: Arc<Node>,
-    /// What the keeper had found when the connection was made.
-    found: Reachability,
+    /// The server's reachability when the connection was made.
+    reachability: Reachability,
 }
 
 impl NodeConnection {
-    /// Whether the server came up again since: the connection may lead to what is no longer the primary.
+    /// Whether the server came up again since: the connection may lead to a server that is no longer the
+    /// primary.
     pub(crate) fn is_stale(&self) -> bool {
-        let now = self.node.keeper.reachability();
-        matches!(now, Reachability::Up(_)) && now != self.found
+        let now = self.node.health.reachability();
+        matches!(now, Reachability::Up(_)) && now != self.reachability
     }
 }
 
 impl Node {
-    pub(super) fn server(
+    /// The server at a client's address. Connects nothing.
+    pub(super) fn fixed(
         client: Client,
         options: Arc<RedisOptions>,
-        background: Arc<Background>,
+        background: Arc<BackgroundThread>,
     ) -> Self {
         let name = client.get_connection_info().addr().to_string().to_ascii_lowercase();
-        Self::new(name.into(), Target::Server(Box::new(client)), options, background)
+        Self::new(name.into(), Address::Fixed(Box::new(client)), options, background)
     }
 
-    pub(super) fn watched(
+    /// The primary that Sentinel names. Connects nothing.
+    pub(super) fn behind_sentinel(
         sentinel: Arc<Sentinel>,
         options: Arc<RedisOptions>,
-        background: Arc<Background>,
+        background: Arc<BackgroundThread>,
     ) -> Self {
-        Self::new(sentinel.master.clone(), Target::Sentinel(sentinel), options, background)
+        Self::new(sentinel.master.clone(), Address::Sentinel(sentinel), options, background)
     }
 
     fn new(
         name: Box<str>,
-        target: Target,
+        address: Address,
         options: Arc<RedisOptions>,
-        background: Arc<Background>,
+        background: Arc<BackgroundThread>,
     ) -> Self {
         Self {
             name,
-            target,
+            address,
             options,
             background,
-            keeper: NodeKeeper::new(),
-            keeping: Once::new(),
-            lost: AtomicUsize::new(0),
+            health: NodeHealth::new(),
+            monitor: Once::new(),
+            open_breakers: AtomicUsize::new(0),
             slot: AtomicU32::new(NO_SLOT),
-            unreached: Mutex::default(),
-            unfit: Mutex::default(),
-            refused: Mutex::default(),
+            connect_error: Mutex::default(),
+            probe_error: Mutex::default(),
+            refusal: Mutex::default(),
         }
     }
 
-    /// The host of a server with a fixed address.
+    /// The host, where the address is fixed.
     pub(super) fn host(&self) -> Option<&str> {
-        match &self.target {
-            Target::Server(server) => {
-                client::address(server.get_connection_info()).map(|(host, _)| host)
+        match &self.address {
+            Address::Fixed(client) => {
+                connect::host_and_port(client.get_connection_info()).map(|(host, _)| host)
             }
-            Target::Sentinel(_) => None,
+            Address::Sentinel(_) => None,
         }
     }
 
     /// Workers whose breaker is open.
-    pub(super) fn lost(&self) -> usize {
-        self.lost.load(Ordering::Relaxed)
+    pub(super) fn open_breakers(&self) -> usize {
+        self.open_breakers.load(Ordering::Relaxed)
     }
 
-    /// Whether neither the keeper nor a worker has lost it.
+    /// Whether no worker's breaker is open and the health monitor has not found the server down.
     pub(super) fn is_up(&self) -> bool {
-        self.lost() == 0 && !matches!(self.keeper.reachability(), Reachability::Down(_))
+        self.open_breakers() == 0 && !matches!(self.health.reachability(), Reachability::Down(_))
     }
 
-    /// A worker's breaker opens.
-    pub(super) fn lose(&self, failure: Failure) {
-        if self.lost.fetch_add(1, Ordering::Relaxed) == 0 {
+    /// Counts a worker's breaker that opens.
+    pub(super) fn breaker_opened(&self, failure: Failure) {
+        if self.open_breakers.fetch_add(1, Ordering::Relaxed) == 0 {
             let (shard, failure) = (&*self.name, failure.label());
             tracing::warn!(shard, failure, "Redis is lost: limits fall back");
         }
     }
 
-    /// A worker's breaker closes.
-    pub(super) fn regain(&self) {
-        if self.lost.fetch_sub(1, Ordering::Relaxed) == 1 {
+    /// Counts a worker's breaker that closes.
+    pub(super) fn breaker_closed(&self) {
+        if self.open_breakers.fetch_sub(1, Ordering::Relaxed) == 1 {
             tracing::info!(shard = &*self.name, "Redis is back: limits are shared again");
         }
     }
 
-    /// A worker whose breaker is open ends.
-    pub(super) fn forget(&self) {
-        self.lost.fetch_sub(1, Ordering::Relaxed);
+    /// Counts an open breaker that ends with its worker.
+    pub(super) fn open_breaker_dropped(&self) {
+        self.open_breakers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// A slot that it serves, so that a write can be tried there.
-    pub(super) fn serves(&self, slot: u16) {
+    /// Sets a slot that the server serves: probes write a key of that slot.
+    pub(super) fn set_slot(&self, slot: u16) {
         self.slot.store(slot.into(), Ordering::Relaxed);
     }
 
-    /// What the keeper finds; the first call starts it.
-    pub(super) fn watch(self: &Arc<Self>) -> watch::Receiver<Reachability> {
-        self.keeping.call_once(|| {
-            self.background.spawn(keeper::keep(Arc::downgrade(self), keeper::BETWEEN_PROBES));
+    /// The server's reachability; the first call starts the health monitor.
+    pub(super) fn watch_health(self: &Arc<Self>) -> watch::Receiver<Reachability> {
+        self.monitor.call_once(|| {
+            self.background.spawn(health::monitor(Arc::downgrade(self), health::PROBE_INTERVAL));
         });
-        self.keeper.subscribe()
+        self.health.subscribe()
     }
 
-    /// Connects where the server is up. Waits for the keeper's first result, and for no other.
-    pub(super) async fn connect(self: &Arc<Self>) -> Result<NodeConnection, Failure> {
-        let mut changes = self.watch();
-        // The sender is a part of `self`: an error cannot be.
-        let found = changes.wait_for(|found| *found != Reachability::Untried).await;
+    /// Connects if the server is up. Waits for the first probe, and for no other.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Open`] if the server is not up, or the failure to connect.
+    pub(super) async fn connect_if_up(self: &Arc<Self>) -> Result<NodeConnection, Failure> {
+        let mut changes = self.watch_health();
+        // Cannot fail: `self` owns the sender.
+        let found = changes.wait_for(|found| *found != Reachability::Unknown).await;
         match found.map(|found| *found) {
-            Ok(found @ Reachability::Up(_)) => self.open_as(found).await,
+            Ok(found @ Reachability::Up(_)) => self.connect_in(found).await,
             _ => Err(Failure::Open),
         }
     }
 
-    /// Connects where the server answers, whatever it refuses to do. Waits for the keeper's next result
-    /// where the server did not answer last.
-    pub(super) async fn reach(self: &Arc<Self>) -> Result<NodeConnection, Failure> {
-        let mut changes = self.watch();
+    /// Connects if the server responds, even if it refuses writes. Waits for the next probe if the server
+    /// did not respond last.
+    ///
+    /// # Errors
+    ///
+    /// The probe's failure, or the failure to connect.
+    pub(super) async fn connect_if_responding(self: &Arc<Self>) -> Result<NodeConnection, Failure> {
+        let mut changes = self.watch_health();
         let mut found = *changes.borrow_and_update();
-        if !found.answers() {
-            // The sender is a part of `self`: an error cannot be.
+        if !found.is_responding() {
+            // Cannot fail: `self` owns the sender.
             drop(changes.changed().await);
             found = *changes.borrow();
         }
         match found {
-            Reachability::Down(failure) if !found.answers() => Err(failure),
-            _ => self.open_as(found).await,
+            Reachability::Down(failure) if !found.is_responding() => Err(failure),
+            _ => self.connect_in(found).await,
         }
     }
 
-    async fn open_as(self: &Arc<Self>, found: Reachability) -> Result<NodeConnection, Failure> {
-        let connection = self.open().await?;
-        Ok(NodeConnection { connection, node: Arc::clone(self), found })
+    async fn connect_in(
+        self: &Arc<Self>,
+        reachability: Reachability,
+    ) -> Result<NodeConnection, Failure> {
+        let connection = self.open_connection().await?;
+        Ok(NodeConnection { connection, node: Arc::clone(self), reachability })
     }
 
-    /// Connects, within the connect timeout, whatever the keeper has found. Commands have no timeout of
-    /// their own: the caller of each sets one.
-    pub(super) async fn open(&self) -> Result<MultiplexedConnection, Failure> {
-        let opened = match &self.target {
-            Target::Server(client) => client::open(client, self.options.connect_timeout).await,
-            Target::Sentinel(sentinel) => sentinel.open(&self.options).await,
+    /// Connects, within the connect timeout, whatever the server's reachability. Commands have no timeout
+    /// of their own: the caller of each sets one.
+    ///
+    /// # Errors
+    ///
+    /// The failure to connect, which is logged.
+    pub(super) async fn open_connection(&self) -> Result<MultiplexedConnection, Failure> {
+        let opened = match &self.address {
+            Address::Fixed(client) => connect::open(client, self.options.connect_timeout).await,
+            Address::Sentinel(sentinel) => sentinel.open(&self.options).await,
         };
-        self.log(&self.unreached, "no connection to Redis", opened)
+        self.log_error(&self.connect_error, "cannot connect to Redis", opened)
     }
 
-    /// Logs why, each reason once until it goes well again or there is another.
-    fn log<T>(
+    /// Logs a reason once, until an attempt succeeds or fails for another reason.
+    fn log_error<T>(
         &self,
         logged: &Mutex<String>,
-        what: &str,
+        message: &str,
         outcome: Result<T, ConnectError>,
     ) -> Result<T, Failure> {
-        let ConnectError { failure, why } = match outcome {
-            Ok(connected) => {
+        let ConnectError { failure, reason } = match outcome {
+            Ok(value) => {
                 logged.lock().clear();
-                return Ok(connected);
+                return Ok(value);
             }
             Err(error) => error,
         };
         let mut logged = logged.lock();
-        if *logged != why {
-            tracing::warn!(shard = &*self.name, %why, "{what}");
-            *logged = why;
+        if *logged != reason {
+            tracing::warn!(shard = &*self.name, why = %reason, "{message}");
+            *logged = reason;
         }
         Err(failure)
     }
 
-    /// Logs why the server has refused a call, which its probe may not show: each reason once a minute.
-    pub(super) fn refuses(&self, why: &str) {
-        let (mut logged, now) = (self.refused.lock(), clock::instant());
-        let is_known =
-            |(known, at): &(String, Instant)| known == why && now < *at + BETWEEN_WARNINGS;
-        if !logged.as_ref().is_some_and(is_known) {
-            tracing::warn!(shard = &*self.name, why, "Redis refuses calls of limits");
-            *logged = Some((why.to_owned(), now));
+    /// Logs the error code with which the server refused a call, each code once a minute. The probe may
+    /// not meet that error.
+    pub(super) fn log_refusal(&self, code: &str) {
+        let (mut logged, now) = (self.refusal.lock(), clock::instant());
+        let is_recent =
+            |(last, at): &(String, Instant)| last == code && now < *at + WARNING_INTERVAL;
+        if !logged.as_ref().is_some_and(is_recent) {
+            tracing::warn!(shard = &*self.name, why = code, "Redis refuses calls of limits");
+            *logged = Some((code.to_owned(), now));
         }
     }
 
-    /// Whether a connection still leads to the server: `Ok` for any answer. It may take long, for whether
-    /// the server is too slow is found by requests.
+    /// `Ok` if the server replies to PING at all, even with an error. The timeout is long: slowness is
+    /// judged by requests.
+    ///
+    /// # Errors
+    ///
+    /// The connection's failure, or [`Failure::Timeout`].
     pub(super) async fn ping(&self, connection: &mut MultiplexedConnection) -> Result<(), Failure> {
         let ping = redis::cmd("PING");
-        let pinging = ping.exec_async(connection);
-        match time::timeout(unhurried(&self.options), pinging).await {
+        let reply = ping.exec_async(connection);
+        match time::timeout(background_timeout(&self.options), reply).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => match Failure::of(&error) {
+            Ok(Err(error)) => match Failure::classify(&error) {
                 Failure::Server | Failure::Reply => Ok(()),
                 failure => Err(failure),
             },
@@ -256,23 +280,23 @@ impl Node {
 }
 
 impl Probe for Node {
-    fn keeper(&self) -> &NodeKeeper {
-        &self.keeper
+    fn health(&self) -> &NodeHealth {
+        &self.health
     }
 
-    /// Connects and makes sure that Redis takes a write and has the scripts: a server that answers PING may
-    /// still refuse to write. Of Sentinel, asks first where the primary is.
+    /// Connects and checks that Redis accepts a write and has the scripts: a server that answers PING may
+    /// still refuse to write. Behind Sentinel, asks the sentinels first for the primary's address.
     async fn probe(&self) -> Result<(), Failure> {
-        if let Target::Sentinel(sentinel) = &self.target {
-            sentinel.forget();
+        if let Address::Sentinel(sentinel) = &self.address {
+            sentinel.invalidate();
         }
-        let mut connection = self.open().await?;
+        let mut connection = self.open_connection().await?;
         let namespace = &self.options.namespace;
         let key = match u16::try_from(self.slot.load(Ordering::Relaxed)) {
-            Ok(slot) => format!("{namespace}:{{{}}}:probe", slot_tag(slot)),
+            Ok(slot) => format!("{namespace}:{{{}}}:probe", tag_of_slot(slot)),
             Err(_) => format!("{namespace}:probe"),
         };
         let probed = probe(&mut connection, &key, &self.options).await;
-        self.log(&self.unfit, "Redis answers, but limits cannot use it", probed)
+        self.log_error(&self.probe_error, "Redis responds, but limits cannot use it", probed)
     }
 }

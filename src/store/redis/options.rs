@@ -1,41 +1,45 @@
+//! What the configuration says of Redis: servers, credentials, namespace and timeouts.
+
 use std::{fmt, time::Duration};
 
 use crate::secret::SharedSecret;
 
-/// Which Redis, and how long it may take.
+/// The servers, how to log in, and how long connections and calls may take.
 #[derive(Clone)]
 pub struct RedisOptions {
     /// Where the servers are.
     pub topology: Topology,
-    /// What the URL of a server leaves open, for each half by itself; and for those that are discovered.
+    /// The user name for URLs without one and the password for URLs without one; both also for servers
+    /// that a Cluster or Sentinel names.
     pub credentials: Credentials,
-    /// Certificates in PEM: who may have signed a server's, instead of those whom the system trusts.
+    /// Certificate authorities (PEM) that are trusted to sign a server's certificate, instead of the
+    /// system's.
     pub tls_ca: Option<Box<[u8]>>,
-    /// What every key in Redis begins with.
+    /// The prefix of every key in Redis.
     pub namespace: Box<str>,
-    /// What keys are hashed under; the same at all gateways that share counters.
+    /// The secret that keys are hashed under; the same at all gateways that share counters.
     pub secret: SharedSecret,
-    /// How long a connection may take.
+    /// The longest time to make a connection, from name resolution to the login.
     pub connect_timeout: Duration,
-    /// How long a request may wait for its decision.
+    /// The longest time that a request waits for its decision.
     pub response_timeout: Duration,
 }
 
-/// Where the servers are. URLs are `redis://[user:password@]host[:port][/db]` or `rediss://` for TLS;
-/// they hold secrets and are never logged.
+/// Where the servers are. URLs are `redis://[user:password@]host[:port][/db]`, or `rediss://` for TLS;
+/// they may hold passwords and are never logged.
 #[derive(Clone)]
 pub enum Topology {
-    /// Each key lives on one of these, by its hash.
-    Shards(Vec<Shard>),
-    /// A Redis Cluster, by some of its nodes.
+    /// Independent servers: each key is on one of them, by its hash.
+    Shards(Vec<ShardUrls>),
+    /// A Redis Cluster: the URLs of some of its servers.
     Cluster(Vec<Box<str>>),
-    /// One primary, which Sentinel tells of.
+    /// One primary, whose address Sentinel names.
     Sentinel {
-        /// The name that Sentinel knows the primary by.
+        /// The primary's name in Sentinel's configuration.
         master: Box<str>,
-        /// The sentinels; with `rediss://` the primary is asked over TLS, too.
+        /// The URLs of the sentinels; if the first is `rediss://`, the primary uses TLS, too.
         nodes: Vec<Box<str>>,
-        /// What the URL of a sentinel leaves open, for each half by itself.
+        /// The user name for sentinels' URLs without one, and the password for URLs without one.
         credentials: Credentials,
     },
 }
@@ -43,25 +47,25 @@ pub enum Topology {
 impl Topology {
     /// One server.
     pub fn one(url: impl Into<Box<str>>) -> Self {
-        Self::Shards(vec![Shard { primary: url.into(), replicas: Vec::new() }])
+        Self::Shards(vec![ShardUrls { primary: url.into(), replicas: Vec::new() }])
     }
 }
 
-/// One primary, and who may be asked how a caller stands.
+/// The URLs of one shard's servers.
 #[derive(Clone)]
-pub struct Shard {
-    /// Where counters are charged.
+pub struct ShardUrls {
+    /// The server where counters are charged.
     pub primary: Box<str>,
-    /// Where the operator's looks go first; no decision is read from them.
+    /// Servers that the operator's quota lookups read first; no request is decided by them.
     pub replicas: Vec<Box<str>>,
 }
 
-/// A user's name and password; neither is ever shown.
+/// A user name and a password. Neither is ever printed or logged.
 #[derive(Clone, Default)]
 pub struct Credentials {
     /// `None`: the server's default user.
     pub username: Option<Box<str>>,
-    /// `None`: the server asks for no password.
+    /// `None`: no password is sent.
     pub password: Option<Box<str>>,
 }
 

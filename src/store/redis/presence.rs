@@ -1,5 +1,5 @@
-//! What gateways on one Redis tell each other: that they are alive, a tag of the secret that they hash
-//! under, and which records the operator has deleted.
+//! What the gateways of one Redis share: which of them are alive, a tag of the secret that each hashes
+//! keys under, and which records the operator has deleted.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
@@ -10,64 +10,65 @@ use futures_util::future::join_all;
 use tokio::time;
 
 use super::{
-    Failure, Shared,
-    heartbeat::{Answer, Deleted, HeartbeatConnection},
-    keys::Keys,
+    Failure, RedisBackend,
+    heartbeat::{Deletions, HeartbeatConnection, HeartbeatReply},
+    presence_keys::PresenceKeys,
 };
 use crate::{clock, secret::SharedSecret};
 
-/// The longest that a goodbye may take.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// Upper bound of the timeout of the command that removes this gateway when it stops.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What this process knows of the other gateways.
+/// The gateways of one Redis, as of the last reports.
 pub(in crate::store) struct Presence {
-    /// What it reports itself by: an id of the process, and the tag of its secret.
+    /// This gateway's name: a random id of the process, and the tag of its secret.
     member: String,
-    /// What the members of gateways with the same secret end with.
+    /// The suffix of the names of gateways with the same secret.
     tag: String,
     gateways: AtomicU32,
-    /// Of the gateways, those that hash under another secret.
-    others: AtomicU32,
-    /// Whether the last report arrived; with none to make, true.
-    arrived: AtomicBool,
+    /// How many of `gateways` hash under another secret.
+    other_secrets: AtomicU32,
+    /// Whether the last report succeeded at every server; true before the first.
+    is_reporting: AtomicBool,
 }
 
 impl Presence {
-    /// Alone.
+    /// With this gateway alone. `id` is random.
     pub(in crate::store) fn new(secret: &SharedSecret, id: u64) -> Self {
         let tag = format!(":{:016x}", secret.tag());
         Self {
             member: format!("{id:016x}{tag}"),
             tag,
             gateways: AtomicU32::new(1),
-            others: AtomicU32::new(0),
-            arrived: AtomicBool::new(true),
+            other_secrets: AtomicU32::new(0),
+            is_reporting: AtomicBool::new(true),
         }
     }
 
-    /// The gateways alive as last known, this one included; at least 1.
+    /// The number of gateways alive as of the last reports, this one included; at least 1.
     pub(in crate::store) fn gateways(&self) -> u32 {
         self.gateways.load(Ordering::Relaxed)
     }
 
-    /// Whether the last report arrived: tells of a lost Redis where no request meets it.
-    pub(in crate::store) fn arrived(&self) -> bool {
-        self.arrived.load(Ordering::Relaxed)
+    /// Whether the last report succeeded at every server. Shows a lost Redis while there are no requests.
+    pub(in crate::store) fn is_reporting(&self) -> bool {
+        self.is_reporting.load(Ordering::Relaxed)
     }
 
-    /// Of the gateways, those that hash under another secret, and so count under other keys.
-    pub(in crate::store) fn others(&self) -> u32 {
-        self.others.load(Ordering::Relaxed)
+    /// How many of the gateways hash under another secret, and so count under other keys.
+    pub(in crate::store) fn other_secrets(&self) -> u32 {
+        self.other_secrets.load(Ordering::Relaxed)
     }
 
-    /// Notes how many hash under another secret. Logged when there are some, and when none is left.
-    fn note_others(&self, others: u32) {
-        let before = self.others.swap(others, Ordering::Relaxed);
+    /// Sets how many gateways hash under another secret. Logs the first one, and when there is none again.
+    fn set_other_secrets(&self, others: u32) {
+        let before = self.other_secrets.swap(others, Ordering::Relaxed);
         if before == 0 && others > 0 {
             tracing::warn!(
                 gateways = others,
-                "gateways in this namespace hash under another secret, so limits and throttle count \
-                 apart: set the same `store.redis.secret` at all of them, or another namespace"
+                "gateways in this namespace hash under another secret, so their limits and throttle \
+                 are counted separately: set the same `store.redis.secret` at all of them, or \
+                 another namespace"
             );
         } else if before > 0 && others == 0 {
             tracing::info!("all gateways in this namespace hash under the same secret");
@@ -75,95 +76,94 @@ impl Presence {
     }
 }
 
-/// Reports once a second, over connections of its own: to every shard, and of a Cluster to the node that
-/// has the keys.
+/// Reports once a second over its own connections: to every shard, or with a Cluster to the server that has
+/// the presence keys.
 pub(in crate::store) struct Reporter<'a> {
     presence: &'a Presence,
-    shared: &'a Shared,
-    keys: Keys,
-    /// One for each shard, in the order of their ranks.
+    backend: &'a RedisBackend,
+    keys: PresenceKeys,
+    /// One for each shard, in the order of their indexes.
     connections: Vec<HeartbeatConnection>,
 }
 
-/// How many gateways a server counts.
+/// How many gateways have reported to one server.
 #[derive(Clone, Copy)]
-struct Count {
+struct GatewayCount {
     gateways: u32,
-    /// Whether all that are alive have had the time to report there.
-    is_whole: bool,
+    /// Whether every gateway that is alive has had the time to report there.
+    is_complete: bool,
 }
 
-/// How many gateways to believe in, of what the servers count. Where reports could not be made, the first
-/// to make one again counts only itself: so fewer than before are believed only of a whole count.
-fn believed(before: u32, counts: impl Iterator<Item = Count>) -> u32 {
-    let (mut most, mut is_whole) = (1, false);
+/// The number of gateways, from the servers' counts. After an outage the first gateway to report counts
+/// only itself, so the number decreases only by a complete count.
+fn estimate_gateways(before: u32, counts: impl Iterator<Item = GatewayCount>) -> u32 {
+    let (mut most, mut is_complete) = (1, false);
     for count in counts {
         most = most.max(count.gateways);
-        is_whole |= count.is_whole;
+        is_complete |= count.is_complete;
     }
-    if is_whole { most } else { most.max(before) }
+    if is_complete { most } else { most.max(before) }
 }
 
 impl<'a> Reporter<'a> {
-    pub(in crate::store) fn new(presence: &'a Presence, shared: &'a Shared) -> Self {
-        let connections = if shared.is_cluster() {
-            vec![HeartbeatConnection::to(None)]
+    pub(in crate::store) fn new(presence: &'a Presence, backend: &'a RedisBackend) -> Self {
+        let connections = if backend.is_cluster() {
+            vec![HeartbeatConnection::new(None)]
         } else {
-            shared.nodes().into_iter().map(|node| HeartbeatConnection::to(Some(node))).collect()
+            backend.nodes().into_iter().map(|node| HeartbeatConnection::new(Some(node))).collect()
         };
-        let keys = Keys::new(&shared.options.namespace, shared.is_cluster());
-        Self { presence, shared, keys, connections }
+        let keys = PresenceKeys::new(&backend.options.namespace, backend.is_cluster());
+        Self { presence, backend, keys, connections }
     }
 
-    /// Reports, and counts the gateways. A failure is no more than a missed
-    /// report: whether requests are held up is the workers' breakers' business. Returns what was deleted
-    /// since the last report.
-    pub(in crate::store) async fn report(&mut self) -> Deleted {
-        let Self { presence, shared, keys, connections } = self;
+    /// Reports, and counts the gateways. A failure is only a missed report: the workers' breakers decide
+    /// what requests do. Returns what the operator has deleted since the last report.
+    pub(in crate::store) async fn report(&mut self) -> Deletions {
+        let Self { presence, backend, keys, connections } = self;
         let now = clock::instant();
-        let answers = connections
+        let replies = connections
             .iter_mut()
-            .map(|heartbeat| heartbeat.report(shared, &presence.member, keys, now));
-        let answers: Vec<Result<Answer, Failure>> = join_all(answers).await;
-        let failure = answers.iter().find_map(|answer| answer.as_ref().err());
-        let arrived = presence.arrived.swap(failure.is_none(), Ordering::Relaxed);
-        if let Some(failure) = failure.filter(|_| arrived) {
-            tracing::warn!(failure = failure.label(), "no report of presence to Redis");
+            .map(|heartbeat| heartbeat.report(backend, &presence.member, keys, now));
+        let replies: Vec<Result<HeartbeatReply, Failure>> = join_all(replies).await;
+        let failure = replies.iter().find_map(|reply| reply.as_ref().err());
+        let was_reporting = presence.is_reporting.swap(failure.is_none(), Ordering::Relaxed);
+        if let Some(failure) = failure.filter(|_| was_reporting) {
+            tracing::warn!(failure = failure.label(), "cannot report this gateway alive to Redis");
         }
-        let counts = answers.iter().flatten().map(|answer| Count {
-            gateways: answer.members.len() as u32,
-            is_whole: answer.is_whole,
+        let counts = replies.iter().flatten().map(|reply| GatewayCount {
+            gateways: reply.members.len() as u32,
+            is_complete: reply.is_complete,
         });
-        let gateways = believed(presence.gateways(), counts);
+        let gateways = estimate_gateways(presence.gateways(), counts);
         if presence.gateways.swap(gateways, Ordering::Relaxed) != gateways {
-            tracing::info!(gateways, "gateways alive on this Redis");
+            tracing::info!(gateways, "the number of gateways on this Redis has changed");
         }
-        let others = answers.iter().flatten().map(|answer| presence.count_others(&answer.members));
+        let others = replies.iter().flatten().map(|reply| presence.count_others(&reply.members));
         if let Some(others) = others.max() {
-            presence.note_others(others);
+            presence.set_other_secrets(others);
         }
-        let mut deleted = Deleted::default();
-        for answer in answers.into_iter().flatten() {
-            deleted.records.extend(answer.deleted.records);
-            deleted.more |= answer.deleted.more;
+        let mut deletions = Deletions::default();
+        for reply in replies.into_iter().flatten() {
+            deletions.records.extend(reply.deletions.records);
+            deletions.is_partial |= reply.deletions.is_partial;
         }
-        deleted
+        deletions
     }
 
-    /// Says goodbye, so that the others need not wait to notice.
+    /// Removes this gateway from every server, so that the others need not wait for its report to expire.
+    /// A failure is ignored: the report expires.
     pub(in crate::store) async fn leave(self) {
-        let Self { presence, shared, keys, connections } = self;
-        let goodbyes = connections.into_iter().filter_map(|heartbeat| heartbeat.connection).map(
-            async |held| {
-                let (mut connection, command) =
-                    (held.connection, keys.report(&presence.member, 0, 0));
-                let leaving = command.exec_async(&mut connection);
-                // A farewell that does not arrive is noticed by the absence of reports.
-                let patience = shared.options.response_timeout.min(FAREWELL);
-                let _ = time::timeout(patience, leaving).await;
+        let Self { presence, backend, keys, connections } = self;
+        let commands = connections.into_iter().filter_map(|heartbeat| heartbeat.connection).map(
+            async |node_connection| {
+                let mut connection = node_connection.connection;
+                let command = keys.leave(&presence.member);
+                let reply = command.exec_async(&mut connection);
+                let timeout = backend.options.response_timeout.min(LEAVE_TIMEOUT);
+                let _ = time::timeout(timeout, reply).await;
             },
         );
-        join_all(goodbyes).await;
+        join_all(commands).await;
     }
 }
 
@@ -179,24 +179,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_are_told_apart_by_their_secret() {
+    fn members_with_another_secret_are_counted() {
         let [one, same, other] = [("a", 1), ("a", 2), ("b", 3)]
             .map(|(name, id)| Presence::new(&SharedSecret::of_namespace(name), id));
         let members = [&one, &same, &other].map(|presence| presence.member.clone());
         assert_eq!([&one, &same, &other].map(|of| of.count_others(&members)), [1, 1, 2]);
         let older = ["0123456789abcdef".to_owned()];
-        assert_eq!(one.count_others(&older), 1, "of a version that drew its secret");
+        assert_eq!(one.count_others(&older), 1, "an older version's name has no tag");
     }
 
     #[test]
-    fn fewer_gateways_are_believed_only_of_a_whole_count() {
-        let count = |gateways, is_whole| Count { gateways, is_whole };
-        let believed = |before, counts: &[Count]| believed(before, counts.iter().copied());
-        assert_eq!(believed(1, &[count(4, false)]), 4, "more, at once");
-        assert_eq!(believed(4, &[count(1, false)]), 4, "the first to report again");
-        assert_eq!(believed(4, &[count(3, true)]), 3);
-        assert_eq!(believed(4, &[count(1, false), count(3, true)]), 3, "of several, the most");
-        assert_eq!(believed(4, &[]), 4, "nobody answers");
-        assert_eq!(believed(1, &[count(0, true)]), 1, "this one is there");
+    fn the_number_of_gateways_decreases_only_by_a_complete_count() {
+        let count = |gateways, is_complete| GatewayCount { gateways, is_complete };
+        let estimate =
+            |before, counts: &[GatewayCount]| estimate_gateways(before, counts.iter().copied());
+        assert_eq!(estimate(1, &[count(4, false)]), 4, "increases at once");
+        assert_eq!(estimate(4, &[count(1, false)]), 4, "the first report after an outage");
+        assert_eq!(estimate(4, &[count(3, true)]), 3);
+        assert_eq!(estimate(4, &[count(1, false), count(3, true)]), 3, "the largest count");
+        assert_eq!(estimate(4, &[]), 4, "no reply");
+        assert_eq!(estimate(1, &[count(0, true)]), 1, "this gateway is alive");
     }
 }

@@ -1,4 +1,4 @@
-//! Whether Redis can be used over a new connection: it takes a write, and has the scripts.
+//! The probe of a new connection: Redis accepts a write, and has the scripts.
 
 use std::time::Duration;
 
@@ -7,50 +7,54 @@ use tokio::time;
 
 use super::{
     Failure, RedisOptions,
-    client::{ConnectError, is_elsewhere},
+    connect::{ConnectError, is_redirect},
     script::Scripts,
 };
 
-/// How long what was written stays, in ms.
-const LIFETIME: u64 = 1_000;
+/// Expiry of the key that is written, in ms.
+const PROBE_KEY_TTL: u64 = 1_000;
 
-/// Writes `key`, within the response timeout, and loads the scripts that Redis does not know: they are
-/// long, so that may take as long as a connection.
+/// Writes `key`, within the response timeout, and loads the scripts that Redis does not have: they are
+/// long, so loading may take as long as connecting.
+///
+/// # Errors
+///
+/// The connection's failure, a timeout, or an error reply to the write or to a script.
 pub(super) async fn probe(
     connection: &mut MultiplexedConnection,
     key: &str,
     options: &RedisOptions,
 ) -> Result<(), ConnectError> {
-    let mut asking = redis::pipe();
-    asking.ignore_errors().add_command(Scripts::exist());
-    asking.cmd("SET").arg(key).arg(1).arg("PX").arg(LIFETIME);
-    let asking = asking.query_async::<(RedisResult<Vec<bool>>, RedisResult<Value>)>(connection);
-    let (known, written) = within(options.response_timeout, asking).await?;
+    let mut checks = redis::pipe();
+    checks.ignore_errors().add_command(Scripts::exist_command());
+    checks.cmd("SET").arg(key).arg(1).arg("PX").arg(PROBE_KEY_TTL);
+    let checks = checks.query_async::<(RedisResult<Vec<bool>>, RedisResult<Value>)>(connection);
+    let (loaded, written) = with_timeout(options.response_timeout, checks).await?;
     match written {
-        // A Cluster's node that serves other slots, or none, says so, and is well.
-        Err(error) if !is_elsewhere(&error) => return Err(ConnectError::by(&error)),
+        // A Cluster's server that serves other slots, or none, redirects the write and is healthy.
+        Err(error) if !is_redirect(&error) => return Err(ConnectError::from(&error)),
         _ => {}
     }
-    // Who may not ask which are known is sent all.
-    let loads = Scripts::load(&known.unwrap_or_default());
+    // A user without permission for SCRIPT EXISTS gets an error: then all scripts are loaded.
+    let loads = Scripts::load_commands(&loaded.unwrap_or_default());
     if loads.is_empty() {
         return Ok(());
     }
-    within(unhurried(options), loads.exec_async(connection)).await
+    with_timeout(background_timeout(options), loads.exec_async(connection)).await
 }
 
-/// How long what no request waits for may take: the loading of all scripts, and the answer to a ping.
-pub(super) fn unhurried(options: &RedisOptions) -> Duration {
+/// Timeout of commands that no request waits for: loading scripts, and PING.
+pub(super) fn background_timeout(options: &RedisOptions) -> Duration {
     options.connect_timeout.max(options.response_timeout)
 }
 
-async fn within<T>(
-    patience: Duration,
-    asking: impl Future<Output = RedisResult<T>>,
+async fn with_timeout<T>(
+    timeout: Duration,
+    reply: impl Future<Output = RedisResult<T>>,
 ) -> Result<T, ConnectError> {
-    match time::timeout(patience, asking).await {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(error)) => Err(ConnectError::by(&error)),
+    match time::timeout(timeout, reply).await {
+        Ok(Ok(reply)) => Ok(reply),
+        Ok(Err(error)) => Err(ConnectError::from(&error)),
         Err(_) => Err(Failure::Timeout.into()),
     }
 }

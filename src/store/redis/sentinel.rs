@@ -1,4 +1,4 @@
-//! Where Sentinel says that the primary is.
+//! The primary's address, as Sentinel names it.
 
 use std::cmp::Reverse;
 
@@ -9,108 +9,125 @@ use tokio::time;
 
 use super::{
     Failure, RedisOptions,
-    client::{self, ConnectError},
+    connect::{self, ConnectError},
 };
 
-/// The sentinels, and the primary that they watch.
+/// The sentinels, and the primary that they monitor.
 pub(super) struct Sentinel {
-    /// The name that they know the primary by.
+    /// The primary's name in Sentinel's configuration.
     pub(super) master: Box<str>,
+    /// One client for each sentinel.
     pub(super) nodes: Box<[Client]>,
-    /// How the primary is connected to, but for its address.
-    primary: ConnectionInfo,
-    /// Where the primary was found last.
-    current: Mutex<Option<(String, u16)>>,
+    /// The primary's credentials and TLS settings; the address is a placeholder.
+    template: ConnectionInfo,
+    /// The primary's address (host, port), if it is cached.
+    address: Mutex<Option<(String, u16)>>,
 }
 
 impl Sentinel {
-    pub(super) fn new(master: Box<str>, nodes: Box<[Client]>, primary: ConnectionInfo) -> Self {
-        Self { master, nodes, primary, current: Mutex::new(None) }
+    pub(super) fn new(master: Box<str>, nodes: Box<[Client]>, template: ConnectionInfo) -> Self {
+        Self { master, nodes, template, address: Mutex::new(None) }
     }
 
-    /// Where the primary was found last.
-    pub(super) fn current(&self) -> Option<(String, u16)> {
-        self.current.lock().clone()
+    /// The primary's cached address (host, port).
+    pub(super) fn address(&self) -> Option<(String, u16)> {
+        self.address.lock().clone()
     }
 
-    /// Lets the next connection ask the sentinels.
-    pub(super) fn forget(&self) {
-        *self.current.lock() = None;
+    /// Drops the cached address, so that the next connection asks the sentinels.
+    pub(super) fn invalidate(&self) {
+        *self.address.lock() = None;
     }
 
-    /// Connects to the primary where it was found last; where it was not, asks the sentinels first.
+    /// Connects to the primary's cached address, or asks the sentinels for it.
+    ///
+    /// # Errors
+    ///
+    /// No sentinel names a primary, or the server that they name cannot be reached or is not a primary.
     pub(super) async fn open(
         &self,
         options: &RedisOptions,
     ) -> Result<MultiplexedConnection, ConnectError> {
-        match self.current() {
+        match self.address() {
             Some(address) => self.open_at(&address, options).await,
-            None => self.find(options).await,
+            None => self.discover(options).await,
         }
     }
 
-    /// Connects to the one that most sentinels name, if it says that it is a primary; of several that as many
-    /// name, to the first that does.
-    async fn find(&self, options: &RedisOptions) -> Result<MultiplexedConnection, ConnectError> {
-        let asked = self.nodes.iter().map(async |sentinel| {
-            let mut connection = client::open(sentinel, options.connect_timeout).await?;
-            self.ask(&mut connection, options).await
+    /// Connects to the address that most sentinels name, if the server there is a primary; in a tie, to the
+    /// first such server.
+    async fn discover(
+        &self,
+        options: &RedisOptions,
+    ) -> Result<MultiplexedConnection, ConnectError> {
+        let replies = self.nodes.iter().map(async |sentinel| {
+            let mut connection = connect::open(sentinel, options.connect_timeout).await?;
+            self.query_address(&mut connection, options).await
         });
-        let (mut named, mut last) = (Vec::new(), None);
-        for answer in join_all(asked).await {
-            match answer {
-                Ok(address) => named.push(address),
-                Err(why) => last = Some(why),
+        let (mut addresses, mut sentinel_error) = (Vec::new(), None);
+        for reply in join_all(replies).await {
+            match reply {
+                Ok(address) => addresses.push(address),
+                Err(error) => sentinel_error = Some(error),
             }
         }
-        let mut first = None;
-        let ranked = by_votes(&named);
+        let mut first_error = None;
+        let ranked = rank_by_votes(&addresses);
         let most = ranked.first().map_or(0, |&(_, votes)| votes);
-        // One that fewer name may be a primary that was, and counts apart from the others.
+        // An address with fewer votes may be a former primary, which would count separately.
         for (address, _) in ranked.into_iter().take_while(|&(_, votes)| votes == most) {
             match self.open_at(address, options).await {
                 Ok(connection) => {
-                    *self.current.lock() = Some(address.clone());
+                    *self.address.lock() = Some(address.clone());
                     return Ok(connection);
                 }
-                Err(why) => drop(first.get_or_insert(why)),
+                Err(error) => drop(first_error.get_or_insert(error)),
             }
         }
-        Err(first.unwrap_or_else(|| {
-            let why = last.map_or_else(|| "no sentinel is known".to_owned(), |last| last.why);
-            let why = format!("no sentinel names a primary: {why}");
-            ConnectError { failure: Failure::Io, why }
+        Err(first_error.unwrap_or_else(|| {
+            let reason = sentinel_error
+                .map_or_else(|| "no sentinel is configured".to_owned(), |error| error.reason);
+            let reason = format!("no sentinel names a primary: {reason}");
+            ConnectError { failure: Failure::Io, reason }
         }))
     }
 
     /// Connects to a primary at this address.
+    ///
+    /// # Errors
+    ///
+    /// The failure to connect, or [`Failure::Server`] if the server's role is not primary.
     pub(super) async fn open_at(
         &self,
         (host, port): &(String, u16),
         options: &RedisOptions,
     ) -> Result<MultiplexedConnection, ConnectError> {
-        let client = client::client_at(&self.primary, host, *port);
+        let client = connect::client_at(&self.template, host, *port);
         let client = client.ok_or(ConnectError::from(Failure::Reply))?;
-        let mut connection = client::open(&client, options.connect_timeout).await?;
+        let mut connection = connect::open(&client, options.connect_timeout).await?;
         if is_primary(&mut connection, options).await? {
             return Ok(connection);
         }
-        let why = format!("{host}:{port} is not the primary yet");
-        Err(ConnectError { failure: Failure::Server, why })
+        let reason = format!("{host}:{port} is not the primary yet");
+        Err(ConnectError { failure: Failure::Server, reason })
     }
 
-    /// Asks one sentinel.
-    pub(super) async fn ask(
+    /// Asks one sentinel for the primary's address (host, port).
+    ///
+    /// # Errors
+    ///
+    /// No reply, or [`Failure::Reply`] if the sentinel does not monitor that primary.
+    pub(super) async fn query_address(
         &self,
         connection: &mut MultiplexedConnection,
         options: &RedisOptions,
     ) -> Result<(String, u16), ConnectError> {
         let mut command = redis::cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(&*self.master);
-        let asking = command.query_async::<Option<(String, u16)>>(connection);
-        match time::timeout(options.connect_timeout, asking).await {
+        let reply = command.query_async::<Option<(String, u16)>>(connection);
+        match time::timeout(options.connect_timeout, reply).await {
             Ok(Ok(address)) => address.ok_or(Failure::Reply.into()),
-            Ok(Err(error)) => Err(ConnectError::by(&error)),
+            Ok(Err(error)) => Err(ConnectError::from(&error)),
             Err(_) => Err(Failure::Timeout.into()),
         }
     }
@@ -121,10 +138,10 @@ async fn is_primary(
     options: &RedisOptions,
 ) -> Result<bool, ConnectError> {
     let command = redis::cmd("ROLE");
-    let asking = command.query_async::<Vec<redis::Value>>(connection);
-    let role = match time::timeout(options.connect_timeout, asking).await {
+    let reply = command.query_async::<Vec<redis::Value>>(connection);
+    let role = match time::timeout(options.connect_timeout, reply).await {
         Ok(Ok(role)) => role,
-        Ok(Err(error)) => return Err(ConnectError::by(&error)),
+        Ok(Err(error)) => return Err(ConnectError::from(&error)),
         Err(_) => return Err(Failure::Timeout.into()),
     };
     let name =
@@ -132,11 +149,11 @@ async fn is_primary(
     Ok(name.ok_or(Failure::Reply)? == "master")
 }
 
-/// Where sentinels say that the primary is, and how many of them do: the address with the most votes first,
-/// and of several the one that was named first.
-pub(super) fn by_votes(named: &[(String, u16)]) -> Vec<(&(String, u16), usize)> {
+/// The addresses that sentinels named, each with its number of votes, the most first; in a tie, the one
+/// that was named first.
+pub(super) fn rank_by_votes(addresses: &[(String, u16)]) -> Vec<(&(String, u16), usize)> {
     let mut ranked = Vec::<(&(String, u16), usize)>::new();
-    for address in named {
+    for address in addresses {
         match ranked.iter_mut().find(|(other, _)| *other == address) {
             Some((_, votes)) => *votes += 1,
             None => ranked.push((address, 1)),
@@ -150,20 +167,20 @@ pub(super) fn by_votes(named: &[(String, u16)]) -> Vec<(&(String, u16), usize)> 
 mod tests {
     use super::*;
 
-    fn named(ports: &[u16]) -> Vec<(String, u16)> {
+    fn addresses(ports: &[u16]) -> Vec<(String, u16)> {
         ports.iter().map(|&port| ("h".to_owned(), port)).collect()
     }
 
     #[test]
-    fn the_most_come_first_and_of_several_the_first() {
-        let order = |ports: &[u16]| {
-            let named = named(ports);
-            let order = by_votes(&named).into_iter();
-            order.map(|(address, votes)| (address.1, votes)).collect::<Vec<_>>()
+    fn most_votes_come_first_and_in_a_tie_the_first_named() {
+        let ranking = |ports: &[u16]| {
+            let addresses = addresses(ports);
+            let ranking = rank_by_votes(&addresses).into_iter();
+            ranking.map(|(address, votes)| (address.1, votes)).collect::<Vec<_>>()
         };
-        assert_eq!(order(&[]), []);
-        assert_eq!(order(&[1, 2, 2]), [(2, 2), (1, 1)]);
-        assert_eq!(order(&[2, 1]), [(2, 1), (1, 1)]);
-        assert_eq!(order(&[3, 1, 2, 1]), [(1, 2), (3, 1), (2, 1)]);
+        assert_eq!(ranking(&[]), []);
+        assert_eq!(ranking(&[1, 2, 2]), [(2, 2), (1, 1)]);
+        assert_eq!(ranking(&[2, 1]), [(2, 1), (1, 1)]);
+        assert_eq!(ranking(&[3, 1, 2, 1]), [(1, 2), (3, 1), (2, 1)]);
     }
 }

@@ -1,4 +1,4 @@
-//! Asks the sentinels once a second whether the primary is another one.
+//! Asks the sentinels once a second for the primary's address, to follow a failover without a failed call.
 
 use std::sync::Arc;
 
@@ -6,15 +6,16 @@ use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 
 use super::{
-    RedisOptions, client,
+    RedisOptions, connect,
     node::Node,
-    sentinel::{Sentinel, by_votes},
+    sentinel::{Sentinel, rank_by_votes},
 };
 
-/// Asks the sentinels whether the primary is where connections go, over one connection to each.
+/// Compares the sentinels' answers with the primary in use, over one connection to each sentinel.
 pub(in crate::store) struct SentinelWatch {
     sentinel: Arc<Sentinel>,
     node: Arc<Node>,
+    /// In the order of the sentinels; `None` until the next check.
     connections: Box<[Option<MultiplexedConnection>]>,
 }
 
@@ -24,58 +25,61 @@ impl SentinelWatch {
         Self { sentinel, node, connections }
     }
 
-    /// Asks once. When more sentinels name another address than the one that is in use, and the server there
-    /// says that it is a primary, all connections are replaced.
-    pub(super) async fn look(&mut self, options: &RedisOptions) {
-        let Some(current) = self.sentinel.current() else { return };
+    /// Asks once. If more sentinels name another address than the one in use, and the server there is a
+    /// primary, all connections are replaced.
+    pub(super) async fn check(&mut self, options: &RedisOptions) {
+        let Some(current) = self.sentinel.address() else { return };
         let sentinel = &self.sentinel;
-        let asked = sentinel.nodes.iter().zip(&mut self.connections).map(async |(node, kept)| {
-            let mut connection = match kept.take() {
-                Some(connection) => connection,
-                None => client::open(node, options.connect_timeout).await.ok()?,
-            };
-            let address = sentinel.ask(&mut connection, options).await.ok()?;
-            *kept = Some(connection);
-            Some(address)
-        });
-        let named: Vec<_> = join_all(asked).await.into_iter().flatten().collect();
-        let Some(address) = overruled(&named, &current) else { return };
-        // A primary that works is not left for one that would not.
+        let replies =
+            sentinel.nodes.iter().zip(&mut self.connections).map(async |(node, cached)| {
+                let mut connection = match cached.take() {
+                    Some(connection) => connection,
+                    None => connect::open(node, options.connect_timeout).await.ok()?,
+                };
+                let address = sentinel.query_address(&mut connection, options).await.ok()?;
+                *cached = Some(connection);
+                Some(address)
+            });
+        let addresses: Vec<_> = join_all(replies).await.into_iter().flatten().collect();
+        let Some(address) = newly_elected(&addresses, &current) else { return };
+        // A primary that works is not left for a server that cannot be used.
         if sentinel.open_at(address, options).await.is_err() {
             return;
         }
-        sentinel.forget();
+        sentinel.invalidate();
         let (shard, primary) = (&*sentinel.master, format!("{}:{}", address.0, address.1));
         tracing::info!(shard, primary, "Sentinel names another primary");
-        self.node.keeper.revoke();
+        self.node.health.invalidate();
     }
 }
 
-/// The address that more sentinels name than the one that is in use.
-fn overruled<'a>(named: &'a [(String, u16)], current: &(String, u16)) -> Option<&'a (String, u16)> {
-    let ranked = by_votes(named);
-    let held =
-        ranked.iter().find(|(address, _)| *address == current).map_or(0, |&(_, votes)| votes);
-    ranked.first().filter(|&&(_, votes)| votes > held).map(|&(address, _)| address)
+/// The address with the most votes, if it has more than the one in use.
+fn newly_elected<'a>(
+    addresses: &'a [(String, u16)],
+    current: &(String, u16),
+) -> Option<&'a (String, u16)> {
+    let ranked = rank_by_votes(addresses);
+    let own = ranked.iter().find(|(address, _)| *address == current).map_or(0, |&(_, votes)| votes);
+    ranked.first().filter(|&&(_, votes)| votes > own).map(|&(address, _)| address)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn named(ports: &[u16]) -> Vec<(String, u16)> {
+    fn addresses(ports: &[u16]) -> Vec<(String, u16)> {
         ports.iter().map(|&port| ("h".to_owned(), port)).collect()
     }
 
     #[test]
-    fn only_more_votes_than_its_own_take_a_primary_away() {
-        let overruled = |ports: &[u16], current| {
-            overruled(&named(ports), &("h".to_owned(), current)).map(|address| address.1)
+    fn a_primary_is_replaced_only_by_an_address_with_more_votes() {
+        let elected = |ports: &[u16], current| {
+            newly_elected(&addresses(ports), &("h".to_owned(), current)).map(|address| address.1)
         };
-        assert_eq!(overruled(&[2, 1], 1), None, "a tie, whoever was named first");
-        assert_eq!(overruled(&[2, 1, 1], 1), None, "the fewer");
-        assert_eq!(overruled(&[1, 2, 2], 1), Some(2));
-        assert_eq!(overruled(&[2], 1), Some(2), "nobody names it any more");
-        assert_eq!(overruled(&[], 1), None, "nobody answers");
+        assert_eq!(elected(&[2, 1], 1), None, "a tie, in any order");
+        assert_eq!(elected(&[2, 1, 1], 1), None, "fewer votes");
+        assert_eq!(elected(&[1, 2, 2], 1), Some(2));
+        assert_eq!(elected(&[2], 1), Some(2), "no sentinel names the current primary");
+        assert_eq!(elected(&[], 1), None, "no sentinel replies");
     }
 }

@@ -1,45 +1,45 @@
 //! How many tokens a fetch asks for beyond what is needed.
 //!
-//! Rockset's outlook: half as many again if the last were used up fast, half if they go to waste.
-//! A caller that comes seldom gets none: each of its requests asks the store, and nothing is held back.
-//! What a gateway may hold at the most is bounded where it is known, at the store, by a share of what is
-//! left ([`crate::limit::Order::share`]).
+//! Proposed at the end of Rockset's article: half as many again if the last chunk was used up fast, half
+//! as many if tokens are returned unspent. For a key with few requests the chunk is 0: each request calls
+//! the store, and no token is held. The store bounds what a gateway holds, by a fraction of what is
+//! left ([`crate::limit::TokenDemand::extra_divisor`]).
 
 use crate::limit::Reserve;
 
-/// Tokens that are used up within so many ms were too few.
-pub(super) const FAST: u64 = 250;
+/// A chunk that lasts less than this (ms) grows.
+pub(super) const GROW_BELOW: u64 = 250;
 
-/// Tokens that last for so many ms were too many.
-pub(super) const SLOW: u64 = 1_000;
+/// A chunk that lasts more than this (ms) shrinks.
+pub(super) const SHRINK_ABOVE: u64 = 1_000;
 
-/// The most that is asked for beyond what is needed.
+/// The largest chunk, in tokens.
 pub(super) const MAX_EXTRA: u32 = 1 << 20;
 
-/// The chunk of one caller at one gateway.
+/// The chunk size of one lease.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct ChunkSizer {
     extra: u32,
-    /// When the last tokens came (ticks); `None` where the store had fewer than were asked for.
+    /// The tick of the last reply; `None` if the store granted less than was asked for.
     filled: Option<u64>,
 }
 
 impl ChunkSizer {
-    /// A reply has come at `ticks`; `whole` if all that was asked for was granted.
-    pub(super) fn fill(&mut self, ticks: u64, whole: bool) {
-        self.filled = whole.then_some(ticks);
+    /// Records a reply at `ticks`; `is_complete` if all that was asked for was granted.
+    pub(super) fn fill(&mut self, ticks: u64, is_complete: bool) {
+        self.filled = is_complete.then_some(ticks);
     }
 
-    /// A fetch begins at `ticks`, because what there was is used up or has ended: what to ask for beyond
-    /// what is needed.
+    /// The tokens to ask for beyond what is needed, in a fetch that begins at `ticks` because the last
+    /// chunk is used up or its sub-window has ended.
     pub(super) fn next(&mut self, ticks: u64, reserve: Reserve) -> u32 {
         match reserve {
             Reserve::Off => 0,
             Reserve::Tokens(count) => count.min(MAX_EXTRA),
             Reserve::Auto => {
                 match self.filled.take().map(|filled| ticks.saturating_sub(filled)) {
-                    Some(lasted) if lasted < FAST => self.grow(),
-                    Some(lasted) if lasted > SLOW => self.shrink(),
+                    Some(lasted) if lasted < GROW_BELOW => self.grow(),
+                    Some(lasted) if lasted > SHRINK_ABOVE => self.shrink(),
                     _ => {}
                 }
                 self.extra
@@ -47,7 +47,7 @@ impl ChunkSizer {
         }
     }
 
-    /// Tokens are handed back unspent.
+    /// Halves the chunk. Called also when tokens are returned unspent.
     pub(super) fn shrink(&mut self) {
         self.extra /= 2;
         self.filled = None;
@@ -62,32 +62,32 @@ impl ChunkSizer {
 mod tests {
     use super::*;
 
-    /// What is asked for if each chunk lasts for `lasts` ms, so many times.
-    fn after(sizer: &mut ChunkSizer, times: usize, lasts: u64) -> u32 {
-        for _ in 0..times {
+    /// The chunk after `count` chunks that each lasted `duration` ms.
+    fn after(sizer: &mut ChunkSizer, count: usize, duration: u64) -> u32 {
+        for _ in 0..count {
             sizer.fill(0, true);
-            sizer.next(lasts, Reserve::Auto);
+            sizer.next(duration, Reserve::Auto);
         }
         sizer.extra
     }
 
     #[test]
-    fn it_grows_by_half_and_shrinks_to_half() {
+    fn chunk_grows_by_half_and_shrinks_by_half() {
         let mut sizer = ChunkSizer::default();
-        assert_eq!(sizer.next(0, Reserve::Auto), 0, "a caller never seen asks for what it needs");
-        let grown: Vec<u32> = (0..6).map(|_| after(&mut sizer, 1, FAST - 1)).collect();
+        assert_eq!(sizer.next(0, Reserve::Auto), 0, "the first fetch asks only for what it needs");
+        let grown: Vec<u32> = (0..6).map(|_| after(&mut sizer, 1, GROW_BELOW - 1)).collect();
         assert_eq!(grown, [1, 2, 3, 4, 6, 9]);
-        assert_eq!(after(&mut sizer, 3, FAST), 9);
-        assert_eq!(after(&mut sizer, 3, SLOW), 9);
-        assert_eq!(after(&mut sizer, 1, SLOW + 1), 4);
+        assert_eq!(after(&mut sizer, 3, GROW_BELOW), 9);
+        assert_eq!(after(&mut sizer, 3, SHRINK_ABOVE), 9);
+        assert_eq!(after(&mut sizer, 1, SHRINK_ABOVE + 1), 4);
         sizer.shrink();
         assert_eq!(sizer.extra, 2);
-        assert_eq!(after(&mut sizer, 5, SLOW + 1), 0);
+        assert_eq!(after(&mut sizer, 5, SHRINK_ABOVE + 1), 0);
         assert_eq!(after(&mut sizer, 100, 0), MAX_EXTRA);
     }
 
     #[test]
-    fn what_the_store_cut_short_says_nothing_of_the_demand() {
+    fn a_partial_grant_does_not_change_the_chunk() {
         let mut sizer = ChunkSizer::default();
         after(&mut sizer, 6, 0);
         sizer.fill(0, false);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_chunk_stays() {
+    fn a_configured_chunk_does_not_change() {
         let mut sizer = ChunkSizer::default();
         sizer.fill(0, true);
         assert_eq!(sizer.next(1, Reserve::Tokens(100)), 100);

@@ -1,8 +1,9 @@
-//! One caller under one quota: its tokens, the requests that wait for more, and the fetch in flight.
+//! The lease of one key under one quota: its tokens, the requests that wait for more, and the fetch in
+//! flight.
 //!
-//! At most one fetch is in flight. While it is, no request takes tokens: what is here is kept for those
-//! that wait. Each is decided as if they had come to the store one by one: in order, and one that costs
-//! more than is left is passed over.
+//! At most one fetch is in flight. Meanwhile no new request takes tokens: those in the lease are kept for
+//! the requests that wait. Each is decided as if they had called the store one after the other: in order,
+//! passing over a request that costs more than is left.
 
 use std::{mem, sync::Arc};
 
@@ -10,44 +11,44 @@ use smallvec::SmallVec;
 
 use super::{
     chunk_sizer::ChunkSizer,
-    snapshot::{LeaseSnapshot, Taken},
+    snapshot::{LeaseCharge, LeaseSnapshot},
     wait_queue::WaitQueue,
-    waiter::{Reply, Waiter, WaiterOutcome},
+    waiter::{FetchReply, Waiter, WaiterOutcome},
 };
 use crate::{
-    limit::{Back, Decision, Key, Limit, Millis, Order, Quota},
+    limit::{Decision, Key, Limit, Millis, Quota, TokenDemand, TokenReturn},
     store::Failure,
 };
 
-/// Tokens that no request has taken of for so many ms are given back, though they could be spent still:
+/// After this time (ms) without a request, a lease's tokens are returned even if they can still be spent:
 /// other gateways may need them.
-pub const IDLE: u64 = 1_000;
+pub const IDLE_TIMEOUT: u64 = 1_000;
 
-/// A lease that no request has used for so many ms is removed.
-pub const RETIRE: u64 = 10_000;
+/// After this time (ms) without a request, a lease is removed.
+pub const REMOVAL_TIMEOUT: u64 = 10_000;
 
-/// No token is kept for longer, in ms: clocks that differ by a thousandth are 60 ms apart then, and
-/// tokens that are used so slowly are better kept at the store.
+/// The longest time (ms) that a token is held. Clocks whose rates differ by a thousandth are 60 ms apart by
+/// then, and tokens that are used so slowly are better kept at the store.
 const MAX_HOLD: u64 = 60_000;
 
 /// Tokens of one sub-window.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 struct TokenCell {
     count: u32,
-    /// The first tick at which none may be spent any more.
+    /// The first tick at which none may be spent.
     deadline: u64,
-    /// The same by the store's clock, in ms; 0 if nothing was granted yet.
+    /// The end of the sub-window, in ms by the store's clock; 0 before the first grant.
     end: Millis,
 }
 
 impl TokenCell {
-    /// How many may be spent at `ticks`.
+    /// The tokens that may be spent at `ticks`.
     fn live(&self, ticks: u64) -> u32 {
         if ticks < self.deadline { self.count } else { 0 }
     }
 
-    /// Whether what was charged at `now`, by the store's clock, was charged to the sub-window of these
-    /// tokens, and that lasts at `ticks`.
+    /// Whether a charge at `now`, by the store's clock, is in these tokens' sub-window, and the sub-window
+    /// lasts at `ticks`.
     fn covers(&self, quota: &Quota, now: Millis, ticks: u64) -> bool {
         let start = self.end.saturating_sub(quota.sub_window());
         (start..self.end).contains(&now) && ticks < self.deadline
@@ -56,33 +57,34 @@ impl TokenCell {
 
 /// What a fetch asks for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct FetchOrder {
-    pub(super) order: Order,
-    /// Whether no token was here when it began.
-    pub(super) is_alone: bool,
+pub(super) struct FetchRequest {
+    pub(super) demand: TokenDemand,
+    /// Whether the lease held no token when the fetch began.
+    pub(super) started_empty: bool,
 }
 
-/// What came of joining the queue.
-pub(super) enum Enqueued {
+/// The outcome of [`Lease::enqueue`].
+pub(super) enum EnqueueOutcome {
     /// There were tokens: the waiter has been served.
     Served,
-    /// It waits behind a fetch in flight.
+    /// The waiter waits for a fetch in flight.
     Waiting,
-    /// It waits, and this has to be asked of the store.
-    Fetch(FetchOrder),
+    /// The waiter waits, and this must be fetched from the store.
+    Fetch(FetchRequest),
 }
 
-/// What becomes of the tokens of an order that failed.
-pub(super) enum Unfetched {
-    /// The order was never sent, or not executed: what it was to give back is still here.
+/// The effect of a failed fetch on the tokens that it would have returned and been granted.
+pub(super) enum FailedFetch {
+    /// The store did not execute it: the tokens to be returned are still here.
     Kept,
-    /// The same, and the operator has deleted the record of what it was to give back.
-    Forgotten(u32),
-    /// The outcome is unknown: so many are lost at the most.
+    /// The store did not execute it, and the operator has deleted the record of the tokens to be returned:
+    /// this many are discarded.
+    Discarded(u32),
+    /// The outcome is unknown: at most this many tokens are lost.
     Lost(u64),
 }
 
-/// The tokens of one caller under one quota at this gateway.
+/// The tokens of one key under one quota at this gateway.
 pub(super) struct Lease<W> {
     limit: Arc<Limit>,
     key: Key,
@@ -90,20 +92,20 @@ pub(super) struct Lease<W> {
     snapshot: LeaseSnapshot,
     queue: WaitQueue<W>,
     fetch: Option<InFlight>,
-    /// Tokens that were not spent before their sub-window ended, and are to be given back.
-    unspent: SmallVec<[Back; 2]>,
+    /// Tokens that are to be returned to the store.
+    unspent: SmallVec<[TokenReturn; 2]>,
     sizer: ChunkSizer,
-    /// The tick at which tokens were last taken or fetched.
+    /// The tick of the last request or fetch.
     used_at: u64,
 }
 
-/// The fetch that is under way.
+/// The fetch in flight.
 #[derive(Clone, Copy)]
 struct InFlight {
-    /// How many waited when it began.
-    ordered: usize,
+    /// The number of requests that waited when it began.
+    waiters: usize,
     /// Whether the operator has deleted the record since.
-    is_forgotten: bool,
+    is_discarded: bool,
 }
 
 impl<W: Waiter> Lease<W> {
@@ -133,42 +135,43 @@ impl<W: Waiter> Lease<W> {
         self.snapshot
     }
 
-    /// Tokens that are kept here, to be spent or to be given back.
+    /// The tokens that are here, to be spent or to be returned.
     pub(super) fn outstanding(&self) -> u64 {
         let unspent = self.unspent.iter().map(|back| u64::from(back.tokens));
         unspent.sum::<u64>() + u64::from(self.tokens.count)
     }
 
-    /// Tokens that can be spent here at `ticks`.
+    /// The tokens that can be spent at `ticks`.
     pub(super) fn spendable(&self, ticks: u64) -> u32 {
         self.tokens.live(ticks)
     }
 
-    /// Takes `cost` tokens at `ticks` if they are here and no request waits for them.
+    /// Takes `cost` tokens at `ticks`, if they are here and no fetch is in flight.
     #[inline]
-    pub(super) fn take(&mut self, cost: u32, ticks: u64) -> Option<Taken> {
+    pub(super) fn take(&mut self, cost: u32, ticks: u64) -> Option<LeaseCharge> {
         if self.fetch.is_some() {
             return None;
         }
         let rest = self.tokens.live(ticks).checked_sub(cost)?;
         self.tokens.count = rest;
         self.used_at = ticks;
-        Some(self.snapshot.taken(ticks, rest))
+        Some(self.snapshot.charge(ticks, rest))
     }
 
-    /// Puts back `cost` tokens that were taken at `now`, while their sub-window lasts; what is left then.
-    pub(super) fn give_back(&mut self, now: Millis, cost: u32, ticks: u64) -> Option<Taken> {
+    /// Puts back `cost` tokens that were taken at `now`, if their sub-window lasts. Returns what is left
+    /// then.
+    pub(super) fn refund(&mut self, now: Millis, cost: u32, ticks: u64) -> Option<LeaseCharge> {
         if !self.tokens.covers(&self.limit.quota, now, ticks) {
             return None;
         }
         self.tokens.count = self.tokens.count.saturating_add(cost);
-        Some(self.snapshot.taken(ticks, self.tokens.count))
+        Some(self.snapshot.charge(ticks, self.tokens.count))
     }
 
-    /// Keeps tokens to be given back with the next fetch, or the sweep; false if the operator has deleted
+    /// Keeps tokens to be returned with the next fetch or sweep. Returns false if the operator has deleted
     /// their record.
-    pub(super) fn set_aside(&mut self, back: Back) -> bool {
-        if self.fetch.is_some_and(|fetch| fetch.is_forgotten) {
+    pub(super) fn set_aside(&mut self, back: TokenReturn) -> bool {
+        if self.fetch.is_some_and(|fetch| fetch.is_discarded) {
             return false;
         }
         let mut unspent = self.unspent.iter_mut();
@@ -180,49 +183,49 @@ impl<W: Waiter> Lease<W> {
         true
     }
 
-    /// Adds a request at `ticks`, after [`Self::take`] gave nothing.
-    pub(super) fn enqueue(&mut self, waiter: W, ticks: u64, share: u32) -> Enqueued {
+    /// Adds a request at `ticks`, after [`Self::take`] returned none.
+    pub(super) fn enqueue(&mut self, waiter: W, ticks: u64, extra_divisor: u32) -> EnqueueOutcome {
         self.used_at = ticks;
         if self.fetch.is_some() {
             self.queue.push(waiter);
-            return Enqueued::Waiting;
+            return EnqueueOutcome::Waiting;
         }
         self.expire(ticks);
         if let Some(rest) = self.tokens.count.checked_sub(waiter.cost()) {
-            if waiter.serve(WaiterOutcome::Granted(self.snapshot.taken(ticks, rest))) {
+            if waiter.serve(WaiterOutcome::Granted(self.snapshot.charge(ticks, rest))) {
                 self.tokens.count = rest;
             }
-            return Enqueued::Served;
+            return EnqueueOutcome::Served;
         }
         self.queue.push(waiter);
-        Enqueued::Fetch(self.begin(ticks, share))
+        EnqueueOutcome::Fetch(self.begin_fetch(ticks, extra_divisor))
     }
 
     /// Begins a fetch at `ticks` for the requests that wait.
-    fn begin(&mut self, ticks: u64, share: u32) -> FetchOrder {
+    fn begin_fetch(&mut self, ticks: u64, extra_divisor: u32) -> FetchRequest {
         self.expire(ticks);
-        self.fetch = Some(InFlight { ordered: self.queue.len(), is_forgotten: false });
+        self.fetch = Some(InFlight { waiters: self.queue.len(), is_discarded: false });
         let extra = self.sizer.next(ticks, self.limit.reserve);
-        let back = self.unspent.pop().unwrap_or_default();
+        let returned = self.unspent.pop().unwrap_or_default();
         let (cheapest, all) = self.queue.costs();
-        let least = cheapest.saturating_sub(self.tokens.count).max(1);
-        let needed = all.saturating_sub(self.tokens.count).max(least);
-        let order = Order { least, needed, extra, share, back };
-        FetchOrder { order, is_alone: self.tokens.count == 0 }
+        let minimum = cheapest.saturating_sub(self.tokens.count).max(1);
+        let needed = all.saturating_sub(self.tokens.count).max(minimum);
+        let demand = TokenDemand { minimum, needed, extra, extra_divisor, returned };
+        FetchRequest { demand, started_empty: self.tokens.count == 0 }
     }
 
-    /// Ends a fetch with the store's reply. Returns the next, if requests still wait, and how many tokens
-    /// the operator has forgotten.
+    /// Ends a fetch with the store's reply. Returns the next fetch, if requests still wait, and how many
+    /// tokens are discarded because the operator has deleted the record.
     pub(super) fn complete(
         &mut self,
-        ask: &FetchOrder,
-        reply: &Reply,
-        share: u32,
-    ) -> (Option<FetchOrder>, u32) {
-        let Reply { grant, now, received, .. } = reply;
-        let Order { least, needed, extra, .. } = ask.order;
+        request: &FetchRequest,
+        reply: &FetchReply,
+        extra_divisor: u32,
+    ) -> (Option<FetchRequest>, u32) {
+        let FetchReply { grant, now, received, .. } = reply;
+        let TokenDemand { minimum, needed, extra, .. } = request.demand;
         let decision = grant.decision;
-        let is_cut = grant.tokens < needed;
+        let is_partial = grant.tokens < needed;
         self.used_at = *received;
         self.sizer.fill(*received, grant.tokens >= needed.saturating_add(extra));
         self.receive(reply);
@@ -234,44 +237,49 @@ impl<W: Waiter> Lease<W> {
             offset: now.wrapping_sub(*received),
         };
         let fetch = self.fetch.take();
-        let newcomers = self.queue.split_off(fetch.map_or(0, |fetch| fetch.ordered));
-        // What was granted for them was decided at the store, however late the reply is.
+        let newcomers = self.queue.split_off(fetch.map_or(0, |fetch| fetch.waiters));
+        // A grant was decided at the store for these requests, so it serves them however late the reply is.
         if grant.tokens > 0 || *received < self.tokens.deadline {
             self.grant(*received);
         }
-        if is_cut {
+        if is_partial {
             let decision = Decision { admitted: false, ..decision };
             let refused = WaiterOutcome::Refused { decision, now: *now };
             let queue = mem::take(&mut self.queue);
-            queue.end(|cost| if cost == least { refused } else { WaiterOutcome::Ask });
+            queue.end(|cost| if cost == minimum { refused } else { WaiterOutcome::CallStore });
         }
-        // Otherwise the tokens here that they counted on have ended meanwhile: they keep their places.
-        let is_forgotten = fetch.is_some_and(|fetch| fetch.is_forgotten);
-        let forgotten = if is_forgotten { mem::take(&mut self.tokens.count) } else { 0 };
+        // After a full grant, requests still wait only if tokens of the lease that were counted for them
+        // have expired meanwhile: they keep their places.
+        let is_discarded = fetch.is_some_and(|fetch| fetch.is_discarded);
+        let discarded = if is_discarded { mem::take(&mut self.tokens.count) } else { 0 };
         self.queue.append(newcomers);
         if *received < self.tokens.deadline {
             self.grant(*received);
         }
-        if is_cut && grant.tokens > 0 {
-            // It is all that was left, taken for requests that cost more: others may need it.
+        if is_partial && grant.tokens > 0 {
+            // These are the last tokens of the quota, taken for requests that cost more: other gateways may
+            // need them.
             self.set_aside_all();
         }
-        let next = (!self.queue.is_empty()).then(|| self.begin(*received, share));
-        (next, forgotten)
+        let next = (!self.queue.is_empty()).then(|| self.begin_fetch(*received, extra_divisor));
+        (next, discarded)
     }
 
-    /// Ends a fetch that failed, or was abandoned (`None`) at a time that is unknown: what is here serves
-    /// the requests that wait as far as it reaches, and no request waits any more. Returns what became of
-    /// the order's tokens.
-    pub(super) fn fail(&mut self, ask: &FetchOrder, failure: Option<(Failure, u64)>) -> Unfetched {
-        let Order { needed, extra, back, .. } = ask.order;
+    /// Ends a fetch that failed at a tick, or was abandoned (`None`) at an unknown time. The lease's tokens
+    /// serve the requests that wait as far as they reach, and the others fail.
+    pub(super) fn fail(
+        &mut self,
+        request: &FetchRequest,
+        failure: Option<(Failure, u64)>,
+    ) -> FailedFetch {
+        let TokenDemand { needed, extra, returned, .. } = request.demand;
         let is_unknown = !matches!(failure, Some((Failure::Open | Failure::Server, _)));
-        let unfetched = if is_unknown {
-            Unfetched::Lost([needed, extra, back.tokens].map(u64::from).iter().sum())
-        } else if self.set_aside(back) {
-            Unfetched::Kept
+        let effect = if is_unknown {
+            FailedFetch::Lost([needed, extra, returned.tokens].map(u64::from).iter().sum())
+        } else if self.set_aside(returned) {
+            FailedFetch::Kept
         } else {
-            Unfetched::Forgotten(back.tokens)
+            FailedFetch::Discarded(returned.tokens)
         };
         if let Some((_, ticks)) = failure.filter(|&(_, ticks)| ticks < self.tokens.deadline) {
             self.grant(ticks);
@@ -279,19 +287,19 @@ impl<W: Waiter> Lease<W> {
         self.fetch = None;
         let failure = failure.map(|(failure, _)| failure);
         mem::take(&mut self.queue).end(|_| WaiterOutcome::Failed(failure));
-        unfetched
+        effect
     }
 
     /// Spends tokens for the requests that wait.
     fn grant(&mut self, ticks: u64) {
         let Self { queue, tokens, snapshot, .. } = self;
-        queue.grant(&mut tokens.count, |rest| WaiterOutcome::Granted(snapshot.taken(ticks, rest)));
+        queue.grant(&mut tokens.count, |rest| WaiterOutcome::Granted(snapshot.charge(ticks, rest)));
     }
 
-    /// Adds a grant to the tokens that are here.
-    fn receive(&mut self, reply: &Reply) {
+    /// Adds the granted tokens, after setting aside those of another sub-window.
+    fn receive(&mut self, reply: &FetchReply) {
         let grant = &reply.grant;
-        let is_other = grant.tokens > 0 && grant.end != self.tokens.end;
+        let is_other = grant.tokens > 0 && grant.spendable_until != self.tokens.end;
         if reply.now >= self.tokens.end || is_other {
             self.set_aside_all();
         }
@@ -300,9 +308,11 @@ impl<W: Waiter> Lease<W> {
         }
         self.tokens = TokenCell {
             count: self.tokens.count.saturating_add(grant.tokens),
-            // The store's ms and this process' do not begin together, and in a long time they drift apart.
-            deadline: reply.sent + grant.end.saturating_sub(reply.now + 1).min(MAX_HOLD),
-            end: grant.end,
+            // One ms early, because the ms of the two clocks do not begin together; bounded, because the
+            // clocks drift apart.
+            deadline: reply.sent
+                + grant.spendable_until.saturating_sub(reply.now + 1).min(MAX_HOLD),
+            end: grant.spendable_until,
         };
     }
 
@@ -312,53 +322,54 @@ impl<W: Waiter> Lease<W> {
         }
     }
 
-    /// Sets aside all tokens that are here.
+    /// Sets aside all tokens.
     fn set_aside_all(&mut self) {
-        // Any time in their sub-window will do.
+        // Any time in the tokens' sub-window identifies it.
         let charged_at = self.tokens.end.saturating_sub(1);
-        let back = Back { charged_at, tokens: mem::take(&mut self.tokens.count) };
-        // From here they go to what is left at the store: the sum that clients are told stays.
+        let back = TokenReturn { charged_at, tokens: mem::take(&mut self.tokens.count) };
+        // They will be left at the store instead of here: the sum in response headers does not change.
         self.snapshot.remaining += u64::from(back.tokens);
         self.set_aside(back);
     }
 
-    /// Forgets all tokens: the operator has deleted the record, and what is in flight was charged to it.
-    /// Returns how many.
-    pub(super) fn forget(&mut self) -> u64 {
+    /// Discards all tokens, because the operator has deleted the record that they were charged to; a fetch
+    /// in flight was charged to it, too. Returns how many were here.
+    pub(super) fn discard(&mut self) -> u64 {
         let count = self.outstanding();
         self.tokens = TokenCell::default();
         self.unspent.clear();
         if let Some(fetch) = &mut self.fetch {
-            fetch.is_forgotten = true;
+            fetch.is_discarded = true;
         }
         count
     }
 
-    /// Sets aside what no request has used for [`IDLE`], and gives `out` what has to go back to the
-    /// store, unless the store cannot be reached now; then all stays. Returns whether to remove the lease.
+    /// Moves to `out` the tokens to be returned, and all tokens after [`IDLE_TIMEOUT`]; none while the
+    /// store cannot be reached. Returns whether to remove the lease.
     pub(super) fn sweep(
         &mut self,
         ticks: u64,
         is_reachable: impl FnOnce(Key) -> bool,
-        out: &mut Vec<Back>,
+        out: &mut Vec<TokenReturn>,
     ) -> bool {
         let unused = if self.fetch.is_some() { 0 } else { ticks.saturating_sub(self.used_at) };
-        if unused < IDLE && self.unspent.is_empty() {
+        if unused < IDLE_TIMEOUT && self.unspent.is_empty() {
             return false;
         }
         if self.outstanding() > 0 && !is_reachable(self.key) {
             return false;
         }
-        if unused >= IDLE && self.tokens.count > 0 {
+        if unused >= IDLE_TIMEOUT && self.tokens.count > 0 {
             self.set_aside_all();
             self.sizer.shrink();
         }
         out.extend(self.unspent.drain(..));
-        unused >= RETIRE
+        unused >= REMOVAL_TIMEOUT
     }
 
-    /// Gives `out` all tokens that are here. Returns whether to remove the lease: no fetch is in flight.
-    pub(super) fn drain(&mut self, out: &mut Vec<Back>) -> bool {
+    /// Moves all tokens to `out`; with a fetch in flight, only those to be returned. Returns whether to
+    /// remove the lease: no fetch is in flight.
+    pub(super) fn drain(&mut self, out: &mut Vec<TokenReturn>) -> bool {
         let is_idle = self.fetch.is_none();
         if is_idle {
             self.set_aside_all();

@@ -1,4 +1,4 @@
-//! All leases of the process, and what they hold together.
+//! All leases of the process: lookup, capacity, sweeps and totals.
 
 use std::sync::{
     Arc,
@@ -8,37 +8,37 @@ use std::sync::{
 use hashbrown::HashMap;
 
 use super::{
-    lease::{Enqueued, FetchOrder, Lease, Unfetched},
-    snapshot::{LeaseSnapshot, Taken},
+    lease::{EnqueueOutcome, FailedFetch, FetchRequest, Lease},
+    snapshot::{LeaseCharge, LeaseSnapshot},
     sync::Mutex,
-    waiter::{Reply, Waiter},
+    waiter::{FetchReply, Waiter},
 };
 use crate::{
-    limit::{Back, Key, Limit, Millis, Reserve},
+    limit::{Change, Key, Limit, Millis, Reserve, TokenReturn},
     store::{Failure, record_id::record},
 };
 
-/// The most leases that a process keeps: about 30 MB. A caller who finds no room asks the store.
+/// The most leases of a process: about 30 MB. A request that finds no room calls the store itself.
 pub const MAX_LEASES: usize = 1 << 16;
 
-/// Locks that the leases are spread over.
-const SHARDS: usize = 64;
+/// Locks that the leases are striped over.
+const STRIPES: usize = 64;
 
-/// Leases that one sweep looks at, and those of the last shard beyond.
-const SWEPT: usize = 1 << 14;
+/// A sweep ends after the stripe with which it has visited this many leases.
+const SWEEP_BATCH: usize = 1 << 14;
 
-/// What a lease is found by.
+/// The identity of a lease.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct LeaseKey {
-    /// The store's record: the key and the limit's identity.
+    /// The store's record: the key and the limit's identity, whatever its quota.
     pub record: u128,
-    /// The record under one quota: a request under another, after a reload or in another tier, never
-    /// spends tokens that were charged under this one. Nor does one of a limit that only watches.
+    /// The record under one quota, `reserve` and `enforce`: tokens that were charged under one are never
+    /// spent under another, after a reload or in another tier.
     pub id: u128,
 }
 
 impl LeaseKey {
-    /// That of `key` under `limit`.
+    /// The lease of `key` under `limit`.
     pub fn of(limit: &Limit, key: Key) -> Self {
         let record = record(limit, key);
         let reserve = match limit.reserve {
@@ -53,7 +53,7 @@ impl LeaseKey {
     }
 }
 
-/// Spreads 64 bits: the end of `SplitMix64`.
+/// Mixes 64 bits: one step of `SplitMix64`.
 fn mix(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -61,81 +61,82 @@ fn mix(value: u64) -> u64 {
     z ^ z >> 31
 }
 
-/// Tokens that have to go back to the store.
+/// Tokens that are to be returned to the store.
 #[derive(Clone, Debug)]
-pub struct GiveBack {
+pub struct UnspentTokens {
     /// The limit that was charged.
     pub limit: Arc<Limit>,
-    /// Who was counted.
+    /// The key that was charged.
     pub key: Key,
     /// How many, and when they were charged.
-    pub back: Back,
+    pub back: TokenReturn,
 }
 
-/// What may be put back into the store's record.
-impl From<Back> for crate::limit::Change {
-    fn from(Back { charged_at, tokens }: Back) -> Self {
+impl From<TokenReturn> for Change {
+    fn from(TokenReturn { charged_at, tokens }: TokenReturn) -> Self {
         Self::Refund { charged_at, cost: tokens }
     }
 }
 
-/// What all leases hold and have done, in tokens unless it says otherwise.
+/// Totals of all leases, in tokens unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Numbers {
-    /// Leases in the registry.
+pub struct LeaseStats {
+    /// The number of leases in the registry.
     pub entries: usize,
-    /// Kept here now: charged at the store, not spent yet.
+    /// Held now: charged at the store and not spent yet.
     pub outstanding: u64,
     /// Granted by the store since the process began.
     pub granted: u64,
-    /// Given back, with a fetch or by the sweep.
+    /// Returned to the store, with a fetch or by the sweep.
     pub given_back: u64,
-    /// Lost with fetches and give-backs whose outcome is unknown, at the most, and with a registry that
-    /// was closed.
+    /// At most this many lost: with fetches and returns whose outcome is unknown, and after the registry was
+    /// closed.
     pub lost: u64,
-    /// Deleted by the operator.
-    pub forgotten: u64,
+    /// Discarded because the operator deleted their record.
+    pub discarded: u64,
 }
 
-/// A part of the leases.
-struct Shard<W> {
+/// The leases behind one lock.
+struct Stripe<W> {
+    /// By [`LeaseKey::id`].
     leases: HashMap<u128, Lease<W>>,
-    /// What they have done; neither how many they are nor what they hold.
-    numbers: Numbers,
+    /// The counters; `entries` and `outstanding` are 0 here.
+    stats: LeaseStats,
 }
 
-/// All leases of the process: bounded, and emptied of those that are not used.
+/// All leases of the process: bounded in number, and swept of unused ones.
 pub struct LeaseRegistry<W: Waiter> {
-    shards: Box<[Mutex<Shard<W>>]>,
-    /// The most leases of one shard.
-    room: usize,
-    /// Where the next sweep begins.
-    hand: AtomicUsize,
+    stripes: Box<[Mutex<Stripe<W>>]>,
+    /// The most leases of one stripe.
+    stripe_capacity: usize,
+    /// The stripe at which the next sweep begins, modulo their number.
+    sweep_cursor: AtomicUsize,
     gateways: AtomicU32,
     is_closed: AtomicBool,
 }
 
 impl<W: Waiter> Default for LeaseRegistry<W> {
     fn default() -> Self {
-        Self::with_room(MAX_LEASES)
+        Self::with_capacity(MAX_LEASES)
     }
 }
 
 impl<W: Waiter> LeaseRegistry<W> {
-    /// One for about `leases` of them.
-    pub fn with_room(leases: usize) -> Self {
-        let shards = SHARDS.min(leases.max(1));
-        let shard = || Shard { leases: HashMap::new(), numbers: Numbers::default() };
+    /// An empty registry for at least `leases` leases, rounded up to a multiple of the stripes.
+    pub fn with_capacity(leases: usize) -> Self {
+        let stripes = STRIPES.min(leases.max(1));
+        let stripe = || Stripe { leases: HashMap::new(), stats: LeaseStats::default() };
         Self {
-            shards: (0..shards).map(|_| Mutex::new(shard())).collect(),
-            room: leases.div_ceil(shards),
-            hand: AtomicUsize::new(0),
+            stripes: (0..stripes).map(|_| Mutex::new(stripe())).collect(),
+            stripe_capacity: leases.div_ceil(stripes),
+            sweep_cursor: AtomicUsize::new(0),
             gateways: AtomicU32::new(1),
             is_closed: AtomicBool::new(false),
         }
     }
 
-    /// How many gateways are alive, this one included: how much one may lease follows from it.
+    /// Sets the number of gateways alive, this one included. It bounds the tokens that a fetch asks for
+    /// beyond what is needed.
     pub fn set_gateways(&self, gateways: u32) {
         self.gateways.store(gateways, Relaxed);
     }
@@ -143,72 +144,82 @@ impl<W: Waiter> LeaseRegistry<W> {
     /// Takes `cost` tokens (at least 1) of `key` under `limit` at `ticks`, if they are here and no
     /// request waits for them.
     #[inline]
-    pub fn take(&self, limit: &Limit, key: Key, cost: u32, ticks: u64) -> Option<Taken> {
+    pub fn take(&self, limit: &Limit, key: Key, cost: u32, ticks: u64) -> Option<LeaseCharge> {
         let LeaseKey { record, id } = LeaseKey::of(limit, key);
-        self.shard(record).lock().leases.get_mut(&id)?.take(cost, ticks)
+        self.stripe(record).lock().leases.get_mut(&id)?.take(cost, ticks)
     }
 
-    /// Gives back `cost` tokens that were taken here at `now` ([`Taken::now`]) while their sub-window
-    /// lasts, for the next to take: the store hears nothing of it. Returns what is left then; `None` if it
-    /// has ended, or nothing is kept here any more: then they are refunded at the store, at that time.
-    pub fn give_back(
+    /// Puts back `cost` tokens that were taken here at `now` ([`LeaseCharge::now`]), to be taken again,
+    /// without a call to the store. Returns what is left then. `None` if their sub-window has ended or the
+    /// lease is gone: then the caller has to refund them at the store, at the time `now`.
+    pub fn refund(
         &self,
         limit: &Limit,
         key: Key,
         now: Millis,
         cost: u32,
         ticks: u64,
-    ) -> Option<Taken> {
+    ) -> Option<LeaseCharge> {
         let LeaseKey { record, id } = LeaseKey::of(limit, key);
-        self.shard(record).lock().leases.get_mut(&id)?.give_back(now, cost, ticks)
+        self.stripe(record).lock().leases.get_mut(&id)?.refund(now, cost, ticks)
     }
 
-    /// The same, and where their sub-window has ended, the store is told with the next fetch, or the
-    /// sweep. False where no lease can be had for that: the registry is full or closed.
-    pub fn put_back(&self, limit: &Limit, key: Key, now: Millis, cost: u32, ticks: u64) -> bool {
-        let found = self.with(limit, key, ticks, |lease, numbers| {
-            let back = Back { charged_at: now, tokens: cost };
-            if lease.give_back(now, cost, ticks).is_none() && !lease.set_aside(back) {
-                numbers.forgotten += u64::from(cost);
+    /// As [`Self::refund`], but tokens whose sub-window has ended are returned to the store with the next
+    /// fetch or sweep. Returns false if there is no lease for that: the registry is full or closed.
+    pub fn refund_or_set_aside(
+        &self,
+        limit: &Limit,
+        key: Key,
+        now: Millis,
+        cost: u32,
+        ticks: u64,
+    ) -> bool {
+        let refunded = self.with_lease(limit, key, ticks, |lease, stats| {
+            let back = TokenReturn { charged_at: now, tokens: cost };
+            if lease.refund(now, cost, ticks).is_none() && !lease.set_aside(back) {
+                stats.discarded += u64::from(cost);
             }
         });
-        found.is_some()
+        refunded.is_some()
     }
 
-    /// Adds a request to those that wait, after [`Self::take`] gave nothing. Gives the waiter back if the
-    /// registry is full or closed.
+    /// Adds a request to those that wait, after [`Self::take`] returned none.
+    ///
+    /// # Errors
+    ///
+    /// The waiter, if the registry is full or closed.
     pub(super) fn enqueue(
         &self,
         limit: &Limit,
         key: Key,
         waiter: W,
         ticks: u64,
-    ) -> Result<Enqueued, W> {
-        let (mut waiter, share) = (Some(waiter), self.share());
-        let enqueued = self.with(limit, key, ticks, |lease, _| {
-            waiter.take().map(|waiter| lease.enqueue(waiter, ticks, share))
+    ) -> Result<EnqueueOutcome, W> {
+        let (mut waiter, extra_divisor) = (Some(waiter), self.extra_divisor());
+        let outcome = self.with_lease(limit, key, ticks, |lease, _| {
+            waiter.take().map(|waiter| lease.enqueue(waiter, ticks, extra_divisor))
         });
-        match (enqueued.flatten(), waiter) {
-            (Some(enqueued), _) => Ok(enqueued),
+        match (outcome.flatten(), waiter) {
+            (Some(outcome), _) => Ok(outcome),
             (None, Some(waiter)) => Err(waiter),
-            (None, None) => unreachable!("a waiter is enqueued or given back"),
+            (None, None) => unreachable!("the closure takes the waiter only to enqueue it"),
         }
     }
 
-    /// Brings the reply to a fetch; returns the next one, if requests still wait.
+    /// Completes a fetch with its reply. Returns the next one, if requests still wait.
     pub(super) fn complete(
         &self,
         LeaseKey { record, id }: LeaseKey,
-        ask: &FetchOrder,
-        reply: &Reply,
-    ) -> Option<FetchOrder> {
-        let (share, mut shard) = (self.share(), self.shard(record).lock());
-        let Shard { leases, numbers } = &mut *shard;
-        numbers.granted += u64::from(reply.grant.tokens);
-        numbers.given_back += u64::from(ask.order.back.tokens);
-        // With a fetch in flight it is there.
-        let (next, forgotten) = leases.get_mut(&id)?.complete(ask, reply, share);
-        numbers.forgotten += u64::from(forgotten);
+        request: &FetchRequest,
+        reply: &FetchReply,
+    ) -> Option<FetchRequest> {
+        let (extra_divisor, mut stripe) = (self.extra_divisor(), self.stripe(record).lock());
+        let Stripe { leases, stats } = &mut *stripe;
+        stats.granted += u64::from(reply.grant.tokens);
+        stats.given_back += u64::from(request.demand.returned.tokens);
+        // A lease with a fetch in flight is never removed.
+        let (next, discarded) = leases.get_mut(&id)?.complete(request, reply, extra_divisor);
+        stats.discarded += u64::from(discarded);
         next
     }
 
@@ -216,142 +227,152 @@ impl<W: Waiter> LeaseRegistry<W> {
     pub(super) fn fail(
         &self,
         LeaseKey { record, id }: LeaseKey,
-        ask: &FetchOrder,
+        request: &FetchRequest,
         failure: Option<(Failure, u64)>,
     ) {
-        let mut shard = self.shard(record).lock();
-        let Shard { leases, numbers } = &mut *shard;
-        match leases.get_mut(&id).map(|lease| lease.fail(ask, failure)) {
-            Some(Unfetched::Lost(tokens)) => numbers.lost += tokens,
-            Some(Unfetched::Forgotten(tokens)) => numbers.forgotten += u64::from(tokens),
-            Some(Unfetched::Kept) | None => {}
+        let mut stripe = self.stripe(record).lock();
+        let Stripe { leases, stats } = &mut *stripe;
+        match leases.get_mut(&id).map(|lease| lease.fail(request, failure)) {
+            Some(FailedFetch::Lost(tokens)) => stats.lost += tokens,
+            Some(FailedFetch::Discarded(tokens)) => stats.discarded += u64::from(tokens),
+            Some(FailedFetch::Kept) | None => {}
         }
     }
 
     /// Tokens of `key` under `limit` that can be spent here at `ticks`.
     pub fn spendable(&self, limit: &Limit, key: Key, ticks: u64) -> u32 {
         let LeaseKey { record, id } = LeaseKey::of(limit, key);
-        let shard = self.shard(record).lock();
-        shard.leases.get(&id).map_or(0, |lease| lease.spendable(ticks))
+        let stripe = self.stripe(record).lock();
+        stripe.leases.get(&id).map_or(0, |lease| lease.spendable(ticks))
     }
 
-    /// What the store last said of `key` under `limit`.
+    /// The store's last reply for `key` under `limit`.
     pub fn snapshot(&self, limit: &Limit, key: Key) -> Option<LeaseSnapshot> {
         let LeaseKey { record, id } = LeaseKey::of(limit, key);
-        self.shard(record).lock().leases.get(&id).map(Lease::snapshot)
+        self.stripe(record).lock().leases.get(&id).map(Lease::snapshot)
     }
 
-    /// Looks at a part of the leases at `ticks`; called a few times a second. Gives `out` what has to go
-    /// back to the store: what ended unspent, and what no request has used for [`super::IDLE`]. Leases
-    /// that hold nothing and are not used are removed. Those whose store cannot be reached stay as they
-    /// are.
-    pub fn sweep(&self, ticks: u64, is_reachable: impl Fn(Key) -> bool, out: &mut Vec<GiveBack>) {
-        let mut looked_at = 0;
-        for _ in 0..self.shards.len() {
-            let at = self.hand.fetch_add(1, Relaxed) % self.shards.len();
-            looked_at +=
-                self.remove_where(at, out, |lease, backs| lease.sweep(ticks, &is_reachable, backs));
-            if looked_at >= SWEPT {
+    /// Sweeps a part of the leases at `ticks`; to be called a few times a second. Adds to `out` the tokens
+    /// to be returned: those whose sub-window has ended, and those of leases without a request for
+    /// [`super::IDLE_TIMEOUT`]. Removes leases without a request for [`super::REMOVAL_TIMEOUT`]. Tokens
+    /// whose key's shard is not reachable stay, and so do their leases.
+    pub fn sweep(
+        &self,
+        ticks: u64,
+        is_reachable: impl Fn(Key) -> bool,
+        out: &mut Vec<UnspentTokens>,
+    ) {
+        let mut visited = 0;
+        for _ in 0..self.stripes.len() {
+            let index = self.sweep_cursor.fetch_add(1, Relaxed) % self.stripes.len();
+            visited += self
+                .remove_where(index, out, |lease, backs| lease.sweep(ticks, &is_reachable, backs));
+            if visited >= SWEEP_BATCH {
                 return;
             }
         }
     }
 
-    /// Closes the registry: gives `out` everything that is kept here, and no more leases are made. Those
-    /// with a fetch in flight stay; call it again once those are over.
-    pub fn drain(&self, out: &mut Vec<GiveBack>) {
+    /// Closes the registry: moves all tokens to `out`, and no more leases are made. Leases with a fetch in
+    /// flight stay: call it again once the fetches are over.
+    pub fn drain(&self, out: &mut Vec<UnspentTokens>) {
         self.is_closed.store(true, Relaxed);
-        for at in 0..self.shards.len() {
-            self.remove_where(at, out, Lease::drain);
+        for index in 0..self.stripes.len() {
+            self.remove_where(index, out, Lease::drain);
         }
     }
 
-    /// Removes the leases of a shard of which `visit` says so, and gives `out` what it gives back.
-    /// Returns how many leases there were.
+    /// Visits the leases of a stripe, adds to `out` the tokens that `visit` returns, and removes the leases
+    /// for which it is true. Returns how many leases there were.
     fn remove_where(
         &self,
-        at: usize,
-        out: &mut Vec<GiveBack>,
-        mut visit: impl FnMut(&mut Lease<W>, &mut Vec<Back>) -> bool,
+        index: usize,
+        out: &mut Vec<UnspentTokens>,
+        mut visit: impl FnMut(&mut Lease<W>, &mut Vec<TokenReturn>) -> bool,
     ) -> usize {
-        let mut shard = self.shards[at].lock();
-        let Shard { leases, numbers } = &mut *shard;
+        let mut stripe = self.stripes[index].lock();
+        let Stripe { leases, stats } = &mut *stripe;
         let (count, mut backs) = (leases.len(), Vec::new());
         leases.retain(|_, lease| {
             let is_removed = visit(lease, &mut backs);
             for back in backs.drain(..) {
-                numbers.given_back += u64::from(back.tokens);
-                out.push(GiveBack { limit: Arc::clone(lease.limit()), key: lease.key(), back });
+                stats.given_back += u64::from(back.tokens);
+                out.push(UnspentTokens {
+                    limit: Arc::clone(lease.limit()),
+                    key: lease.key(),
+                    back,
+                });
             }
             !is_removed
         });
         count
     }
 
-    /// Forgets the tokens of a caller whose record the operator has deleted at the store, under every
-    /// quota and those of a fetch in flight: they are not refunded. Called after the deletion.
-    pub fn forget(&self, deleted: u128) {
-        let mut shard = self.shard(deleted).lock();
-        let Shard { leases, numbers } = &mut *shard;
+    /// Discards the tokens of a record that the operator has deleted at the store, under every quota, and
+    /// those of a fetch in flight: they are not refunded. To be called after the deletion.
+    pub fn discard(&self, deleted: u128) {
+        let mut stripe = self.stripe(deleted).lock();
+        let Stripe { leases, stats } = &mut *stripe;
         let of_record = |lease: &&mut Lease<W>| record(lease.limit(), lease.key()) == deleted;
         for lease in leases.values_mut().filter(of_record) {
-            numbers.forgotten += lease.forget();
+            stats.discarded += lease.discard();
         }
     }
 
-    /// Whether it has no leases. Takes every lock, one after the other.
+    /// Whether there are no leases. Takes every lock, one after the other.
     pub fn is_empty(&self) -> bool {
-        self.shards.iter().all(|shard| shard.lock().leases.is_empty())
+        self.stripes.iter().all(|stripe| stripe.lock().leases.is_empty())
     }
 
-    /// Counts tokens that were taken here, and can neither be spent nor given back.
-    pub fn lose(&self, limit: &Limit, key: Key, cost: u32) {
-        self.shard(record(limit, key)).lock().numbers.lost += u64::from(cost);
+    /// Counts tokens that were taken here and can be neither spent nor returned.
+    pub fn count_lost(&self, limit: &Limit, key: Key, cost: u32) {
+        self.stripe(record(limit, key)).lock().stats.lost += u64::from(cost);
     }
 
-    /// What all leases hold and have done. Takes every lock, one after the other: for metrics.
-    pub fn numbers(&self) -> Numbers {
-        let mut all = Numbers::default();
-        for shard in &self.shards {
-            let shard = shard.lock();
-            all.entries += shard.leases.len();
-            all.outstanding += shard.leases.values().map(Lease::outstanding).sum::<u64>();
-            all.granted += shard.numbers.granted;
-            all.given_back += shard.numbers.given_back;
-            all.lost += shard.numbers.lost;
-            all.forgotten += shard.numbers.forgotten;
+    /// Totals of all leases, for metrics. Takes every lock, one after the other.
+    pub fn stats(&self) -> LeaseStats {
+        let mut total = LeaseStats::default();
+        for stripe in &self.stripes {
+            let Stripe { leases, stats } = &*stripe.lock();
+            total.entries += leases.len();
+            total.outstanding += leases.values().map(Lease::outstanding).sum::<u64>();
+            total.granted += stats.granted;
+            total.given_back += stats.given_back;
+            total.lost += stats.lost;
+            total.discarded += stats.discarded;
         }
-        all
+        total
     }
 
-    /// Two for each gateway: all of them together leave half of what is left.
-    fn share(&self) -> u32 {
+    /// Twice the number of gateways: all of them together take at most half of what is left beyond what
+    /// they need.
+    fn extra_divisor(&self) -> u32 {
         self.gateways.load(Relaxed).max(1).saturating_mul(2)
     }
 
-    /// Does something with the lease of `key` under `limit`, a new one where there was none. `None` if
-    /// there is no room, or after [`Self::drain`].
-    fn with<R>(
+    /// Applies `act` to the lease of `key` under `limit`, which is made if it is missing. `None` if there is
+    /// no room, or after [`Self::drain`].
+    fn with_lease<R>(
         &self,
         limit: &Limit,
         key: Key,
         ticks: u64,
-        act: impl FnOnce(&mut Lease<W>, &mut Numbers) -> R,
+        act: impl FnOnce(&mut Lease<W>, &mut LeaseStats) -> R,
     ) -> Option<R> {
         let LeaseKey { record, id } = LeaseKey::of(limit, key);
-        let mut shard = self.shard(record).lock();
-        let Shard { leases, numbers } = &mut *shard;
+        let mut stripe = self.stripe(record).lock();
+        let Stripe { leases, stats } = &mut *stripe;
         if !leases.contains_key(&id) {
-            if leases.len() >= self.room || self.is_closed.load(Relaxed) {
+            if leases.len() >= self.stripe_capacity || self.is_closed.load(Relaxed) {
                 return None;
             }
             leases.insert(id, Lease::new(Arc::new(limit.clone()), key, ticks));
         }
-        leases.get_mut(&id).map(|lease| act(lease, numbers))
+        leases.get_mut(&id).map(|lease| act(lease, stats))
     }
 
-    /// The shard of a record, and of its leases under every quota.
-    fn shard(&self, record: u128) -> &Mutex<Shard<W>> {
-        &self.shards[(record >> 96) as usize % self.shards.len()]
+    /// The stripe of a record, and of its leases under every quota.
+    fn stripe(&self, record: u128) -> &Mutex<Stripe<W>> {
+        &self.stripes[(record >> 96) as usize % self.stripes.len()]
     }
 }

@@ -1,92 +1,98 @@
-//! The one fetch of a lease: requests that come while it is under way share it.
+//! Single flight: requests that arrive during a lease's fetch share it.
 
 use std::sync::Arc;
 
 use super::{
-    lease::{Enqueued, FetchOrder},
+    lease::{EnqueueOutcome, FetchRequest},
     registry::{LeaseKey, LeaseRegistry},
-    waiter::{Reply, Waiter},
+    waiter::{FetchReply, Waiter},
 };
 use crate::{
-    limit::{Key, Limit, Order},
+    limit::{Key, Limit, TokenDemand},
     store::Failure,
 };
 
-/// What came of joining the queue of a lease.
-pub enum Joined<W: Waiter> {
+/// The outcome of [`LeaseRegistry::join`].
+pub enum JoinOutcome<W: Waiter> {
     /// There were tokens after all: the waiter has been served.
     Served,
-    /// It waits behind a fetch in flight.
+    /// The waiter waits for a fetch in flight.
     Waiting,
-    /// It waits, and the caller must now ask the store.
-    Fetch(Fetch<W>),
-    /// The registry is full or closed: the request has to ask the store itself.
+    /// The waiter waits, and the caller must make this fetch.
+    Fetch(LeaseFetch<W>),
+    /// The registry is full or closed: the request has to call the store itself.
     Unavailable(W),
 }
 
 impl<W: Waiter> LeaseRegistry<W> {
-    /// Waits for tokens of `key` under `limit` at `ticks`, after [`Self::take`] gave nothing.
-    pub fn join(self: &Arc<Self>, limit: &Limit, key: Key, waiter: W, ticks: u64) -> Joined<W> {
+    /// Waits for tokens of `key` under `limit` at `ticks`, after [`Self::take`] returned none.
+    pub fn join(
+        self: &Arc<Self>,
+        limit: &Limit,
+        key: Key,
+        waiter: W,
+        ticks: u64,
+    ) -> JoinOutcome<W> {
         match self.enqueue(limit, key, waiter, ticks) {
-            Ok(Enqueued::Served) => Joined::Served,
-            Ok(Enqueued::Waiting) => Joined::Waiting,
-            Ok(Enqueued::Fetch(ask)) => Joined::Fetch(Fetch {
+            Ok(EnqueueOutcome::Served) => JoinOutcome::Served,
+            Ok(EnqueueOutcome::Waiting) => JoinOutcome::Waiting,
+            Ok(EnqueueOutcome::Fetch(request)) => JoinOutcome::Fetch(LeaseFetch {
                 registry: Arc::clone(self),
                 limit: Arc::new(limit.clone()),
                 key,
-                ask,
+                request,
                 is_over: false,
             }),
-            Err(waiter) => Joined::Unavailable(waiter),
+            Err(waiter) => JoinOutcome::Unavailable(waiter),
         }
     }
 }
 
-/// The right to ask the store for tokens, and the duty to bring the outcome. Dropped, it fails the
-/// requests that wait: so a fetch that panics or is cancelled leaves none waiting, and the next may begin.
-#[must_use = "dropped, it fails the requests that wait"]
-pub struct Fetch<W: Waiter> {
+/// The only fetch in flight of a lease. Dropping it fails the requests that wait, so that a fetch that
+/// panics or is cancelled leaves none waiting, and the next may begin.
+#[must_use = "dropping it fails the requests that wait"]
+pub struct LeaseFetch<W: Waiter> {
     registry: Arc<LeaseRegistry<W>>,
     limit: Arc<Limit>,
     key: Key,
-    ask: FetchOrder,
+    request: FetchRequest,
     is_over: bool,
 }
 
-impl<W: Waiter> Fetch<W> {
+impl<W: Waiter> LeaseFetch<W> {
     /// What to ask the store for.
-    pub fn order(&self) -> &Order {
-        &self.ask.order
+    pub fn demand(&self) -> &TokenDemand {
+        &self.request.demand
     }
 
-    /// The limit whose record is asked.
+    /// The limit whose record is charged.
     pub fn limit(&self) -> &Arc<Limit> {
         &self.limit
     }
 
-    /// Who is counted.
+    /// The key whose record is charged.
     pub fn key(&self) -> Key {
         self.key
     }
 
-    /// Whether no token was here when it began: then a request that costs the order's least is refused
-    /// where the store refuses that.
-    pub fn is_alone(&self) -> bool {
-        self.ask.is_alone
+    /// Whether the lease held no token when the fetch began: then the store's refusal of the demand's
+    /// minimum is also the refusal of a request of that cost.
+    pub fn started_empty(&self) -> bool {
+        self.request.started_empty
     }
 
-    /// The reply has come: serves the requests that wait. Returns the next fetch where some still do.
-    pub fn complete(mut self, reply: &Reply) -> Option<Self> {
-        let next = self.registry.complete(self.lease_key(), &self.ask, reply);
+    /// Serves the requests that wait with the store's reply. Returns the next fetch, if some still wait.
+    pub fn complete(mut self, reply: &FetchReply) -> Option<Self> {
+        let next = self.registry.complete(self.lease_key(), &self.request, reply);
         self.is_over = true;
         let (registry, limit) = (Arc::clone(&self.registry), Arc::clone(&self.limit));
-        next.map(|ask| Self { registry, limit, key: self.key, ask, is_over: false })
+        next.map(|request| Self { registry, limit, key: self.key, request, is_over: false })
     }
 
-    /// There is no reply, as of `ticks`: what is kept here serves the requests that wait as far as it
-    /// reaches, and the others fail.
+    /// Ends the fetch without a reply, at `ticks`: the tokens of the lease serve the requests that wait as
+    /// far as they reach, and the others fail.
     pub fn fail(mut self, failure: Failure, ticks: u64) {
-        self.registry.fail(self.lease_key(), &self.ask, Some((failure, ticks)));
+        self.registry.fail(self.lease_key(), &self.request, Some((failure, ticks)));
         self.is_over = true;
     }
 
@@ -95,10 +101,10 @@ impl<W: Waiter> Fetch<W> {
     }
 }
 
-impl<W: Waiter> Drop for Fetch<W> {
+impl<W: Waiter> Drop for LeaseFetch<W> {
     fn drop(&mut self) {
         if !self.is_over {
-            self.registry.fail(self.lease_key(), &self.ask, None);
+            self.registry.fail(self.lease_key(), &self.request, None);
         }
     }
 }

@@ -1,34 +1,34 @@
-//! What the store's last reply said, for the headers of requests that do not ask the store.
+//! The store's last reply, for the response headers of requests that are decided here.
 
 use crate::limit::{Decision, Millis, Quota};
 
-/// One reply, as far as it holds for tokens that are spent here.
+/// The parts of a reply that apply to the tokens that it granted.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct LeaseSnapshot {
-    /// The end of the sub-window that the tokens were charged to (ms, by the store's clock); 0 before the
+    /// The end of the sub-window that the tokens were charged to, in ms by the store's clock; 0 before the
     /// first grant.
     pub end: Millis,
-    /// What was left at the store after the grant.
+    /// The units of cost that were left at the store after the grant, plus tokens that are to be returned.
     pub remaining: u64,
-    /// The reset-at that clients were told.
+    /// The decision's reset time, in ms by the store's clock.
     pub reset_at: Millis,
-    /// The store's time when it decided.
+    /// The time of the decision, in ms by the store's clock.
     pub charged_at: Millis,
-    /// What has to be added to ticks for the store's time, or less (modulo 2^64): the reply was late.
+    /// The store's time minus ticks (modulo 2^64), too small by the delay of the reply.
     pub offset: u64,
 }
 
 impl LeaseSnapshot {
-    /// The store's time at `ticks`, or a little earlier: never before the charge, and inside the
+    /// The store's time at `ticks`, or slightly earlier: never before the charge, and inside the
     /// sub-window.
     pub fn now(&self, ticks: u64) -> Millis {
         let now = ticks.wrapping_add(self.offset);
         now.max(self.charged_at).min(self.end.saturating_sub(1))
     }
 
-    /// What a caller is told whose tokens were taken at `ticks`, while `left` are still here.
-    pub fn taken(&self, ticks: u64, left: u32) -> Taken {
-        Taken {
+    /// A charge at `ticks` that leaves `left` tokens in the lease.
+    pub fn charge(&self, ticks: u64, left: u32) -> LeaseCharge {
+        LeaseCharge {
             now: self.now(ticks),
             remaining: self.remaining + u64::from(left),
             reset_at: self.reset_at,
@@ -36,20 +36,20 @@ impl LeaseSnapshot {
     }
 }
 
-/// A charge that was made here, with tokens of the store.
+/// A request's charge, made here from leased tokens.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Taken {
-    /// When, by the store's clock or a little earlier, inside the sub-window of the tokens: what a
-    /// refund has to name.
+pub struct LeaseCharge {
+    /// The time of the charge, in ms by the store's clock or slightly earlier, inside the tokens'
+    /// sub-window. A refund names it.
     pub now: Millis,
-    /// What is left at the store by its last reply, and here, in units of cost.
+    /// The units of cost that are left: at the store by its last reply, plus in the lease.
     pub remaining: u64,
-    /// The reset-at of the store's last reply.
+    /// The reset time of the store's last reply, in ms by the store's clock.
     pub reset_at: Millis,
 }
 
-impl Taken {
-    /// The decision that it is.
+impl LeaseCharge {
+    /// The decision for the request: admitted.
     pub fn decision(&self, quota: &Quota) -> Decision {
         let limit = u64::from(quota.limit);
         let remaining = self.remaining.min(limit);
@@ -78,21 +78,21 @@ mod tests {
     };
 
     #[test]
-    fn the_stores_time_stays_in_the_sub_window_and_after_the_charge() {
+    fn time_stays_in_the_sub_window_and_after_the_charge() {
         assert_eq!(SNAPSHOT.now(310), 1_000_110);
         assert_eq!(SNAPSHOT.now(0), 1_000_100);
         assert_eq!(SNAPSHOT.now(900), 1_000_499);
-        let ahead =
+        let behind =
             LeaseSnapshot { offset: 5_u64.wrapping_neg(), charged_at: 0, end: 100, ..SNAPSHOT };
-        assert_eq!(ahead.now(50), 45, "a store whose clock is behind the ticks");
+        assert_eq!(behind.now(50), 45, "the store's clock is behind the ticks");
     }
 
     #[test]
-    fn a_caller_is_told_what_is_left_in_both_places() {
-        let decision = SNAPSHOT.taken(310, 7).decision(&Quota::new(100, 3_000, 6));
+    fn remaining_is_the_sum_of_the_store_and_the_lease() {
+        let decision = SNAPSHOT.charge(310, 7).decision(&Quota::new(100, 3_000, 6));
         assert_eq!((decision.remaining, decision.used, decision.limit), (47, 53, 100));
         assert_eq!((decision.admitted, decision.reset_at), (true, 1_003_000));
-        let lowered = SNAPSHOT.taken(310, 7).decision(&Quota::new(30, 3_000, 6));
+        let lowered = SNAPSHOT.charge(310, 7).decision(&Quota::new(30, 3_000, 6));
         assert_eq!((lowered.remaining, lowered.used), (30, 0));
     }
 }

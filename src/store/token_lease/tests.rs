@@ -1,9 +1,9 @@
-//! The parts of a lease together: its tokens, its queue and its fetch.
+//! Tests of a lease as a whole: its tokens, its queue and its fetch.
 
 #[cfg(feature = "loom")]
 mod every_interleaving;
-mod keeping;
 mod queue;
+mod returns;
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use crate::{
 /// The store's clock at tick 0, on a whole second.
 const START: Millis = 1_700_000_000_000;
 
-/// The key of most callers.
+/// The key of most tests.
 const KEY: Key = Key(7);
 
-/// 100 in 6 s, in sub-windows of a second.
+/// 100 units in 6 s, in sub-windows of 1 s.
 fn limit(reserve: Reserve) -> Limit {
     Limit {
         name: "test".into(),
@@ -36,85 +36,85 @@ fn limit(reserve: Reserve) -> Limit {
     }
 }
 
-/// A request that waits, unless it is gone, and notes its outcome.
+/// A request that records its outcome, unless it is cancelled.
 #[derive(Clone, Default)]
-struct Caller {
+struct TestWaiter {
     cost: u32,
-    gone: bool,
-    heard: Arc<Mutex<Vec<WaiterOutcome>>>,
+    is_cancelled: bool,
+    outcomes: Arc<Mutex<Vec<WaiterOutcome>>>,
 }
 
-impl Caller {
+impl TestWaiter {
     fn of(cost: u32) -> Self {
         Self { cost, ..Self::default() }
     }
 
-    fn gone(cost: u32) -> Self {
-        Self { cost, gone: true, ..Self::default() }
+    fn cancelled(cost: u32) -> Self {
+        Self { cost, is_cancelled: true, ..Self::default() }
     }
 
-    /// Its outcome: one at most.
-    fn heard(&self) -> Option<WaiterOutcome> {
-        let heard = self.heard.lock();
-        assert!(heard.len() <= 1, "{heard:?}");
-        heard.first().copied()
+    /// The outcome, if there is one yet. Panics if there are two.
+    fn outcome(&self) -> Option<WaiterOutcome> {
+        let outcomes = self.outcomes.lock();
+        assert!(outcomes.len() <= 1, "{outcomes:?}");
+        outcomes.first().copied()
     }
 
     fn is_granted(&self) -> bool {
-        matches!(self.heard(), Some(WaiterOutcome::Granted(_)))
+        matches!(self.outcome(), Some(WaiterOutcome::Granted(_)))
     }
 }
 
-impl Waiter for Caller {
+impl Waiter for TestWaiter {
     fn cost(&self) -> u32 {
         self.cost
     }
 
     fn serve(self, outcome: WaiterOutcome) -> bool {
-        if !self.gone {
-            self.heard.lock().push(outcome);
+        if !self.is_cancelled {
+            self.outcomes.lock().push(outcome);
         }
-        !self.gone
+        !self.is_cancelled
     }
 }
 
-type Registry = Arc<LeaseRegistry<Caller>>;
+type Registry = Arc<LeaseRegistry<TestWaiter>>;
 
-/// One caller under one limit.
+/// The lease of one key under one limit.
 #[derive(Clone)]
-struct Handle {
+struct TestLease {
     registry: Registry,
     limit: Limit,
     key: Key,
 }
 
-impl Handle {
-    fn take(&self, cost: u32, ticks: u64) -> Option<Taken> {
+impl TestLease {
+    fn take(&self, cost: u32, ticks: u64) -> Option<LeaseCharge> {
         self.registry.take(&self.limit, self.key, cost, ticks)
     }
 
-    fn join(&self, caller: Caller, ticks: u64) -> Joined<Caller> {
-        self.registry.join(&self.limit, self.key, caller, ticks)
+    fn join(&self, waiter: TestWaiter, ticks: u64) -> JoinOutcome<TestWaiter> {
+        self.registry.join(&self.limit, self.key, waiter, ticks)
     }
 
-    fn give_back(&self, now: Millis, cost: u32, ticks: u64) -> bool {
-        self.registry.give_back(&self.limit, self.key, now, cost, ticks).is_some()
+    fn refund(&self, now: Millis, cost: u32, ticks: u64) -> bool {
+        self.registry.refund(&self.limit, self.key, now, cost, ticks).is_some()
     }
 
-    /// A fetch for a caller of cost 1 at tick 100, answered with `tokens` more.
+    /// Puts `tokens` into the lease at tick 100, by a fetch for a request of cost 1.
     fn stock(self, tokens: u32) -> Self {
-        let fetch = fetch(self.join(Caller::of(1), 100));
+        let fetch = expect_fetch(self.join(TestWaiter::of(1), 100));
         assert!(fetch.complete(&reply(1 + tokens, 50, 100)).is_none());
         self
     }
 }
 
-fn lease(registry: &Registry, limit: &Limit, key: Key) -> Handle {
-    Handle { registry: Arc::clone(registry), limit: limit.clone(), key }
+fn lease(registry: &Registry, limit: &Limit, key: Key) -> TestLease {
+    TestLease { registry: Arc::clone(registry), limit: limit.clone(), key }
 }
 
-/// The store's reply, by a store whose clock ticks with ours: decided at `ticks`, with no delay.
-fn reply(tokens: u32, remaining: u64, ticks: u64) -> Reply {
+/// The reply of a store whose clock is [`START`] plus ticks: decided at `ticks`, without delay.
+fn reply(tokens: u32, remaining: u64, ticks: u64) -> FetchReply {
     let now = START + ticks;
     let decision = Decision {
         admitted: tokens > 0,
@@ -126,16 +126,21 @@ fn reply(tokens: u32, remaining: u64, ticks: u64) -> Reply {
         wait: 0,
     };
     let end = if tokens > 0 { (now / 1_000 + 1) * 1_000 } else { 0 };
-    Reply { grant: Grant { tokens, end, decision }, now, sent: ticks, received: ticks }
+    FetchReply {
+        grant: Grant { tokens, spendable_until: end, decision },
+        now,
+        sent: ticks,
+        received: ticks,
+    }
 }
 
-/// The fetch that joining began.
-fn fetch(joined: Joined<Caller>) -> Fetch<Caller> {
-    match joined {
-        Joined::Fetch(fetch) => fetch,
-        Joined::Served => panic!("served"),
-        Joined::Waiting => panic!("waiting"),
-        Joined::Unavailable(_) => panic!("unavailable"),
+/// The fetch that joining must have begun.
+fn expect_fetch(outcome: JoinOutcome<TestWaiter>) -> LeaseFetch<TestWaiter> {
+    match outcome {
+        JoinOutcome::Fetch(fetch) => fetch,
+        JoinOutcome::Served => panic!("expected a fetch, the waiter was served"),
+        JoinOutcome::Waiting => panic!("expected a fetch, the waiter waits for another"),
+        JoinOutcome::Unavailable(_) => panic!("expected a fetch, the registry is full or closed"),
     }
 }
 
@@ -143,10 +148,10 @@ fn registry() -> Registry {
     Registry::default()
 }
 
-/// A client that knows what keys are hashed under chooses keys that agree in the bits of their shard.
+/// A client that has the secret that keys are hashed under can choose keys with equal bits.
 #[test]
-fn chosen_keys_take_no_room_of_others() {
+fn chosen_keys_do_not_fill_one_stripe() {
     let (registry, limit) = (registry(), limit(Reserve::Auto));
-    let joined = (0..2_000).map(|n| registry.join(&limit, Key(n), Caller::of(1), 1));
-    assert!(joined.into_iter().all(|joined| !matches!(joined, Joined::Unavailable(_))));
+    let joined = (0..2_000).map(|n| registry.join(&limit, Key(n), TestWaiter::of(1), 1));
+    assert!(joined.into_iter().all(|joined| !matches!(joined, JoinOutcome::Unavailable(_))));
 }

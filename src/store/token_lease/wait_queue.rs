@@ -1,10 +1,10 @@
-//! The requests that wait for a lease's tokens, in the order in which they came.
+//! The requests that wait for a lease's tokens, first in, first out.
 
 use std::collections::VecDeque;
 
 use super::waiter::{Waiter, WaiterOutcome};
 
-/// First in, first out.
+/// Waiting requests, in the order of their arrival.
 pub(super) struct WaitQueue<W>(VecDeque<W>);
 
 impl<W> Default for WaitQueue<W> {
@@ -26,28 +26,28 @@ impl<W: Waiter> WaitQueue<W> {
         self.0.is_empty()
     }
 
-    /// The cost of the cheapest request, and of all together; 0 where none waits.
+    /// The lowest cost of a request, and the sum of all costs; 0 if none waits.
     pub(super) fn costs(&self) -> (u32, u32) {
         let costs = self.0.iter().map(Waiter::cost);
         (costs.clone().min().unwrap_or(0), costs.fold(0, u32::saturating_add))
     }
 
-    /// Cuts off those after the first `count`, and returns them.
+    /// Removes and returns the requests after the first `count`.
     pub(super) fn split_off(&mut self, count: usize) -> Self {
         Self(self.0.split_off(count.min(self.0.len())))
     }
 
-    /// Adds all of `later` behind these.
+    /// Adds all of `later` at the end.
     pub(super) fn append(&mut self, mut later: Self) {
         self.0.append(&mut later.0);
     }
 
-    /// Spends `tokens` for them in order, and passes over those that cost more than is left, as the
-    /// store would have decided one by one. They stay.
+    /// Spends `tokens` for the requests in order. A request that costs more than is left is passed over, as
+    /// the store would have decided one after the other, and stays in the queue.
     pub(super) fn grant(&mut self, tokens: &mut u32, outcome: impl Fn(u32) -> WaiterOutcome) {
         for waiter in std::mem::take(&mut self.0) {
             match tokens.checked_sub(waiter.cost()) {
-                // A request that is gone takes nothing.
+                // A request that is gone spends nothing.
                 Some(rest) => {
                     if waiter.serve(outcome(rest)) {
                         *tokens = rest;
@@ -58,7 +58,7 @@ impl<W: Waiter> WaitQueue<W> {
         }
     }
 
-    /// Ends the wait of all, with the outcome for each cost.
+    /// Ends the wait of all requests, with `outcome` of each cost.
     pub(super) fn end(self, outcome: impl Fn(u32) -> WaiterOutcome) {
         for waiter in self.0 {
             let outcome = outcome(waiter.cost());

@@ -1,6 +1,6 @@
 //! What a lease exchanges with the requests that wait for it, and with the store.
 
-use super::snapshot::Taken;
+use super::snapshot::LeaseCharge;
 use crate::{
     limit::{Decision, Grant, Millis},
     store::Failure,
@@ -8,7 +8,7 @@ use crate::{
 
 /// A request that waits for tokens.
 pub trait Waiter: Send + 'static {
-    /// What the request costs, in tokens; at least 1.
+    /// The request's cost, in tokens; at least 1.
     fn cost(&self) -> u32;
 
     /// Delivers the outcome. Called once, under the registry's lock, so it must not call the registry.
@@ -16,33 +16,33 @@ pub trait Waiter: Send + 'static {
     fn serve(self, outcome: WaiterOutcome) -> bool;
 }
 
-/// What came of waiting.
+/// The outcome of waiting.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WaiterOutcome {
-    /// Its cost was taken.
-    Granted(Taken),
-    /// The store has not as much left.
+    /// The request's cost was taken.
+    Granted(LeaseCharge),
+    /// The store refused the request's cost.
     Refused {
-        /// As the store decided on this cost.
+        /// The store's decision on this cost.
         decision: Decision,
-        /// When it did, by its clock.
+        /// The time of the decision, in ms by the store's clock.
         now: Millis,
     },
-    /// The store was asked for less than this request costs, and had not even that: the request has to
-    /// ask the store itself.
-    Ask,
+    /// The store refused a smaller cost, so the refusal's times do not apply: the request has to call the
+    /// store itself.
+    CallStore,
     /// The store gave no answer; `None` if the fetch was abandoned.
     Failed(Option<Failure>),
 }
 
-/// The store's answer to an order.
+/// The store's reply to a fetch.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Reply {
-    /// What it granted.
+pub struct FetchReply {
+    /// The tokens that were charged, and the decision.
     pub grant: Grant,
-    /// When it decided, by its clock.
+    /// The time of the decision, in ms by the store's clock.
     pub now: Millis,
-    /// The tick at which the order was sent, or earlier.
+    /// The tick at which the call was sent, or earlier.
     pub sent: u64,
     /// The tick at which the reply had come, or later.
     pub received: u64,

@@ -7,19 +7,25 @@ fn head(lines: &[(&str, &str)]) -> RequestHead {
     let lines = lines.iter().map(|(name, value)| format!("{name}: {value}\r\n"));
     let text = format!("GET / HTTP/1.0\r\n{}\r\n", lines.collect::<String>());
     let bounds = HeadBounds { bytes: 1 << 16, headers: 100 };
-    RequestHead::read(text.as_bytes(), bounds).unwrap().expect("a whole head").0
+    RequestHead::read(text.as_bytes(), bounds).unwrap().expect("a complete head").0
 }
 
-fn protected() -> Protected {
-    Protected::new(&[HeaderName::from_static("x-api-key"), http::header::AUTHORIZATION])
+fn protected() -> ProtectedHeaders {
+    ProtectedHeaders::new(&[HeaderName::from_static("x-api-key"), http::header::AUTHORIZATION])
 }
 
-fn written(lines: &[(&str, &str)], from: &str, trusted: bool) -> Vec<String> {
-    let from = Forwarding::new(from.parse().unwrap());
-    let target = Target { host: "origin.test".into(), port: 8080 };
-    let hop = Hop { from: &from, trusted, request_id: b"id", server: &target, via: "1.1 tidegate" };
+fn written(lines: &[(&str, &str)], peer: &str, trusted: bool) -> Vec<String> {
+    let peer = PeerAddress::new(peer.parse().unwrap());
+    let target = ServerAddress { host: "origin.test".into(), port: 8080 };
+    let hop = HopHeaders {
+        peer: &peer,
+        trusted,
+        request_id: b"id",
+        server: &target,
+        via: "1.1 tidegate",
+    };
     let mut out = Vec::new();
-    write_forwarded(&mut out, &head(lines), &hop, &protected());
+    write_request_fields(&mut out, &head(lines), &hop, &protected());
     let text = String::from_utf8(out).unwrap();
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     lines.sort();
@@ -27,7 +33,7 @@ fn written(lines: &[(&str, &str)], from: &str, trusted: bool) -> Vec<String> {
 }
 
 #[test]
-fn connection_headers_go_and_what_counts_a_client_stays() {
+fn hop_by_hop_headers_are_dropped_and_protected_ones_kept() {
     let lines = written(
         &[
             ("connection", "close, X-Private, Authorization, X-Api-Key, Host"),
@@ -66,7 +72,7 @@ fn connection_headers_go_and_what_counts_a_client_stays() {
 }
 
 #[test]
-fn an_underscore_does_not_make_another_header() {
+fn aliases_of_gateway_headers_are_dropped() {
     let lines = [
         ("x_forwarded_for", "6.6.6.6"),
         ("x-forwarded_proto", "https"),
@@ -108,7 +114,7 @@ const CLAIMED: [(&str, &str); 9] = [
 ];
 
 #[test]
-fn an_untrusted_peer_cannot_say_who_it_is() {
+fn forwarding_headers_of_an_untrusted_peer_are_replaced() {
     assert_eq!(
         written(&CLAIMED, "192.0.2.9", false),
         [
@@ -124,7 +130,7 @@ fn an_untrusted_peer_cannot_say_who_it_is() {
 }
 
 #[test]
-fn a_trusted_proxys_word_is_carried_on() {
+fn forwarding_headers_of_a_trusted_proxy_are_extended() {
     assert_eq!(
         written(&CLAIMED, "2001:db8::1", true),
         [
@@ -153,8 +159,8 @@ fn a_trusted_proxys_word_is_carried_on() {
 }
 
 #[test]
-fn trailers_say_nothing_that_only_a_head_may_say() {
-    let kept = |name: &str| may_trail(name.as_bytes(), &protected());
+fn trailers_for_framing_identity_and_limits_are_dropped() {
+    let kept = |name: &str| is_trailer_allowed(name.as_bytes(), &protected());
     for name in ["x-checksum", "Grpc-Status", "server-timing"] {
         assert!(kept(name), "{name}");
     }
@@ -182,7 +188,7 @@ fn trailers_say_nothing_that_only_a_head_may_say() {
 }
 
 #[test]
-fn what_counts_is_not_said_twice_in_another_spelling() {
+fn aliases_of_protected_headers_are_dropped() {
     let sent = [("x_api-key", "other"), ("X.Api.Key", "other"), ("X-Api-Key", "k")];
     let lines = written(&sent, "192.0.2.9", false);
     assert!(lines.contains(&"X-Api-Key: k".to_owned()), "{lines:?}");

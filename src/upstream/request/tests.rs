@@ -6,20 +6,20 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     framing::{BodyDecoder, Fields, HeadBounds, StateCell},
-    upstream::{Forwarding, Target},
+    upstream::{PeerAddress, ServerAddress},
 };
 
 const BOUNDS: HeadBounds = HeadBounds { bytes: 1 << 16, headers: 100 };
 
-/// A client that has said all of its body.
-struct Said {
+/// A client whose whole body has arrived.
+struct FakeClient {
     state: StateCell,
     length: Length,
     pieces: RefCell<VecDeque<Vec<u8>>>,
     trailers: RefCell<Option<Box<Fields>>>,
 }
 
-impl ClientStream for Said {
+impl ClientStream for FakeClient {
     fn state(&self) -> &StateCell {
         &self.state
     }
@@ -33,23 +33,23 @@ impl ClientStream for Said {
         _: &mut Context<'_>,
         encoder: BodyEncoder,
         out: &mut Vec<u8>,
-    ) -> Poll<Result<usize, BodyFault>> {
+    ) -> Poll<Result<usize, BodyError>> {
         let Some(piece) = self.pieces.borrow_mut().pop_front() else { return Poll::Ready(Ok(0)) };
         encoder.write(out, |out| out.extend_from_slice(&piece));
         Poll::Ready(Ok(piece.len()))
     }
 
-    fn give_up_body(&self) {}
+    fn abandon_body(&self) {}
 
     fn take_trailers(&self) -> Option<Box<Fields>> {
         self.trailers.borrow_mut().take()
     }
 
-    fn inform(&self, _: u16, _: &mut dyn FnMut(&mut Vec<u8>)) {}
+    fn send_interim(&self, _: u16, _: &mut dyn FnMut(&mut Vec<u8>)) {}
 }
 
 fn client(length: Length, pieces: &[Vec<u8>], trailers: Option<Fields>) -> Rc<dyn ClientStream> {
-    Rc::new(Said {
+    Rc::new(FakeClient {
         state: StateCell::new(Rc::default()),
         length,
         pieces: RefCell::new(pieces.iter().cloned().collect()),
@@ -57,26 +57,32 @@ fn client(length: Length, pieces: &[Vec<u8>], trailers: Option<Fields>) -> Rc<dy
     })
 }
 
-fn outgoing(head: &RequestHead, trusted: bool, client: &Rc<dyn ClientStream>) -> Outgoing {
-    let from = Forwarding::new("192.0.2.1".parse().unwrap());
-    let server = Target { host: "origin.test".into(), port: 8080 };
-    let hop = Hop { from: &from, trusted, request_id: b"id", server: &server, via: "1.1 tidegate" };
-    let protected = Protected::new(&[HeaderName::from_static("x-cost")]);
-    Outgoing::new(head, head.path(), &hop, &protected, client, 1 << 20)
+fn outgoing(head: &RequestHead, trusted: bool, client: &Rc<dyn ClientStream>) -> OutgoingRequest {
+    let peer = PeerAddress::new("192.0.2.1".parse().unwrap());
+    let server = ServerAddress { host: "origin.test".into(), port: 8080 };
+    let hop = HopHeaders {
+        peer: &peer,
+        trusted,
+        request_id: b"id",
+        server: &server,
+        via: "1.1 tidegate",
+    };
+    let protected = ProtectedHeaders::new(&[HeaderName::from_static("x-cost")]);
+    OutgoingRequest::new(head, head.path(), &hop, &protected, client, 1 << 20)
 }
 
 fn head(text: &str) -> RequestHead {
-    RequestHead::read(text.as_bytes(), BOUNDS).unwrap().expect("a whole head").0
+    RequestHead::read(text.as_bytes(), BOUNDS).unwrap().expect("a complete head").0
 }
 
-/// All bytes that are sent, where the body is there at once.
-fn sent(mut outgoing: Outgoing) -> Result<Vec<u8>, BodyFault> {
+/// All bytes that are sent for a body that has arrived.
+fn sent(mut outgoing: OutgoingRequest) -> Result<Vec<u8>, BodyError> {
     let mut all = Vec::new();
     let mut cx = Context::from_waker(std::task::Waker::noop());
     loop {
-        match outgoing.poll_take(&mut cx) {
+        match outgoing.poll_read_body(&mut cx) {
             Poll::Ready(Ok(())) => {}
-            Poll::Ready(Err(SendError::Body(fault))) => return Err(fault),
+            Poll::Ready(Err(SendError::Body(error))) => return Err(error),
             other => panic!("{other:?}"),
         }
         all.extend_from_slice(&outgoing.bytes);
@@ -88,27 +94,27 @@ fn sent(mut outgoing: Outgoing) -> Result<Vec<u8>, BodyFault> {
 }
 
 #[test]
-fn a_length_is_announced_where_its_method_usually_has_one() {
-    for (method, announced) in
+fn length_zero_is_declared_for_methods_with_a_body() {
+    for (method, declared) in
         [("POST", true), ("PUT", true), ("PATCH", true), ("GET", false), ("DELETE", false)]
     {
         let head = head(&format!("{method} / HTTP/1.1\r\nHost: a\r\n\r\n"));
         let bytes = sent(outgoing(&head, false, &client(Length::Known(0), &[], None))).unwrap();
         let text = String::from_utf8(bytes).unwrap();
-        assert_eq!(text.contains("\r\ncontent-length: 0\r\n"), announced, "{text}");
+        assert_eq!(text.contains("\r\ncontent-length: 0\r\n"), declared, "{text}");
     }
 }
 
 #[test]
-fn a_body_that_is_longer_than_allowed_ends_the_request() {
+fn body_over_the_limit_is_an_error() {
     let head = head("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
     let client = client(Length::Chunked, &[vec![b'x'; 11]], None);
     let mut outgoing = outgoing(&head, false, &client);
     outgoing.body.as_mut().expect("a body").left = 10;
-    assert_eq!(sent(outgoing), Err(BodyFault::TooLong));
+    assert_eq!(sent(outgoing), Err(BodyError::TooLong));
 }
 
-/// Headers as clients send them: among them those that are written anew and those that stay behind.
+/// Client headers, with some that the gateway rewrites or drops.
 fn fields() -> impl Strategy<Value = Vec<(String, String)>> {
     let name = prop_oneof![
         3 => "[A-Za-z][a-z0-9_-]{0,20}",
@@ -129,8 +135,8 @@ fn fields() -> impl Strategy<Value = Vec<(String, String)>> {
     prop::collection::vec(field, 0..20)
 }
 
-/// What the gateway itself says of a request, or what concerns one connection.
-const OWN: [&str; 17] = [
+/// The fields that the gateway writes itself or drops as hop-by-hop.
+const GATEWAY_FIELDS: [&str; 17] = [
     "connection",
     "keep-alive",
     "proxy-authenticate",
@@ -151,9 +157,9 @@ const OWN: [&str; 17] = [
 ];
 
 proptest! {
-    /// Another parser, and the gateway's own strict one, read back what was to be sent.
+    /// Both another parser and the gateway's own read the written head back.
     #[test]
-    fn what_is_written_is_what_was_meant(
+    fn written_heads_parse_to_the_forwarded_fields(
         fields in fields(),
         target in "/[!-~&&[^#<>\\\\\"^`{|}?]]{0,30}",
         trusted in any::<bool>(),
@@ -163,7 +169,7 @@ proptest! {
         let request = head(&format!("GET {target} HTTP/1.1\r\nHost: a.test\r\n{lines}\r\n"));
         let bytes = sent(outgoing(&request, trusted, &client(Length::Known(0), &[], None))).unwrap();
 
-        let (own, length) = RequestHead::read(&bytes, BOUNDS).unwrap().expect("a whole head");
+        let (own, length) = RequestHead::read(&bytes, BOUNDS).unwrap().expect("a complete head");
         prop_assert_eq!((length, own.body), (bytes.len(), Length::Known(0)));
         let mut parsed = vec![httparse::EMPTY_HEADER; 100];
         let mut other = httparse::Request::new(&mut parsed);
@@ -178,15 +184,15 @@ proptest! {
                     && words.any(|word| word.eq_ignore_ascii_case(&name))
             });
             let dashed = name.replace('_', "-");
-            let twin = name.contains('_') && (OWN.contains(&&*dashed) || dashed == "x-cost");
+            let twin = name.contains('_') && (GATEWAY_FIELDS.contains(&&*dashed) || dashed == "x-cost");
             let ends = matches!(&*name, "cookie" | "content-type" | "authorization" | "x-cost");
-            OWN.contains(&&*name) || twin || (listed && !ends)
+            GATEWAY_FIELDS.contains(&&*name) || twin || (listed && !ends)
         };
         let trimmed = |value: &str| value.trim_matches([' ', '\t']).as_bytes().to_vec();
         let carried = fields.iter().filter(|(name, _)| !dropped(name));
         let carried: Vec<_> = carried.map(|(name, value)| (name.clone(), trimmed(value))).collect();
         let read = other.headers.iter().map(|field| (field.name.to_owned(), field.value.to_vec()));
-        let own = |name: &str| OWN.iter().any(|own| own.eq_ignore_ascii_case(name));
+        let own = |name: &str| GATEWAY_FIELDS.iter().any(|own| own.eq_ignore_ascii_case(name));
         let read: Vec<_> = read.filter(|(name, _)| !own(name)).collect();
         prop_assert_eq!(read, carried);
         for once in ["host", "x-request-id", "x-forwarded-for", "x-forwarded-host"] {
@@ -196,7 +202,7 @@ proptest! {
     }
 
     #[test]
-    fn a_chunked_body_is_read_back_whole(
+    fn chunked_bodies_decode_to_the_same_data(
         pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..50), 0..8),
         trailer in proptest::option::of("[!-~]{1,20}"),
     ) {
@@ -205,7 +211,7 @@ proptest! {
             [("x-sum", value.as_str()), ("X-Cost", "9"), ("x_cost", "9")].into_iter().collect()
         });
         let bytes = sent(outgoing(&head, false, &client(Length::Chunked, &pieces, trailers))).unwrap();
-        let (read, length) = RequestHead::read(&bytes, BOUNDS).unwrap().expect("a whole head");
+        let (read, length) = RequestHead::read(&bytes, BOUNDS).unwrap().expect("a complete head");
         prop_assert_eq!(read.body, Length::Chunked);
         let (mut decoder, mut data) = (BodyDecoder::new(Some(read.body)), Vec::new());
         prop_assert_eq!(decoder.decode(&bytes[length..], &mut data), Ok(bytes.len() - length));
@@ -217,14 +223,14 @@ proptest! {
     }
 
     #[test]
-    fn a_body_of_known_length_is_sent_as_it_is(piece in prop::collection::vec(any::<u8>(), 1..50)) {
+    fn body_of_known_length_is_sent_unchanged(piece in prop::collection::vec(any::<u8>(), 1..50)) {
         let head = head(&format!(
             "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", piece.len()
         ));
-        let said = client(head.body, std::slice::from_ref(&piece), None);
-        let bytes = sent(outgoing(&head, false, &said)).unwrap();
+        let client = client(head.body, std::slice::from_ref(&piece), None);
+        let bytes = sent(outgoing(&head, false, &client)).unwrap();
         prop_assert!(bytes.ends_with(&piece));
-        let (read, length) = RequestHead::read(&bytes, BOUNDS).unwrap().expect("a whole head");
+        let (read, length) = RequestHead::read(&bytes, BOUNDS).unwrap().expect("a complete head");
         prop_assert_eq!((read.body, bytes.len() - length), (head.body, piece.len()));
     }
 }

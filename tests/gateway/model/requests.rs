@@ -1,4 +1,4 @@
-//! Requests, valid and broken: as they are made at random, and as bytes.
+//! Random valid and invalid requests, and their bytes.
 
 use std::fmt::Write;
 
@@ -13,8 +13,8 @@ pub(crate) struct Request {
     pub(crate) connection: Option<&'static str>,
     pub(crate) expects: bool,
     pub(crate) body: Body,
-    pub(crate) place: Place,
-    pub(crate) breakage: Option<Breakage>,
+    pub(crate) route: Route,
+    pub(crate) breakage: Option<Fault>,
 }
 
 #[derive(Clone, Debug)]
@@ -24,12 +24,12 @@ pub(crate) enum Body {
     Chunked { chunks: Vec<String>, extension: bool, trailer: bool },
 }
 
-/// Where a request goes.
+/// The route of a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Place {
-    /// The upstream, which answers so.
-    Open(Answer),
-    /// A route that takes bodies of up to ten bytes, and then the upstream.
+pub(crate) enum Route {
+    /// To the upstream, which sends this response.
+    Open(UpstreamResponse),
+    /// A route with `max_body` of ten bytes, then the upstream.
     Short,
     /// A route whose limit is exhausted.
     Limited,
@@ -40,7 +40,7 @@ pub(crate) enum Place {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Answer {
+pub(crate) enum UpstreamResponse {
     Length,
     Chunked,
     Close,
@@ -49,14 +49,14 @@ pub(crate) enum Answer {
     NotModified,
 }
 
-/// What is wrong with a request, and the status that says so.
+/// A fault of a request and its status.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Breakage {
+pub(crate) enum Fault {
     SpaceBeforeColon,
     TwoLengths,
     BareLf,
     Version,
-    /// In the body, behind its first chunk.
+    /// In the body, after the first chunk.
     ChunkSize,
 }
 
@@ -67,7 +67,7 @@ pub(crate) const PROBE: Request = Request {
     connection: None,
     expects: false,
     body: Body::None,
-    place: Place::Nowhere,
+    route: Route::Nowhere,
     breakage: None,
 };
 
@@ -80,7 +80,7 @@ impl Body {
         }
     }
 
-    /// What the upstream gets of it: the data and the trailers, whatever the frame.
+    /// What the upstream receives of it: data and trailers, however framed.
     pub(crate) fn forwarded(&self) -> String {
         match self {
             Self::Chunked { trailer: true, .. } => self.data() + "\nX-Sum: 1",
@@ -91,16 +91,16 @@ impl Body {
 
 impl Request {
     pub(crate) fn bytes(&self, id: usize) -> Vec<u8> {
-        let path = match self.place {
-            Place::Open(answer) => format!("/open/{id}/{answer:?}"),
-            Place::Short => format!("/short/{id}/Length"),
-            Place::Limited => "/limited".to_owned(),
-            Place::Nowhere => "/nowhere".to_owned(),
-            Place::Server => "*".to_owned(),
+        let path = match self.route {
+            Route::Open(answer) => format!("/open/{id}/{answer:?}"),
+            Route::Short => format!("/short/{id}/Length"),
+            Route::Limited => "/limited".to_owned(),
+            Route::Nowhere => "/nowhere".to_owned(),
+            Route::Server => "*".to_owned(),
         };
         let authority = if self.absolute && path != "*" { "http://a" } else { "" };
         let version = match (self.breakage, self.http10) {
-            (Some(Breakage::Version), _) => "HTTP/1.2",
+            (Some(Fault::Version), _) => "HTTP/1.2",
             (_, true) => "HTTP/1.0",
             (_, false) => "HTTP/1.1",
         };
@@ -112,9 +112,9 @@ impl Request {
             text += "Expect: 100-continue\r\n";
         }
         text += match self.breakage {
-            Some(Breakage::SpaceBeforeColon) => "X : y\r\n",
-            Some(Breakage::TwoLengths) => "Content-Length: 1\r\nContent-Length: 1\r\n",
-            Some(Breakage::BareLf) => "X: y\n",
+            Some(Fault::SpaceBeforeColon) => "X : y\r\n",
+            Some(Fault::TwoLengths) => "Content-Length: 1\r\nContent-Length: 1\r\n",
+            Some(Fault::BareLf) => "X: y\n",
             _ => "",
         };
         match &self.body {
@@ -128,7 +128,7 @@ impl Request {
                 for chunk in chunks {
                     let _ = write!(text, "{:x}{extension}\r\n{chunk}\r\n", chunk.len());
                 }
-                if self.breakage == Some(Breakage::ChunkSize) {
+                if self.breakage == Some(Fault::ChunkSize) {
                     text += "0x1\r\n";
                 }
                 text += if *trailer { "0\r\nX-Sum: 1\r\n\r\n" } else { "0\r\n\r\n" };
@@ -137,9 +137,9 @@ impl Request {
         text.into_bytes()
     }
 
-    /// Whether its answer has no body because it is one to HEAD; a head that is refused is none.
+    /// Whether the response has no body because the request is HEAD; a refused head does not count as HEAD.
     pub(crate) fn answers_head(&self) -> bool {
-        let broken = matches!(self.breakage, Some(breakage) if breakage != Breakage::ChunkSize);
+        let broken = matches!(self.breakage, Some(breakage) if breakage != Fault::ChunkSize);
         self.method == "HEAD" && !broken
     }
 }
@@ -156,20 +156,20 @@ fn body() -> impl Strategy<Value = Body> {
     ]
 }
 
-fn place() -> impl Strategy<Value = Place> {
-    use Answer::{Chunked, Close, Informed, Length, NoContent, NotModified};
+fn route() -> impl Strategy<Value = Route> {
+    use UpstreamResponse::{Chunked, Close, Informed, Length, NoContent, NotModified};
     let answers = vec![Length, Chunked, Close, Informed, NoContent, NotModified];
     prop_oneof![
-        12 => prop::sample::select(answers).prop_map(Place::Open),
-        3 => Just(Place::Short),
-        2 => Just(Place::Limited),
-        2 => Just(Place::Nowhere),
-        1 => Just(Place::Server),
+        12 => prop::sample::select(answers).prop_map(Route::Open),
+        3 => Just(Route::Short),
+        2 => Just(Route::Limited),
+        2 => Just(Route::Nowhere),
+        1 => Just(Route::Server),
     ]
 }
 
 pub(crate) fn request() -> impl Strategy<Value = Request> {
-    use Breakage::{BareLf, ChunkSize, SpaceBeforeColon, TwoLengths, Version};
+    use Fault::{BareLf, ChunkSize, SpaceBeforeColon, TwoLengths, Version};
     let breakages = vec![SpaceBeforeColon, TwoLengths, BareLf, Version, ChunkSize];
     let one_in = |parts: u32| prop::bool::weighted(1.0 / f64::from(parts));
     let options = vec![None, None, None, None, Some("close"), Some("keep-alive")];
@@ -178,11 +178,11 @@ pub(crate) fn request() -> impl Strategy<Value = Request> {
         (one_in(8), one_in(6), one_in(6)),
         prop::sample::select(options),
         body(),
-        place(),
+        route(),
         prop::option::weighted(0.08, prop::sample::select(breakages)),
     )
         .prop_map(
-            |(method, (http10, absolute, expects), connection, body, place, breakage)| {
+            |(method, (http10, absolute, expects), connection, body, route, breakage)| {
                 let mut all = Request {
                     method,
                     http10,
@@ -190,11 +190,11 @@ pub(crate) fn request() -> impl Strategy<Value = Request> {
                     connection,
                     expects,
                     body,
-                    place,
+                    route,
                     breakage,
                 };
-                // What cannot be, or would be another fault.
-                if all.place == Place::Server {
+                // Combinations that are impossible or a different fault.
+                if all.route == Route::Server {
                     (all.method, all.body) = ("OPTIONS", Body::None);
                 }
                 let chunked = matches!(all.body, Body::Chunked { .. });
@@ -204,9 +204,9 @@ pub(crate) fn request() -> impl Strategy<Value = Request> {
                 match all.breakage {
                     Some(TwoLengths) => all.body = Body::None,
                     Some(ChunkSize) if all.http10 || !chunked => all.breakage = None,
-                    // Of two faults either may be told, by what comes first.
-                    Some(ChunkSize) if all.place == Place::Short => {
-                        all.place = Place::Open(Answer::Length);
+                    // Of two faults, either may be reported, depending on which is detected first.
+                    Some(ChunkSize) if all.route == Route::Short => {
+                        all.route = Route::Open(UpstreamResponse::Length);
                     }
                     _ => {}
                 }

@@ -1,37 +1,37 @@
+use testkit::{
+    backend::{Fleet, on_every_store},
+    client::Response,
+};
 use tidegate::clock::Clock;
 
 use super::{NOW, one_limit, statuses};
-use crate::{
-    client::Reply,
-    stage::{Fleet, on_every_store},
-};
 
-fn ask(fleet: &Fleet, cost: &str) -> Reply {
+fn ask(fleet: &Fleet, cost: &str) -> Response {
     fleet.get("/200", &format!("X-Cost: {cost}\r\n"))
 }
 
 #[test]
-fn a_request_says_what_it_costs_within_bounds() {
+fn request_costs_are_bounded() {
     let upstream = statuses();
     let yaml =
         one_limit(&upstream, "quota: 100, window: 1h, key: [], cost: header:X-Cost, max_cost: 20");
-    on_every_store(|stage| {
-        let fleet = stage.start(&yaml, &Clock::manual(NOW));
+    on_every_store(|backend| {
+        let fleet = backend.start(&yaml, &Clock::manual(NOW));
         assert_eq!(ask(&fleet, "20").number("x-ratelimit-remaining"), 80);
         assert_eq!(ask(&fleet, "7").number("x-ratelimit-remaining"), 73);
         assert_eq!(fleet.get("/200", "").number("x-ratelimit-remaining"), 72, "without: 1");
-        let before = upstream.count();
+        let before = upstream.request_count();
         for cost in ["0", "21", "-1", "1.5", "x", "", "99999999999999999999", "1\r\nX-Cost: 2"] {
-            let reply = ask(&fleet, cost);
-            assert_eq!(reply.status, 400, "{cost}");
-            assert!(reply.json()["detail"].as_str().is_some_and(|text| text.contains("x-cost")));
+            let response = ask(&fleet, cost);
+            assert_eq!(response.status, 400, "{cost}");
+            assert!(response.json()["detail"].as_str().is_some_and(|text| text.contains("x-cost")));
         }
-        assert_eq!(upstream.count(), before, "none of them got through");
+        assert_eq!(upstream.request_count(), before, "none of them got through");
         let stripped = fleet.get("/200", "X-Cost: 20\r\nConnection: X-Cost\r\n");
         assert_eq!(stripped.number("x-ratelimit-remaining"), 52, "Connection strips no cost");
-        // Some servers read the one as the other; the gateway counts by one, so only that gets through.
+        // Some servers treat `_` as `-`; the gateway reads one spelling, so only that one is forwarded.
         fleet.get("/200", "X_Cost: 20\r\nX-Cost: 1\r\n");
-        let seen = upstream.texts().pop().unwrap_or_default().to_ascii_lowercase();
+        let seen = upstream.request_texts().pop().unwrap_or_default().to_ascii_lowercase();
         assert!(seen.contains("x-cost: 1") && !seen.contains("x_cost"), "{seen}");
         for left in [31, 11] {
             assert_eq!(ask(&fleet, "20").number("x-ratelimit-remaining"), left);
@@ -43,12 +43,12 @@ fn a_request_says_what_it_costs_within_bounds() {
 }
 
 #[test]
-fn an_answer_says_what_its_request_has_cost() {
+fn response_costs_are_charged() {
     let upstream = statuses();
     let limit = "quota: 100, window: 1h, key: [], cost: response:X-Cost, max_cost: 50";
     let yaml = one_limit(&upstream, limit);
-    on_every_store(|stage| {
-        let fleet = stage.start(&yaml, &Clock::manual(NOW));
+    on_every_store(|backend| {
+        let fleet = backend.start(&yaml, &Clock::manual(NOW));
         for (path, left) in [
             ("/200?cost=10", 90),
             ("/200?cost=1", 89),
@@ -57,9 +57,9 @@ fn an_answer_says_what_its_request_has_cost() {
             ("/200?cost=x", 87),
             ("/200?cost=1000", 37),
         ] {
-            let reply = fleet.get_in_order(path, "");
-            assert_eq!(reply.status, 200);
-            assert_eq!(reply.number("x-ratelimit-remaining"), left, "{path}");
+            let response = fleet.get_in_order(path, "");
+            assert_eq!(response.status, 200);
+            assert_eq!(response.number("x-ratelimit-remaining"), left, "{path}");
         }
         let overdrawn = fleet.get_in_order("/200?cost=50", "");
         assert_eq!(overdrawn.number("x-ratelimit-remaining"), 0);

@@ -1,35 +1,35 @@
+use testkit::{
+    backend::{Fleet, on_every_topology},
+    client::Response,
+};
 use tidegate::clock::Clock;
 
 use super::{NOW, one_limit, statuses};
-use crate::{
-    client::Reply,
-    stage::{Fleet, on_every_topology},
-};
 
 const LIMITS: [&str; 4] = ["sliding_window", "sliding_log", "fixed_window", "token_bucket"];
 
-fn get_as(fleet: &Fleet, token: &str, path: &str) -> Reply {
+fn get_as(fleet: &Fleet, token: &str, path: &str) -> Response {
     fleet.get_in_order(path, &format!("Authorization: {token}\r\n"))
 }
 
 #[test]
-fn an_answer_that_is_refunded_leaves_remaining_as_it_was() {
+fn a_refunded_response_restores_remaining() {
     let upstream = statuses();
-    on_every_topology(|stage| {
+    on_every_topology(|backend| {
         for algorithm in LIMITS {
             let limit = format!(
                 "algorithm: {algorithm}, quota: 10, window: 1h, key: [token], refund: [304, 500, 502]"
             );
-            let fleet = stage.start(&one_limit(&upstream, &limit), &Clock::manual(NOW));
+            let fleet = backend.start(&one_limit(&upstream, &limit), &Clock::manual(NOW));
             let first = get_as(&fleet, "a", "/200");
             assert_eq!(first.number("x-ratelimit-remaining"), 9, "{algorithm}");
             let reset = first.number("x-ratelimit-reset");
             for status in [304, 500, 304] {
-                let reply = get_as(&fleet, "a", &format!("/{status}"));
-                assert_eq!(reply.status, status, "{algorithm}");
-                assert_eq!(reply.number("x-ratelimit-remaining"), 9, "{algorithm} {status}");
-                assert_eq!(reply.number("x-ratelimit-used"), 1);
-                assert!(reply.number("x-ratelimit-reset") >= reset, "{algorithm}");
+                let response = get_as(&fleet, "a", &format!("/{status}"));
+                assert_eq!(response.status, status, "{algorithm}");
+                assert_eq!(response.number("x-ratelimit-remaining"), 9, "{algorithm} {status}");
+                assert_eq!(response.number("x-ratelimit-used"), 1);
+                assert!(response.number("x-ratelimit-reset") >= reset, "{algorithm}");
             }
             for _ in 0..30 {
                 assert_eq!(get_as(&fleet, "b", "/304").status, 304, "they are not counted");
@@ -41,7 +41,7 @@ fn an_answer_that_is_refunded_leaves_remaining_as_it_was() {
 }
 
 #[test]
-fn an_upstream_that_fails_is_given_back_where_it_is_listed() {
+fn upstream_failures_are_refunded_where_listed() {
     let yaml = "upstreams: {gone: {targets: ['http://127.0.0.1:1'], retries: 0}}
 limits:
   given: {quota: 5, window: 1h, key: [], refund: [502]}
@@ -50,45 +50,45 @@ routes:
   - {name: given, match: {path: /given}, upstream: gone, limits: [given]}
   - {name: kept, match: {path: /kept}, upstream: gone, limits: [kept]}
 ";
-    on_every_topology(|stage| {
-        let fleet = stage.start(yaml, &Clock::manual(NOW));
+    on_every_topology(|backend| {
+        let fleet = backend.start(yaml, &Clock::manual(NOW));
         for _ in 0..10 {
-            let reply = fleet.get_in_order("/given", "");
-            assert_eq!((reply.status, reply.number("x-ratelimit-remaining")), (502, 5));
+            let response = fleet.get_in_order("/given", "");
+            assert_eq!((response.status, response.number("x-ratelimit-remaining")), (502, 5));
         }
         for left in (0..5).rev() {
-            let reply = fleet.get_in_order("/kept", "");
-            assert_eq!((reply.status, reply.number("x-ratelimit-remaining")), (502, left));
+            let response = fleet.get_in_order("/kept", "");
+            assert_eq!((response.status, response.number("x-ratelimit-remaining")), (502, left));
         }
         assert_eq!(fleet.get_in_order("/kept", "").status, 429);
     });
 }
 
 #[test]
-fn a_refused_request_is_given_nothing_back() {
+fn refused_requests_are_not_refunded() {
     let upstream = statuses();
     let limit = "quota: 3, window: 1h, key: [], refund: [429, 304]";
     let yaml = one_limit(&upstream, limit);
-    on_every_topology(|stage| {
-        let fleet = stage.start(&yaml, &Clock::manual(NOW));
+    on_every_topology(|backend| {
+        let fleet = backend.start(&yaml, &Clock::manual(NOW));
         for _ in 0..3 {
             assert_eq!(fleet.get_in_order("/200", "").status, 200);
         }
         for _ in 0..5 {
-            let reply = fleet.get_in_order("/200", "");
-            assert_eq!((reply.status, reply.number("x-ratelimit-used")), (429, 3));
+            let response = fleet.get_in_order("/200", "");
+            assert_eq!((response.status, response.number("x-ratelimit-used")), (429, 3));
         }
     });
 }
 
 #[test]
-fn what_is_given_back_late_is_not_given_to_another_window() {
+fn a_late_refund_is_not_credited_to_another_window() {
     let upstream = statuses();
     let limit = "quota: 5, window: 60s, resolution: 6, key: [], refund: [304]";
     let yaml = one_limit(&upstream, limit);
-    on_every_topology(|stage| {
+    on_every_topology(|backend| {
         let clock = Clock::manual(NOW);
-        let fleet = stage.start(&yaml, &clock);
+        let fleet = backend.start(&yaml, &clock);
         assert_eq!(fleet.get_in_order("/304", "").number("x-ratelimit-remaining"), 5);
         clock.set(NOW + 200_000);
         assert_eq!(fleet.get_in_order("/304", "").number("x-ratelimit-remaining"), 5);

@@ -1,7 +1,7 @@
+use testkit::backend::on_every_store;
 use tidegate::clock::Clock;
 
 use super::{NOW, one_limit, statuses};
-use crate::stage::on_every_store;
 
 const TIERS: &str = "quota: 3, window: 1h, key: [token], tiers: [
     {match: {part: 'header:x-plan', values: [gold, platinum]}, quota: 10},
@@ -9,12 +9,12 @@ const TIERS: &str = "quota: 3, window: 1h, key: [token], tiers: [
     {match: {part: client_ip, values: [10.0.0.0/8]}, quota: 30}]";
 
 #[test]
-fn a_paying_customer_has_more() {
+fn tiers_raise_the_quota() {
     let upstream = statuses();
     let yaml = one_limit(&upstream, TIERS);
     let yaml = yaml.replace("client: {", "client: {trusted_proxies: [127.0.0.0/8], ");
-    on_every_store(|stage| {
-        let fleet = stage.start(&yaml, &Clock::manual(NOW));
+    on_every_store(|backend| {
+        let fleet = backend.start(&yaml, &Clock::manual(NOW));
         for (who, headers, quota) in [
             ("plain", "", 3),
             ("golden", "X-Plan: gold\r\n", 10),
@@ -38,11 +38,11 @@ fn a_paying_customer_has_more() {
 }
 
 #[test]
-fn who_is_promoted_keeps_what_is_used() {
+fn a_change_of_tier_keeps_the_usage() {
     let upstream = statuses();
     let yaml = one_limit(&upstream, TIERS);
-    on_every_store(|stage| {
-        let fleet = stage.start(&yaml, &Clock::manual(NOW));
+    on_every_store(|backend| {
+        let fleet = backend.start(&yaml, &Clock::manual(NOW));
         for _ in 0..3 {
             assert_eq!(fleet.get_as("user", "/200").status, 200);
         }

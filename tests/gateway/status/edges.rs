@@ -1,15 +1,16 @@
 use std::fs;
 
 use rustix::process::Signal;
+use testkit::{
+    client::get, gateway::Gateway, process::Process, redis_server::RedisServer, wait::eventually,
+};
 use tidegate::clock::Clock;
 
 use super::{NOW, admin, admin_at, telling, told};
-use crate::{
-    client::get, gateway::Gateway, process::Process, redis_server::RedisServer, wait::eventually,
-};
+use crate::tidegate_command;
 
 #[test]
-fn no_token_is_told_or_logged() {
+fn no_token_is_reported_or_logged() {
     let redis = RedisServer::start();
     let folder = tempfile::tempdir().expect("a folder");
     let yaml = telling("quota: 3, window: 1h, key: [token]");
@@ -22,12 +23,13 @@ store: {{redis: {{shards: [{{primary: \"{}\"}}], response_timeout: 5s}}}}
         redis.url()
     );
     fs::write(folder.path().join("t.yaml"), yaml).expect("a file");
-    let mut process = Process::start(folder.path(), &["--config", "t.yaml", "--log", "trace"]);
+    let mut process =
+        Process::start(tidegate_command(folder.path(), &["--config", "t.yaml", "--log", "trace"]));
     let mut texts = Vec::new();
     for path in ["/x", "/rate_limit?tok-77e1"] {
-        let reply = get(process.address, path, "Authorization: Bearer tok-77e1\r\n");
-        assert_eq!(reply.status, 200);
-        texts.push(reply.head.clone() + &reply.text());
+        let response = get(process.address, path, "Authorization: Bearer tok-77e1\r\n");
+        assert_eq!(response.status, 200);
+        texts.push(response.head.clone() + &response.text());
     }
     for (method, target, status) in [
         ("GET", "", 200),
@@ -41,21 +43,21 @@ store: {{redis: {{shards: [{{primary: \"{}\"}}], response_timeout: 5s}}}}
         ("DELETE", "/calls?key=Bearer%20tok-77e1", 204),
         ("DELETE", "/calls?key=tok-77e1&key=tok-77e1", 400),
     ] {
-        let reply = admin_at(process.admin, method, target, "");
-        assert_eq!(reply.status, status, "{method} {target}");
-        texts.push(reply.head.clone() + &reply.text());
+        let response = admin_at(process.admin, method, target, "");
+        assert_eq!(response.status, status, "{method} {target}");
+        texts.push(response.head.clone() + &response.text());
     }
     process.signal(Signal::TERM);
-    assert!(process.ended().success());
-    assert!(process.has_said("a caller's count was reset").is_some());
-    texts.push(process.said());
+    assert!(process.wait_exit().success());
+    assert!(process.log_line("a caller's count was reset").is_some());
+    texts.push(process.log());
     for text in texts {
         assert!(!text.contains("tok-77e1"), "{text}");
     }
 }
 
 #[test]
-fn without_redis_each_limit_tells_what_its_policy_would_do() {
+fn without_redis_the_status_follows_each_policy() {
     let mut redis = RedisServer::start();
     let gateway = Gateway::start(&format!(
         "store: {{redis: {{shards: [{{primary: \"{}\"}}], connect_timeout: 5s, \
@@ -80,16 +82,16 @@ routes:
     });
     assert_eq!(told(&get(gateway.address(), "/told", ""))[..3], [5, 5, 0]);
     assert_eq!(get(gateway.address(), "/x", "").number("x-ratelimit-used"), 1);
-    let reply = get(gateway.address(), "/told", "");
-    assert_eq!(told(&reply)[..3], [5, 4, 1], "what this gateway has counted");
-    assert!(reply.json()["resources"]["open"].is_null(), "nothing is known");
+    let response = get(gateway.address(), "/told", "");
+    assert_eq!(told(&response)[..3], [5, 4, 1], "what this gateway has counted");
+    assert!(response.json()["resources"]["open"].is_null(), "nothing is known");
     let closed = get(gateway.address(), "/closed", "");
     assert_eq!((closed.status, closed.number("retry-after")), (503, 1));
     assert!(closed.text().contains("store-unavailable"));
     for method in ["GET", "DELETE"] {
-        let reply = admin(&gateway, method, "/calls", "");
-        assert_eq!(reply.status, 503, "{method}");
-        assert!(reply.json()["detail"].as_str().is_some_and(|text| text.contains("Redis")));
+        let response = admin(&gateway, method, "/calls", "");
+        assert_eq!(response.status, 503, "{method}");
+        assert!(response.json()["detail"].as_str().is_some_and(|text| text.contains("Redis")));
     }
     assert_eq!(told(&get(gateway.address(), "/told", ""))[2], 1, "nothing was reset here");
     let ready = get(gateway.admin(), "/readyz", "").json();
@@ -101,7 +103,7 @@ routes:
 }
 
 #[test]
-fn asking_makes_nobody_active() {
+fn the_status_route_records_no_activity() {
     let yaml = telling("quota: 9, window: 1h")
         .replace("upstreams:", "throttle: {max_active: 1, capacity: 1000}\nupstreams:");
     let gateway = Gateway::start_at(&yaml, Clock::manual(NOW));
@@ -114,7 +116,7 @@ fn asking_makes_nobody_active() {
 }
 
 #[test]
-fn a_reload_changes_what_is_told() {
+fn a_reload_changes_the_status() {
     let yaml = telling("quota: 9, window: 1h, key: []");
     let gateway = Gateway::start_at(&yaml, Clock::manual(NOW));
     get(gateway.address(), "/x", "");

@@ -1,20 +1,20 @@
 use serde_json::json;
+use testkit::{
+    backend::{Backend, on_every_store},
+    gateway::Gateway,
+};
 use tidegate::clock::Clock;
 
 use super::{NOW, admin, headers, operators, telling, told};
-use crate::{
-    gateway::Gateway,
-    stage::{Stage, on_every_store},
-};
 
 #[test]
-fn a_reset_caller_begins_anew_on_every_gateway() {
+fn a_reset_takes_effect_on_every_gateway() {
     for algorithm in super::ALGORITHMS {
         let limit =
             format!("{algorithm}, quota: 3, window: 1h, key: [token], candidate: {{quota: 2}}");
         let yaml = telling(&limit);
-        on_every_store(|stage| {
-            let fleet = stage.start(&yaml, &Clock::manual(NOW));
+        on_every_store(|backend| {
+            let fleet = backend.start(&yaml, &Clock::manual(NOW));
             for who in ["a", "b"] {
                 for _ in 0..4 {
                     fleet.get_as(who, "/x");
@@ -25,12 +25,12 @@ fn a_reset_caller_begins_anew_on_every_gateway() {
             assert_eq!(operators(&fleet, "/calls?key=a")[..3], [3, 3, 0]);
             assert_eq!(told(&fleet.get_as("a", "/rate_limit"))[..3], [3, 3, 0]);
             for used in 1..=3 {
-                let reply = fleet.get_as("a", "/x");
-                assert_eq!(headers(&reply)[..3], [3, 3 - used, used], "{algorithm}");
+                let response = fleet.get_as("a", "/x");
+                assert_eq!(headers(&response)[..3], [3, 3 - used, used], "{algorithm}");
             }
             assert_eq!(fleet.get_as("a", "/x").status, 429);
             assert_eq!(fleet.get_as("b", "/x").status, 429, "another caller's stays");
-            // Two of each, and two more of the one that was reset: so was the candidate.
+            // Two of each, and two more of the one that was reset: the shadow limit was reset, too.
             let listed = |gateway: &Gateway| {
                 let limits = admin(gateway, "GET", "", "").json();
                 let decided = &limits["limits"][0]["candidate"]["decisions"];
@@ -45,11 +45,11 @@ fn a_reset_caller_begins_anew_on_every_gateway() {
 }
 
 #[test]
-fn a_caller_is_found_by_the_hash_that_redis_has() {
+fn a_caller_is_found_by_its_key_hash() {
     let yaml = telling("quota: 3, window: 1h, key: [token]");
-    on_every_store(|stage| {
-        let Stage::Redis(redis) = stage else { return };
-        let fleet = stage.start(&yaml, &Clock::manual(NOW));
+    on_every_store(|backend| {
+        let Backend::Redis(redis) = backend else { return };
+        let fleet = backend.start(&yaml, &Clock::manual(NOW));
         let paid = headers(&fleet.get_as("a", "/x"));
         let names: Vec<String> = redis.command(&["KEYS", "tidegate:{*}:calls:*"]);
         let [name] = &names[..] else { panic!("{names:?}") };
@@ -64,7 +64,7 @@ fn a_caller_is_found_by_the_hash_that_redis_has() {
 }
 
 #[test]
-fn a_limit_is_told_with_what_it_has_decided() {
+fn a_limit_is_reported_with_its_decisions() {
     let gateway = Gateway::start_at(
         "upstreams: {hello: {respond: {body: hello}}}
 limits:
@@ -89,11 +89,11 @@ routes:
         Clock::manual(NOW),
     );
     for path in ["/a/5", "/b/5", "/b/5"] {
-        crate::client::get(gateway.address(), path, "Authorization: t\r\n");
+        testkit::client::get(gateway.address(), path, "Authorization: t\r\n");
     }
-    crate::client::get(gateway.address(), "/a/6", "Authorization: t\r\n");
-    let reply = admin(&gateway, "GET", "", "");
-    assert!(!reply.text().contains("tok-"), "what a tier goes by may be a secret");
+    testkit::client::get(gateway.address(), "/a/6", "Authorization: t\r\n");
+    let response = admin(&gateway, "GET", "", "");
+    assert!(!response.text().contains("tok-"), "what a tier goes by may be a secret");
     let decided = |admitted: u32, refused: u32, would_refuse: u32| json!({"admitted": admitted, "refused": refused, "unknown": 0, "would_refuse": would_refuse});
     let wanted = json!({"limits": [
         {
@@ -115,7 +115,7 @@ routes:
             "decisions": decided(1, 0, 1),
         },
     ]});
-    assert_eq!(reply.json(), wanted);
+    assert_eq!(response.json(), wanted);
     let state = admin(&gateway, "GET", "/watched", "").json();
     assert_eq!((&state["remaining"], &state["blocked"]), (&0.into(), &false.into()), "{state}");
     assert_eq!(
@@ -126,10 +126,10 @@ routes:
 }
 
 #[test]
-fn what_makes_no_sense_is_told_and_does_nothing() {
+fn invalid_requests_are_rejected_without_effect() {
     let yaml = telling("quota: 3, window: 1h, key: [token, client_ip]");
     let gateway = Gateway::start_at(&yaml, Clock::manual(NOW));
-    crate::client::get(gateway.address(), "/x", "Authorization: a\r\n");
+    testkit::client::get(gateway.address(), "/x", "Authorization: a\r\n");
     let hash = "0".repeat(32);
     for (target, status, word) in [
         ("/nothing".to_owned(), 404, "/api/limits"),
@@ -147,10 +147,10 @@ fn what_makes_no_sense_is_told_and_does_nothing() {
         (format!("/calls?hash={hash}&key=a"), 400, "`hash` alone"),
     ] {
         for method in ["GET", "DELETE"] {
-            let reply = admin(&gateway, method, &target, "");
-            assert_eq!(reply.status, status, "{method} {target}");
-            assert_eq!(reply.header("content-type"), Some("application/problem+json"));
-            let detail = reply.json()["detail"].as_str().expect("a text").to_owned();
+            let response = admin(&gateway, method, &target, "");
+            assert_eq!(response.status, status, "{method} {target}");
+            assert_eq!(response.header("content-type"), Some("application/problem+json"));
+            let detail = response.json()["detail"].as_str().expect("a text").to_owned();
             assert!(detail.contains(word), "{method} {target}: {detail}");
         }
     }
@@ -164,8 +164,8 @@ fn what_makes_no_sense_is_told_and_does_nothing() {
 #[test]
 fn empty_keys_need_an_address() {
     let gateway = Gateway::start(&telling("quota: 3, window: 1h, key: [token]"));
-    let reply = admin(&gateway, "GET", "/calls?key=", "");
-    assert_eq!(reply.status, 400);
-    assert!(reply.text().contains("client_ip"), "{}", reply.text());
+    let response = admin(&gateway, "GET", "/calls?key=", "");
+    assert_eq!(response.status, 400);
+    assert!(response.text().contains("client_ip"), "{}", response.text());
     assert_eq!(admin(&gateway, "GET", "/calls?key=&client_ip=::1", "").status, 200);
 }

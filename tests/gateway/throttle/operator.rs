@@ -1,18 +1,18 @@
-use super::{Crowd, check_refusal, tokens};
-use crate::{
+use testkit::{
     client::{Client, get},
     gateway::Gateway,
 };
 
-impl Gateway {
-    /// Sets the throttle's mode through the admin API.
-    pub(super) fn put_mode(&self, mode: &str) {
-        let body = format!("{{\"mode\": \"{mode}\"}}");
-        let (status, text) = put(self, &body, "");
-        assert_eq!(status, 200, "{text}");
-        let state: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-        assert_eq!(state["mode"], mode);
-    }
+use super::{Fleet, check_refusal, tokens};
+use crate::tidegate_command;
+
+/// Sets the throttle's mode through the admin API.
+pub(super) fn put_mode(gateway: &Gateway, mode: &str) {
+    let body = format!("{{\"mode\": \"{mode}\"}}");
+    let (status, text) = put(gateway, &body, "");
+    assert_eq!(status, 200, "{text}");
+    let state: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(state["mode"], mode);
 }
 
 fn put(gateway: &Gateway, body: &str, headers: &str) -> (u16, String) {
@@ -21,53 +21,53 @@ fn put(gateway: &Gateway, body: &str, headers: &str) -> (u16, String) {
     client.send(format!(
         "PUT /api/throttle HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n{headers}\r\n{body}"
     ));
-    let reply = client.reply();
-    (reply.status, reply.text())
+    let response = client.read_response();
+    (response.status, response.text())
 }
 
 const SETTINGS: &str = "max_active: 20, capacity: 1000";
 
 #[test]
-fn the_operator_closes_and_opens_it_at_once() {
-    let crowd = Crowd::start(1, None, SETTINGS);
-    assert_eq!(crowd.ask(0, "user", "/a").status, 200);
-    let gateway = &crowd.gateways[0];
-    gateway.put_mode("on");
-    assert_eq!(crowd.state(0)["throttling"], true);
-    check_refusal(&crowd.ask(0, "newcomer", "/a"), 20, crowd.clock.now());
-    assert_eq!(crowd.ask(0, "user", "/a").status, 200);
-    gateway.put_mode("off");
-    assert_eq!(crowd.ask(0, "newcomer", "/a").status, 200);
-    crowd.ask_all(tokens("user", 100), 200);
+fn the_operator_switches_the_mode_at_once() {
+    let fleet = Fleet::start(1, None, SETTINGS);
+    assert_eq!(fleet.ask(0, "user", "/a").status, 200);
+    let gateway = &fleet.gateways[0];
+    put_mode(gateway, "on");
+    assert_eq!(fleet.state(0)["throttling"], true);
+    check_refusal(&fleet.ask(0, "newcomer", "/a"), 20, fleet.clock.now());
+    assert_eq!(fleet.ask(0, "user", "/a").status, 200);
+    put_mode(gateway, "off");
+    assert_eq!(fleet.ask(0, "newcomer", "/a").status, 200);
+    fleet.ask_all(tokens("user", 100), 200);
     for _ in 0..6 {
-        crowd.tick();
+        fleet.tick();
     }
-    assert_eq!(crowd.ask(0, "another", "/a").status, 200, "off is off, however many there are");
-    gateway.put_mode("auto");
-    assert_eq!(crowd.ask(0, "stranger", "/a").status, 429, "auto has counted all the while");
+    assert_eq!(fleet.ask(0, "another", "/a").status, 200, "off is off, however many there are");
+    put_mode(gateway, "auto");
+    assert_eq!(fleet.ask(0, "stranger", "/a").status, 429, "auto has counted all the while");
 }
 
 #[test]
-fn whom_the_operator_keeps_out_of_an_empty_house_is_told_to_wait() {
-    let crowd = Crowd::start(1, None, SETTINGS);
-    crowd.gateways[0].put_mode("on");
+fn retry_after_of_a_forced_throttle_is_sound() {
+    let fleet = Fleet::start(1, None, SETTINGS);
+    put_mode(&fleet.gateways[0], "on");
     let (mut last, mut waits) = (0, Vec::new());
     for _ in 0..10 {
-        crowd.pass(super::MINUTE);
-        let reply = crowd.ask(0, "newcomer", "/a");
-        check_refusal(&reply, 20, crowd.clock.now());
-        let reset = reply.number("X-RateLimit-Reset");
+        fleet.advance(super::MINUTE);
+        let response = fleet.ask(0, "newcomer", "/a");
+        check_refusal(&response, 20, fleet.clock.now());
+        let reset = response.number("X-RateLimit-Reset");
         assert!(reset >= last, "a reset moved back: {last}, then {reset}");
         last = reset;
-        waits.push(reply.number("Retry-After"));
+        waits.push(response.number("Retry-After"));
     }
     assert!(waits.iter().all(|&wait| wait > 30), "all come back at once: {waits:?}");
 }
 
 #[test]
-fn what_is_not_a_mode_is_refused_and_a_web_page_is_not_asked() {
-    let crowd = Crowd::start(1, None, SETTINGS);
-    let gateway = &crowd.gateways[0];
+fn invalid_modes_and_cross_origin_requests_are_refused() {
+    let fleet = Fleet::start(1, None, SETTINGS);
+    let gateway = &fleet.gateways[0];
     for body in ["", "{}", "{\"mode\": \"open\"}", "{\"mode\": \"on\", \"x\": 1}", "on"] {
         let (status, text) = put(gateway, body, "");
         assert_eq!(status, 400, "{body}");
@@ -75,7 +75,7 @@ fn what_is_not_a_mode_is_refused_and_a_web_page_is_not_asked() {
     }
     let forged = put(gateway, "{\"mode\": \"on\"}", "Origin: http://evil.example\r\n");
     assert_eq!(forged.0, 403);
-    assert_eq!(crowd.state(0)["mode"], "auto");
+    assert_eq!(fleet.state(0)["mode"], "auto");
     let without = Gateway::start(
         "upstreams: {a: {respond: {}}}\nroutes: [{name: a, match: {path: /}, upstream: a}]",
     );
@@ -84,16 +84,16 @@ fn what_is_not_a_mode_is_refused_and_a_web_page_is_not_asked() {
 }
 
 #[test]
-fn metrics_tell_the_mode_the_estimate_and_its_error() {
-    let crowd = Crowd::start(1, None, SETTINGS);
-    crowd.fill("user", 25);
-    let state = crowd.state(0);
+fn metrics_report_mode_estimate_and_error() {
+    let fleet = Fleet::start(1, None, SETTINGS);
+    fleet.fill("user", 25);
+    let state = fleet.state(0);
     let (active, error) = (state["active"].as_u64().unwrap(), state["error"].as_u64().unwrap());
     assert!(active.abs_diff(25) <= error.max(1), "{state}");
-    let gateway = &crowd.gateways[0];
-    crowd.ask_all(tokens("user", 25), 200);
-    crowd.ask_all(tokens("newcomer", 7), 429);
-    assert_eq!(crowd.ask(0, "", "/a").status, 429);
+    let gateway = &fleet.gateways[0];
+    fleet.ask_all(tokens("user", 25), 200);
+    fleet.ask_all(tokens("newcomer", 7), 429);
+    assert_eq!(fleet.ask(0, "", "/a").status, 429);
     for (metric, value) in [
         ("tidegate_throttle_throttling ", 1),
         ("tidegate_throttle_active ", active),
@@ -112,21 +112,21 @@ fn metrics_tell_the_mode_the_estimate_and_its_error() {
 }
 
 #[test]
-fn a_reload_moves_the_marks_and_keeps_who_is_known() {
-    let crowd = Crowd::start(1, None, SETTINGS);
-    crowd.fill("user", 25);
-    let gateway = &crowd.gateways[0];
-    let lower = crowd.yaml.replace("max_active: 20", "max_active: 10");
+fn a_reload_changes_the_marks_and_keeps_the_filter() {
+    let fleet = Fleet::start(1, None, SETTINGS);
+    fleet.fill("user", 25);
+    let gateway = &fleet.gateways[0];
+    let lower = fleet.yaml.replace("max_active: 20", "max_active: 10");
     gateway.reload(&lower).expect("it reloads");
-    check_refusal(&crowd.ask(0, "newcomer", "/a"), 10, crowd.clock.now());
-    crowd.ask_all(tokens("user", 25), 200);
+    check_refusal(&fleet.ask(0, "newcomer", "/a"), 10, fleet.clock.now());
+    fleet.ask_all(tokens("user", 25), 200);
     let off = lower.replace("capacity: 1000", "capacity: 1000, mode: 'off'");
     gateway.reload(&off).expect("it reloads");
-    assert_eq!(crowd.ask(0, "newcomer", "/a").status, 200);
-    gateway.put_mode("on");
+    assert_eq!(fleet.ask(0, "newcomer", "/a").status, 200);
+    put_mode(gateway, "on");
     let same = off.replace("max_active: 10", "max_active: 11");
     gateway.reload(&same).expect("it reloads");
-    assert_eq!(crowd.state(0)["mode"], "on", "what the operator set stays");
+    assert_eq!(fleet.state(0)["mode"], "on", "what the operator set stays");
     for (old, new, key) in [
         ("capacity: 1000", "capacity: 2000", "throttle.capacity"),
         ("capacity: 1000", "capacity: 1000, memory: 10m", "throttle.memory"),
@@ -138,12 +138,12 @@ fn a_reload_moves_the_marks_and_keeps_who_is_known() {
     let without: Vec<_> = same.lines().filter(|line| !line.starts_with("throttle")).collect();
     let faults = gateway.reload(&without.join("\n")).expect_err("a restart is needed");
     assert!(faults.contains("`throttle`") && faults.contains("restart"), "{faults}");
-    crowd.ask_all(tokens("user", 25), 200);
+    fleet.ask_all(tokens("user", 25), 200);
 }
 
 #[test]
-fn one_line_tells_of_each_change() {
-    // The log is the process's: only the binary's own can be read alone.
+fn each_mode_change_is_logged_once() {
+    // The log belongs to the process: only a child process's log can be read in isolation.
     let upstream = super::api();
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(
@@ -158,18 +158,19 @@ fn one_line_tells_of_each_change() {
         ),
     )
     .expect("a file");
-    let process = crate::process::Process::start(folder.path(), &["--config", "t.yaml"]);
+    let process =
+        testkit::process::Process::start(tidegate_command(folder.path(), &["--config", "t.yaml"]));
     for token in tokens("user", 6) {
         let headers = format!("Authorization: Bearer {token}\r\n");
         assert_eq!(get(process.address, "/", &headers).status, 200);
     }
-    crate::wait::eventually("it throttles", || {
+    testkit::wait::eventually("it throttles", || {
         get(process.admin, "/api/throttle", "").json()["throttling"] == true
     });
     let headers = "Authorization: Bearer newcomer-secret\r\n";
     assert_eq!(get(process.address, "/", headers).status, 429);
-    crate::wait::eventually("it says so", || process.has_said("throttling: only").is_some());
-    let said = process.said();
+    testkit::wait::eventually("it says so", || process.log_line("throttling: only").is_some());
+    let said = process.log();
     assert_eq!(said.matches("throttling: only active users").count(), 1, "{said}");
     for secret in ["user-1", "newcomer-secret"] {
         assert!(!said.contains(secret), "a token in the log: {said}");

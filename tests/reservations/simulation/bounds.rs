@@ -1,4 +1,4 @@
-//! What each algorithm promises, held against what was admitted.
+//! Checks the admissions against each algorithm's promises.
 
 use tidegate::limit::{Algorithm, Millis};
 

@@ -9,26 +9,28 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use testkit::random::SplitMix64;
 use tidegate::{
-    limit::{Algorithm, Change, Grant, Key, Limit, Millis, Order, State},
+    limit::{Algorithm, Change, Grant, Key, Limit, Millis, State, TokenDemand},
     store::{
         Failure,
-        deny_cache::TRUST,
+        deny_cache::INITIAL_TRUST,
         token_lease::{
-            Fetch, GiveBack, Joined, LeaseRegistry, Reply, Taken, Waiter, WaiterOutcome,
+            FetchReply, JoinOutcome, LeaseCharge, LeaseFetch, LeaseRegistry, UnspentTokens, Waiter,
+            WaiterOutcome,
         },
     },
 };
 
-use super::{Dice, Plan};
+use super::Plan;
 
-/// The store's time when a run begins: on a whole minute.
+/// The store's time at the start of a run: a whole minute.
 pub(super) const START: Millis = 1_699_999_980_000;
 
-/// How long a gateway waits for a reply, in ms.
+/// A gateway's response timeout, in ms.
 const PATIENCE: u64 = 60;
 
-/// Between two sweeps, in ms.
+/// Interval between two sweeps, in ms.
 const SWEEP: u64 = 250;
 
 type Mailbox = Arc<Mutex<Vec<(usize, WaiterOutcome)>>>;
@@ -60,7 +62,7 @@ struct Request {
     cost: u32,
 }
 
-/// A request that passed.
+/// An admitted request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Admission {
     pub(super) key: usize,
@@ -72,26 +74,26 @@ pub(super) struct Admission {
 struct Gateway {
     leases: Arc<LeaseRegistry<Caller>>,
     limit: Limit,
-    /// The time of the run when its clock began to tick, and one more for each restart.
+    /// The run's time at tick 0 of its clock, plus one per restart.
     made: u64,
     life: u32,
     denied: BTreeMap<(usize, u32), u64>,
     spent: u64,
-    /// What the store charged and nobody heard of; what was handed back and nobody knows.
+    /// Tokens charged without a reply, and tokens returned without a confirmation.
     unheard: u64,
     unknown: u64,
 }
 
-/// A call that is under way.
+/// A pending call.
 struct Call {
     gateway: usize,
     life: u32,
     key: usize,
     limit: Limit,
-    order: Order,
-    /// `None` for a request that asks by itself, or once the gateway has given up.
-    fetching: Option<Fetch<Caller>>,
-    /// The request that asks by itself.
+    order: TokenDemand,
+    /// `None` for a request without a lease, or after the timeout.
+    fetching: Option<LeaseFetch<Caller>>,
+    /// The request without a lease.
     own: Option<usize>,
     sent: u64,
     over: bool,
@@ -111,7 +113,7 @@ enum Event {
 
 pub(super) struct World {
     pub(super) plan: Plan,
-    dice: Dice,
+    rng: SplitMix64,
     now: u64,
     serial: u64,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
@@ -122,22 +124,22 @@ pub(super) struct World {
     requests: Vec<Request>,
     pending: BTreeMap<usize, u64>,
     mailbox: Mailbox,
-    /// All that passed and was not returned.
+    /// All admissions that were not refunded.
     pub(super) admitted: Vec<Option<Admission>>,
-    /// The ends of windows that the store told.
+    /// The window ends that the store reported.
     pub(super) ends: Vec<Vec<Millis>>,
     pub(super) asked: usize,
-    /// What had passed when the first was refused.
+    /// Admissions before the first refusal.
     pub(super) first_refusal: Option<u64>,
-    /// The most that gateways could have spent when one was refused.
+    /// The most tokens that gateways could still spend when a request was refused.
     pub(super) unseen: u64,
     passed: u64,
 }
 
 impl World {
     pub(super) fn new(plan: Plan) -> Self {
-        let mut dice = Dice(plan.seed);
-        let gateways = (0..plan.gateways).map(|_| gateway(&plan, dice.below(1_000))).collect();
+        let mut rng = SplitMix64(plan.seed);
+        let gateways = (0..plan.gateways).map(|_| gateway(&plan, rng.below(1_000))).collect();
         let fresh = State::fresh(plan.limit.algorithm);
         let mut world = Self {
             now: 1_000,
@@ -156,23 +158,23 @@ impl World {
             first_refusal: None,
             unseen: 0,
             passed: 0,
-            dice,
+            rng,
             plan,
         };
         for gateway in 0..world.plan.gateways {
-            let at = world.dice.below(SWEEP);
+            let at = world.rng.below(SWEEP);
             world.after(at, Event::Sweep(gateway));
         }
         for _ in 0..world.plan.crashes {
-            let (at, who) = (world.dice.below(world.plan.length), world.any_gateway());
+            let (at, who) = (world.rng.below(world.plan.length), world.any_gateway());
             world.after(at, Event::Crash(who));
         }
         for at in 0..world.plan.reloads {
             let quota = world.plan.limit.quota.limit;
             let quota = if at % 2 == 0 { quota.div_ceil(2) } else { quota };
-            let at = world.dice.below(world.plan.length);
+            let at = world.rng.below(world.plan.length);
             for gateway in 0..world.plan.gateways {
-                let late = world.dice.below(100);
+                let late = world.rng.below(100);
                 world.after(at + late, Event::Reload(gateway, quota));
             }
         }
@@ -181,10 +183,10 @@ impl World {
 
     fn any_gateway(&mut self) -> usize {
         let plan = &self.plan;
-        if plan.skewed && self.dice.below(10) < 9 {
+        if plan.skewed && self.rng.below(10) < 9 {
             return 0;
         }
-        self.dice.below(plan.gateways as u64) as usize
+        self.rng.below(plan.gateways as u64) as usize
     }
 
     fn after(&mut self, delay: u64, event: Event) {
@@ -202,10 +204,10 @@ impl World {
     }
 
     fn delay(&mut self) -> u64 {
-        self.dice.below(self.plan.delay + 1)
+        self.rng.below(self.plan.delay + 1)
     }
 
-    /// The whole run; panics where somebody hangs or the books do not balance.
+    /// The whole run; panics if a request hangs or the tokens do not balance.
     pub(super) fn run(mut self) -> Self {
         let (start, length, requests) = (self.now, self.plan.length, self.plan.requests as u64);
         for at in 0..requests {
@@ -222,7 +224,7 @@ impl World {
         self
     }
 
-    /// Lets events happen up to this time.
+    /// Processes the events up to this time.
     fn pass(&mut self, until: u64) {
         while let Some(Reverse((at, ..))) = self.events.peek()
             && *at <= until
@@ -242,7 +244,7 @@ impl World {
             Event::GiveUp(call) => self.give_up(call),
             Event::Refund { gateway, key, at, cost } => {
                 let (now, quota) = (self.store_now(), self.gateways[gateway].limit.quota);
-                self.records[key].settle(&quota, now, Change::Refund { charged_at: at, cost });
+                self.records[key].adjust(&quota, now, Change::Refund { charged_at: at, cost });
             }
             Event::Return { gateway, life, admission, now } => {
                 self.give_back(gateway, life, admission, now);
@@ -261,7 +263,7 @@ impl World {
         }
     }
 
-    /// A process dies with all that it holds, and another takes its place.
+    /// A process crashes with its state, and another replaces it.
     fn crash(&mut self, who: usize) {
         let life = self.gateways[who].life + 1;
         let limit = self.gateways[who].limit.clone();
@@ -275,9 +277,9 @@ impl World {
         self.mailbox.lock().clear();
     }
 
-    fn refund(&mut self, gateway: usize, out: Vec<GiveBack>) {
-        for GiveBack { key, back, .. } in out {
-            if self.dice.one_in(self.plan.failures) {
+    fn refund(&mut self, gateway: usize, out: Vec<UnspentTokens>) {
+        for UnspentTokens { key, back, .. } in out {
+            if self.rng.one_in(self.plan.failures) {
                 continue;
             }
             let (key, delay) = (key.0 as usize, self.delay());
@@ -288,8 +290,8 @@ impl World {
 
     fn request(&mut self) {
         let gateway = self.any_gateway();
-        let key = self.dice.below(self.plan.keys as u64) as usize;
-        let cost = 1 + self.dice.below(u64::from(self.plan.costs)) as u32;
+        let key = self.rng.below(self.plan.keys as u64) as usize;
+        let cost = 1 + self.rng.below(u64::from(self.plan.costs)) as u32;
         let (id, ticks) = (self.requests.len(), self.ticks(gateway));
         self.requests.push(Request { gateway, key, cost });
         let at = &mut self.gateways[gateway];
@@ -298,7 +300,7 @@ impl World {
         }
         at.denied.remove(&(key, cost));
         self.pending.insert(id, self.now);
-        if self.plan.several && self.dice.one_in(6) {
+        if self.plan.several && self.rng.one_in(6) {
             return self.ask(id);
         }
         let at = &self.gateways[gateway];
@@ -307,21 +309,21 @@ impl World {
             self.taken_here(&taken, key);
             return self.admit(id, self.store_now(), taken.now, true);
         }
-        let gone = self.dice.one_in(self.plan.failures);
+        let gone = self.rng.one_in(self.plan.failures);
         let caller = Caller { id, cost, mailbox: Arc::clone(&self.mailbox), gone };
         let at = &self.gateways[gateway];
         match at.leases.join(&at.limit, Key(key as u128), caller, ticks) {
-            Joined::Served | Joined::Waiting => {}
-            Joined::Fetch(fetching) => {
-                self.send(gateway, key, *fetching.order(), Some(fetching), None);
+            JoinOutcome::Served | JoinOutcome::Waiting => {}
+            JoinOutcome::Fetch(fetching) => {
+                self.send(gateway, key, *fetching.demand(), Some(fetching), None);
             }
-            Joined::Unavailable(_) => self.ask(id),
+            JoinOutcome::Unavailable(_) => self.ask(id),
         }
         self.deliver();
     }
 
-    /// What is taken without asking is taken in the sub-window that it was charged to.
-    fn taken_here(&self, taken: &Taken, key: usize) {
+    /// Locally spent tokens are spent in the sub-window that they were charged to.
+    fn taken_here(&self, taken: &LeaseCharge, key: usize) {
         let (real, s) = (self.store_now(), self.plan.limit.quota.sub_window());
         assert!(taken.now <= real, "the time told is ahead of the store's");
         let same = match self.plan.limit.algorithm {
@@ -339,38 +341,43 @@ impl World {
         assert!(self.pending.remove(&id).is_some(), "{id} was told twice");
         self.passed += u64::from(cost);
         self.admitted.push(Some(Admission { key, at, cost }));
-        if here && self.dice.one_in(self.plan.returns) {
+        if here && self.rng.one_in(self.plan.returns) {
             let (admission, life) = (self.admitted.len() - 1, self.gateways[gateway].life);
-            let delay = 1 + self.dice.below(300);
+            let delay = 1 + self.rng.below(300);
             self.after(delay, Event::Return { gateway, life, admission, now });
         }
     }
 
-    /// The answer costs nothing after all.
+    /// A refund.
     fn give_back(&mut self, gateway: usize, life: u32, admission: usize, now: Millis) {
         let Some(Admission { key, cost, .. }) = self.admitted[admission] else { return };
         let (ticks, at) = (self.ticks(gateway), &mut self.gateways[gateway]);
         if at.life != life {
             return;
         }
-        if at.leases.give_back(&at.limit, Key(key as u128), now, cost, ticks).is_some() {
+        if at.leases.refund(&at.limit, Key(key as u128), now, cost, ticks).is_some() {
             at.spent -= u64::from(cost);
             self.admitted[admission] = None;
             self.passed -= u64::from(cost);
         }
     }
 
-    /// A request asks the store by itself.
+    /// A request goes to the store without a lease.
     fn ask(&mut self, id: usize) {
         let Request { gateway, key, cost } = self.requests[id];
         let share = 2 * self.plan.gateways as u32;
-        let order = Order { least: cost, needed: cost, share, ..Order::default() };
+        let order = TokenDemand {
+            minimum: cost,
+            needed: cost,
+            extra_divisor: share,
+            ..TokenDemand::default()
+        };
         self.send(gateway, key, order, None, Some(id));
     }
 }
 
 fn gateway(plan: &Plan, made: u64) -> Gateway {
-    let leases = Arc::new(LeaseRegistry::with_room(plan.room));
+    let leases = Arc::new(LeaseRegistry::with_capacity(plan.room));
     leases.set_gateways(plan.gateways as u32);
     let limit = plan.limit.clone();
     let denied = BTreeMap::new();

@@ -1,25 +1,24 @@
 use std::sync::Arc;
 
-use crate::verdict::VerdictExt as _;
+use testkit::{
+    redis_server::RedisServer, redis_topology::RedisCluster, verdict::VerdictExt as _,
+    wait::eventually_async,
+};
 use tidegate::{
     clock::Clock,
-    store::{Failure, Stores, Topology},
+    store::{CounterStore, Failure, Topology},
     throttle::{redis::RedisLink, sync::Exchange},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{ask, every_algorithm_counts, is_exact, now, shared, stores};
-use crate::{
-    redis_server::RedisServer,
-    redis_topology::RedisCluster,
-    support::{charge, eventually, limit},
-};
+use crate::support::{charge, limit};
 
-/// The first keys from 1 that live on each of the first three nodes.
+/// The first key from 1 on each of the first three nodes.
 fn keys(cluster: &RedisCluster) -> [u128; 3] {
     let mut keys = [0; 3];
     for key in 1..100 {
-        let (_, home) = cluster.home(&format!("{key:032x}"));
+        let (_, home) = cluster.slot_of(&format!("{key:032x}"));
         if keys[home] == 0 {
             keys[home] = key;
         }
@@ -27,22 +26,22 @@ fn keys(cluster: &RedisCluster) -> [u128; 3] {
     keys
 }
 
-/// A throttle's exchange under a name that lives on the first node.
-fn exchange(cluster: &RedisCluster, stores: &Stores) -> (RedisLink, String) {
+/// A throttle's exchange under a name whose slot is on the first node.
+fn exchange(cluster: &RedisCluster, stores: &CounterStore) -> (RedisLink, String) {
     let names = (0..100).map(|number| format!("throttle-{number}"));
-    let name = names.into_iter().find(|name| cluster.home(name).1 == 0).expect("a name");
+    let name = names.into_iter().find(|name| cluster.slot_of(name).1 == 0).expect("a name");
     let connector = stores.connector().expect("a Redis");
     (RedisLink::new(connector, &name, Clock::system(), Arc::default()), name)
 }
 
-/// What begins each tick: the time, and a minute.
+/// The start of a tick: the time and one minute.
 async fn exchanged(link: &mut RedisLink) -> Result<(), Failure> {
     link.time().await?;
     link.read(1, None, 1).await.map(drop)
 }
 
 #[tokio::test]
-async fn quotas_are_exact_and_slots_are_followed_where_they_go() {
+async fn quotas_are_exact_while_slots_migrate() {
     let cluster = RedisCluster::start();
     let gateways = [0, 1].map(|_| stores(Topology::Cluster(cluster.urls())));
     is_exact(&gateways, 0..12).await;
@@ -58,16 +57,16 @@ async fn quotas_are_exact_and_slots_are_followed_where_they_go() {
     let verdict = ask(&store, &all).await;
     assert!(verdict.admitted, "{verdict:?}");
     assert!(!ask(&store, &all).await.admitted);
-    eventually("what was refused is given back", async || {
-        let looked = store.look(&all, now()).await.unwrap();
+    eventually_async("what was refused is given back", async || {
+        let looked = store.peek(&all, now()).await.unwrap();
         looked.decision(0).remaining == 99 && looked.decision(2).remaining == 99
     })
     .await;
 
-    // One slot on its way from the first node to the second: its record, and one that is new there.
+    // A slot that migrates from the first node to the second: its record, and a new one there.
     let failures = gateways[0].stats().failures;
     let moving = keys[0];
-    let (slot, from) = cluster.home(&format!("{moving:032x}"));
+    let (slot, from) = cluster.slot_of(&format!("{moving:032x}"));
     let to = (from + 1) % 3;
     let new = limit("new", 100);
     let mut used = 1;
@@ -77,18 +76,18 @@ async fn quotas_are_exact_and_slots_are_followed_where_they_go() {
         used += 1;
         assert_eq!(verdict.decision(0).remaining, 100 - used, "{step}");
     };
-    cluster.begin_move(&slot, from, to);
+    cluster.begin_migration(&slot, from, to);
     remaining("there is still the record").await;
     let _: String = cluster.nodes[to].command(&["SCRIPT", "FLUSH"]);
     assert_eq!(ask(&store, &[charge(&new, moving)]).await.decision(0).remaining, 99);
     assert_eq!(ask(&store, &[charge(&new, moving)]).await.decision(0).remaining, 98);
-    cluster.move_keys(&slot, from, to);
+    cluster.migrate_keys(&slot, from, to);
     remaining("asked there once").await;
-    assert_eq!(gateways[0].look(&[charge(&new, moving)]).await.unwrap().decision(0).remaining, 98);
-    cluster.end_move(&slot, to);
+    assert_eq!(gateways[0].peek(&[charge(&new, moving)]).await.unwrap().decision(0).remaining, 98);
+    cluster.end_migration(&slot, to);
     remaining("moved").await;
     remaining("looked for there").await;
-    let looked = gateways[1].look(&[charge(&broad, moving)]).await.unwrap();
+    let looked = gateways[1].peek(&[charge(&broad, moving)]).await.unwrap();
     assert_eq!(looked.decision(0).remaining, 100 - used);
     gateways[1].reset(&[&broad], charge(&broad, moving).key).await.unwrap();
     assert_eq!(ask(&store, &[charge(&broad, moving)]).await.decision(0).remaining, 99);
@@ -96,15 +95,17 @@ async fn quotas_are_exact_and_slots_are_followed_where_they_go() {
 
     let (mut link, name) = exchange(&cluster, &gateways[1]);
     exchanged(&mut link).await.unwrap();
-    let (slot, from) = cluster.home(&name);
-    cluster.end_move(&slot, (from + 1) % 3);
+    let (slot, from) = cluster.slot_of(&name);
+    cluster.end_migration(&slot, (from + 1) % 3);
     assert_eq!(exchanged(&mut link).await.err(), Some(Failure::Io));
-    eventually("the next connection leads there", async || exchanged(&mut link).await.is_ok())
-        .await;
+    eventually_async("the next connection leads there", async || {
+        exchanged(&mut link).await.is_ok()
+    })
+    .await;
 }
 
 #[tokio::test]
-async fn a_replica_that_takes_over_is_followed() {
+async fn a_promoted_replica_is_followed() {
     let mut cluster = RedisCluster::start();
     let stores = stores(Topology::Cluster(cluster.urls()));
     let stop = CancellationToken::new();
@@ -126,36 +127,36 @@ async fn a_replica_that_takes_over_is_followed() {
     shared("the replica has taken over", &store, &limit, keys[0]).await;
     let is_there = |node: &RedisServer| node.command::<u64>(&["DBSIZE"]) > 0;
     assert!(is_there(&cluster.nodes[3]));
-    eventually("all are well, and the dead one is forgotten", async || {
+    eventually_async("all are well, and the dead one is forgotten", async || {
         let shards = stores.shards();
         shards.iter().all(|shard| shard.is_up && *shard.name != *lost)
             && stores.status().is_healthy()
     })
     .await;
-    eventually("the throttle, too", async || exchanged(&mut link).await.is_ok()).await;
+    eventually_async("the throttle, too", async || exchanged(&mut link).await.is_ok()).await;
     stop.cancel();
 }
 
 #[tokio::test]
-async fn a_replica_that_takes_over_is_followed_without_requests() {
+async fn a_promoted_replica_is_followed_without_requests() {
     let mut cluster = RedisCluster::start();
     let stores = stores(Topology::Cluster(cluster.urls()));
     let stop = CancellationToken::new();
     tokio::spawn(stores.clone().run(stop.clone()));
     let store = stores.worker();
     let limit = limit("silent", 1_000_000);
-    // Not where gateways report once a second that they are alive.
-    let home = (cluster.home("tidegate").1 + 1) % 3;
+    // Not the node that receives the gateways' heartbeats once a second.
+    let home = (cluster.slot_of("tidegate").1 + 1) % 3;
     let key = keys(&cluster)[home];
     shared("the Cluster is there", &store, &limit, key).await;
     let lost = cluster.nodes[home].address();
     cluster.nodes[home].kill();
-    // Of the first it is unknown whether Redis has charged it.
+    // It is unknown whether Redis charged the first.
     for _ in 0..2 {
         assert!(ask(&store, &[charge(&limit, key)]).await.is_fallback());
     }
     assert_eq!(stores.stats().unmerged, 1);
-    eventually("its successor is told what was charged here", async || {
+    eventually_async("its successor is told what was charged here", async || {
         stores.status().is_healthy() && stores.stats().unmerged == 0
     })
     .await;
@@ -163,12 +164,12 @@ async fn a_replica_that_takes_over_is_followed_without_requests() {
     stop.cancel();
 }
 
-/// The record is deleted, and the slot in which other gateways would read of it is served by nobody.
+/// The record is deleted, and no node serves the slot of the notification for other gateways.
 #[tokio::test]
-async fn a_reset_that_nobody_else_hears_of_is_felt_here() {
+async fn a_local_reset_takes_effect_without_notification() {
     let cluster = RedisCluster::start();
-    let (slot, home) = cluster.home("tidegate");
-    // Who serves it first, so that nobody hears of it again.
+    let (slot, home) = cluster.slot_of("tidegate");
+    // The serving node first, so that the change is not propagated back.
     for at in 0..6 {
         let node = &cluster.nodes[(home + 3 * at + at / 2) % 6];
         let any: String = node.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);

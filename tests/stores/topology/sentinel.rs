@@ -1,20 +1,21 @@
 use std::sync::Arc;
 
-use crate::verdict::VerdictExt as _;
+use testkit::{
+    override_proxy::OverrideProxy,
+    redis_server::RedisServer,
+    redis_topology::{SentinelTrio, primary, replica_of},
+    verdict::VerdictExt as _,
+    wait::eventually_async,
+};
 use tidegate::{
     clock::Clock,
-    store::{Credentials, Stores, Topology},
+    store::{CounterStore, Credentials, Topology},
     throttle::{redis::RedisLink, sync::Exchange},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{ask, every_algorithm_counts, is_exact, shared, stores};
-use crate::{
-    redis_server::RedisServer,
-    redis_topology::{SentinelTrio, primary, replica_of},
-    refuser::Refuser,
-    support::{charge, eventually, limit},
-};
+use crate::support::{charge, limit};
 
 fn topology(trio: &SentinelTrio) -> Topology {
     Topology::Sentinel {
@@ -25,7 +26,7 @@ fn topology(trio: &SentinelTrio) -> Topology {
 }
 
 #[tokio::test]
-async fn a_primary_is_followed_wherever_sentinel_says_that_it_is() {
+async fn the_primary_named_by_sentinel_is_followed() {
     let mut trio = SentinelTrio::start();
     let gateways = [0, 1].map(|_| stores(topology(&trio)));
     let stop = CancellationToken::new();
@@ -45,40 +46,42 @@ async fn a_primary_is_followed_wherever_sentinel_says_that_it_is() {
         !keys.is_empty()
     };
 
-    // A failover while all are alive: nothing breaks, but the old primary only reads.
+    // A failover while all servers are alive: no connection breaks, and the old primary is read-only.
     let _: String = trio.sentinels[0].command(&["SENTINEL", "FAILOVER", "main"]);
-    eventually("Sentinel names the other", async || trio.primary() == Some(1)).await;
+    eventually_async("Sentinel names the other", async || trio.primary() == Some(1)).await;
     let after = crate::support::limit("after-1", 1_000_000);
-    eventually("the new primary decides", async || {
+    eventually_async("the new primary decides", async || {
         !ask(&store, &[charge(&after, 1)]).await.is_fallback() && charged(1)
     })
     .await;
 
-    // And one because it is dead.
-    trio.whole();
+    // And a failover because the primary is dead.
+    trio.wait_ready_for_failover();
     trio.servers[1].kill();
-    eventually("it is noticed", async || ask(&store, &[charge(&limit, 1)]).await.is_fallback())
-        .await;
-    eventually("Sentinel names the first again", async || trio.primary() == Some(0)).await;
+    eventually_async("it is noticed", async || {
+        ask(&store, &[charge(&limit, 1)]).await.is_fallback()
+    })
+    .await;
+    eventually_async("Sentinel names the first again", async || trio.primary() == Some(0)).await;
     shared("the first decides again", &store, &limit, 1).await;
-    eventually("all is well", async || stores.status().is_healthy()).await;
+    eventually_async("all is well", async || stores.status().is_healthy()).await;
     stop.cancel();
 }
 
-/// Makes a sentinel name this server, whatever it is asked.
-fn name(sentinel: &Refuser, server: &RedisServer) {
+/// Makes a sentinel name this server in every reply.
+fn name(sentinel: &OverrideProxy, server: &RedisServer) {
     let port = server.port().to_string();
-    sentinel.answer(&format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len()));
+    sentinel.reply_with(&format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len()));
 }
 
 /// A sentinel that names this server.
-fn naming(server: &RedisServer) -> Refuser {
-    let sentinel = Refuser::before(&server.url());
+fn naming(server: &RedisServer) -> OverrideProxy {
+    let sentinel = OverrideProxy::start(&server.url());
     name(&sentinel, server);
     sentinel
 }
 
-fn watched(sentinels: &[Refuser]) -> Arc<Stores> {
+fn watched(sentinels: &[OverrideProxy]) -> Arc<CounterStore> {
     stores(Topology::Sentinel {
         master: "main".into(),
         nodes: sentinels.iter().map(|sentinel| sentinel.url().into()).collect(),
@@ -86,7 +89,7 @@ fn watched(sentinels: &[Refuser]) -> Arc<Stores> {
     })
 }
 
-/// How many reports of presence came there.
+/// The number of heartbeats at this server.
 fn reports(server: &RedisServer) -> u32 {
     let stats: String = server.command(&["INFO", "commandstats"]);
     let count = stats.split_once("cmdstat_eval:calls=").and_then(|(_, c)| c.split(',').next());
@@ -94,7 +97,7 @@ fn reports(server: &RedisServer) -> u32 {
 }
 
 #[tokio::test]
-async fn a_primary_is_kept_where_sentinels_name_no_other_that_is_one() {
+async fn the_primary_is_kept_while_sentinels_name_no_usable_other() {
     let first = primary();
     let second = replica_of(&first);
     let sentinels = [naming(&second), naming(&first)];
@@ -103,14 +106,14 @@ async fn a_primary_is_kept_where_sentinels_name_no_other_that_is_one() {
     tokio::spawn(stores.clone().run(stop.clone()));
     let (store, limit) = (stores.worker(), limit("tie", 1_000_000));
     shared("the primary is found", &store, &limit, 1).await;
-    // The control task reports and asks the sentinels, one after the other.
+    // The control task sends a heartbeat, then queries the sentinels.
     for is_agreed in [false, true] {
         if is_agreed {
-            // They agree on one that says itself that it is none.
+            // They agree on a server whose own role is replica.
             name(&sentinels[1], &second);
         }
         let before = reports(&first);
-        eventually("the sentinels were asked again", async || {
+        eventually_async("the sentinels were asked again", async || {
             assert!(!ask(&store, &[charge(&limit, 1)]).await.is_fallback(), "it is not taken away");
             reports(&first) > before + 2
         })
@@ -120,7 +123,7 @@ async fn a_primary_is_kept_where_sentinels_name_no_other_that_is_one() {
 }
 
 #[tokio::test]
-async fn everybody_leaves_a_primary_that_is_none_any_more_though_it_is_well() {
+async fn every_connection_leaves_a_demoted_primary() {
     let (old, new) = (primary(), primary());
     let sentinels = [naming(&old), naming(&old)];
     let stores = watched(&sentinels);
@@ -131,7 +134,7 @@ async fn everybody_leaves_a_primary_that_is_none_any_more_though_it_is_well() {
     let mut throttle = RedisLink::new(connector, "throttle", Clock::system(), Arc::default());
     shared("the old one decides", &store, &limit, 1).await;
     throttle.time().await.expect("an answer");
-    eventually("it is reported there", async || reports(&old) > 0).await;
+    eventually_async("it is reported there", async || reports(&old) > 0).await;
 
     for sentinel in &sentinels {
         name(sentinel, &new);
@@ -140,12 +143,12 @@ async fn everybody_leaves_a_primary_that_is_none_any_more_though_it_is_well() {
         let stats: String = server.command(&["INFO", "commandstats"]);
         stats.lines().filter(|line| line.starts_with("cmdstat_eval")).collect::<String>()
     };
-    eventually("the worker asks the new one", async || {
+    eventually_async("the worker asks the new one", async || {
         ask(&store, &[charge(&limit, 1)]).await;
         !scripts(&new).is_empty()
     })
     .await;
-    eventually("it is reported there", async || reports(&new) > 0).await;
+    eventually_async("it is reported there", async || reports(&new) > 0).await;
     let before = scripts(&old);
     throttle.time().await.expect("an answer");
     assert_eq!(scripts(&old), before, "nobody asks the old one");

@@ -1,20 +1,20 @@
 use std::time::Duration;
 
-use crate::verdict::{OutcomesExt as _, VerdictExt as _};
-use tidegate::{
-    clock::Clock,
-    limit::{Change, Decider, Limit, OnFailure, Settlement},
-    store::{RedisOptions, Shard, StoreError, Stores, Topology},
-};
-
-use super::{
-    ask, every_algorithm_counts, is_exact, key, keys_on, now, options, shards, shared, stores,
-};
-use crate::{
+use testkit::{
+    options::redis_options,
     redis_server::RedisServer,
     redis_topology::{primary, replica_of, replicate},
-    support::{NOW, charge, eventually, limit},
+    verdict::{OutcomesExt as _, VerdictExt as _},
+    wait::eventually_async,
 };
+use tidegate::{
+    clock::Clock,
+    limit::{Adjustment, Change, DecisionSource, Limit, OnFailure},
+    store::{CounterStore, RedisOptions, ShardUrls, StoreError, Topology},
+};
+
+use super::{ask, every_algorithm_counts, is_exact, key, keys_on, now, shards, shared, stores};
+use crate::support::{NOW, charge, limit};
 
 #[tokio::test]
 async fn quotas_are_exact_over_shards_whatever_their_order() {
@@ -51,29 +51,29 @@ async fn limits_on_two_shards_are_charged_all_or_none() {
         assert!(!verdict.admitted && verdict.decided(0).is_none());
         assert!(verdict.decision(1).retry_at.is_some());
     }
-    eventually("what was refused is given back", async || {
-        store.look(&both, now()).await.unwrap().decision(0).remaining == 9
+    eventually_async("what was refused is given back", async || {
+        store.peek(&both, now()).await.unwrap().decision(0).remaining == 9
     })
     .await;
     stores.clear_deny_cache();
     let verdict = ask(&store, &both).await;
     assert!(verdict.decided(0).is_none(), "its charge is undone");
 
-    // Corrections go each to its shard, and are told of together.
-    let looked = stores.look(&both).await.unwrap();
+    // Each adjustment goes to its shard; the outcomes are returned together.
+    let looked = stores.peek(&both).await.unwrap();
     assert_eq!(looked.decision(1).remaining, 0);
     let change =
         |at: usize| Change::Refund { charged_at: verdict.decided(at).unwrap().at, cost: 1 };
     let first = ask(&store, &[charge(&broad, on_a)]).await;
-    let settlements = [
-        Settlement {
+    let adjustments = [
+        Adjustment {
             limit: &broad,
             key: key(on_a),
             change: Change::Refund { charged_at: first.now(), cost: 1 },
         },
-        Settlement { limit: &narrow, key: key(on_b), change: change(1) },
+        Adjustment { limit: &narrow, key: key(on_b), change: change(1) },
     ];
-    let settled = store.settle(&settlements, Decider::Store, now()).await;
+    let settled = store.adjust(&adjustments, DecisionSource::Store, now()).await;
     assert_eq!(settled.are_made(), [true, true]);
     assert_eq!(settled.decision(1).remaining, 1, "the refunds took nothing else");
     stores.reset(&[&narrow], key(on_b)).await.unwrap();
@@ -81,7 +81,7 @@ async fn limits_on_two_shards_are_charged_all_or_none() {
 }
 
 #[tokio::test]
-async fn a_shard_that_is_lost_takes_only_its_own_keys() {
+async fn a_lost_shard_affects_only_its_own_keys() {
     let [a, mut b] = [RedisServer::start(), RedisServer::start()];
     let stores = stores(shards(&[&a, &b]));
     let store = stores.worker();
@@ -95,7 +95,7 @@ async fn a_shard_that_is_lost_takes_only_its_own_keys() {
     assert!(
         verdict.admitted && verdict.is_fallback() && verdict.outcomes.are_made() == [true, true]
     );
-    let fallen = [0, 1].map(|at| verdict.decided(at).unwrap().by == Decider::Fallback);
+    let fallen = [0, 1].map(|at| verdict.decided(at).unwrap().source == DecisionSource::Fallback);
     assert_eq!(fallen, [true, false], "only the lost one falls back");
     let up: Vec<bool> = [&b, &a]
         .map(|server| {
@@ -106,22 +106,22 @@ async fn a_shard_that_is_lost_takes_only_its_own_keys() {
     assert_eq!(up, [false, true]);
     assert_eq!(stores.status().lost, 1);
 
-    // This gateway's own count is at its end: what the other shard has charged is given back.
+    // The local fallback count is exhausted: the other shard's charge is refunded.
     let verdict = ask(&store, &both).await;
     assert!(!verdict.admitted && !verdict.decision(0).admitted);
     let refused = store.charge(&[charge(&closed, on_b), charge(&broad, on_a)], now()).await;
     assert_eq!(refused, Err(StoreError::Unavailable { limit: 7 }));
-    eventually("what was refused is given back", async || {
-        let looked = store.look(&[charge(&broad, on_a)], now()).await.unwrap();
+    eventually_async("what was refused is given back", async || {
+        let looked = store.peek(&[charge(&broad, on_a)], now()).await.unwrap();
         assert!(!looked.is_fallback());
         looked.decision(0).remaining == 9
     })
     .await;
-    let settlements = [&narrow, &broad].map(|limit| {
+    let adjustments = [&narrow, &broad].map(|limit| {
         let on = if limit.name == narrow.name { on_b } else { on_a };
-        Settlement { limit, key: key(on), change: Change::Overdraw { cost: 1 } }
+        Adjustment { limit, key: key(on), change: Change::Overdraw { cost: 1 } }
     });
-    let settled = store.settle(&settlements, Decider::Store, now()).await;
+    let settled = store.adjust(&adjustments, DecisionSource::Store, now()).await;
     assert_eq!(settled.are_made(), [false, true]);
 
     b.restart();
@@ -130,12 +130,12 @@ async fn a_shard_that_is_lost_takes_only_its_own_keys() {
 }
 
 #[tokio::test]
-async fn a_refund_at_two_shards_is_made_at_the_lost_one_when_it_is_back() {
+async fn a_refund_at_a_lost_shard_is_made_after_recovery() {
     let [a, b] = [RedisServer::start(), RedisServer::start()];
-    // As long as the first request waits for the shard that hangs.
+    // While the first request waits for the hung shard.
     let response_timeout = Duration::from_secs(1);
-    let options = RedisOptions { response_timeout, ..options(shards(&[&a, &b])) };
-    let stores = Stores::redis(options, Clock::system(), 10_000).expect("usable options");
+    let options = RedisOptions { response_timeout, ..redis_options(shards(&[&a, &b])) };
+    let stores = CounterStore::redis(options, Clock::system(), 10_000).expect("usable options");
     let store = stores.worker();
     let [on_a, on_b] = keys_on(&store, [&a, &b]).await;
     let (there, lost) = (limit("there", 10), limit("lost", 10));
@@ -144,22 +144,22 @@ async fn a_refund_at_two_shards_is_made_at_the_lost_one_when_it_is_back() {
 
     b.suspend();
     let other = limit("other", 1_000_000);
-    eventually("a shard is lost", async || {
+    eventually_async("a shard is lost", async || {
         ask(&store, &[charge(&other, on_b)]).await;
         stores.status().lost == 1
     })
     .await;
     let refund =
         |at: usize| Change::Refund { charged_at: verdict.decided(at).unwrap().at, cost: 1 };
-    let settlements = [
-        Settlement { limit: &there, key: key(on_a), change: refund(0) },
-        Settlement { limit: &lost, key: key(on_b), change: refund(1) },
+    let adjustments = [
+        Adjustment { limit: &there, key: key(on_a), change: refund(0) },
+        Adjustment { limit: &lost, key: key(on_b), change: refund(1) },
     ];
-    let settled = store.settle(&settlements, Decider::Store, now()).await;
+    let settled = store.adjust(&adjustments, DecisionSource::Store, now()).await;
     assert_eq!(settled.are_made(), [true, false]);
     b.resume();
-    eventually("the other refund is made, once", async || {
-        let looked = store.look(&[charge(&lost, on_b)], now()).await.unwrap();
+    eventually_async("the other refund is made, once", async || {
+        let looked = store.peek(&[charge(&lost, on_b)], now()).await.unwrap();
         !looked.is_fallback() && looked.decision(0).used == 0
     })
     .await;
@@ -167,25 +167,25 @@ async fn a_refund_at_two_shards_is_made_at_the_lost_one_when_it_is_back() {
 }
 
 #[tokio::test]
-async fn a_stale_replica_answers_the_operator_and_decides_nothing() {
+async fn a_stale_replica_serves_status_reads_only() {
     let server = primary();
     let mut replica = replica_of(&server);
     let replicas = vec![replica.url().into()];
-    let topology = Topology::Shards(vec![Shard { primary: server.url().into(), replicas }]);
+    let topology = Topology::Shards(vec![ShardUrls { primary: server.url().into(), replicas }]);
     let clock = Clock::manual(NOW);
-    let stores = Stores::redis(options(topology), clock.clone(), 100).unwrap();
+    let stores = CounterStore::redis(redis_options(topology), clock.clone(), 100).unwrap();
     let store = stores.worker();
     let limit = limit("stale", 3);
     let one = [charge(&limit, 1)];
     assert!(store.charge(&one, NOW).await.unwrap().admitted);
-    eventually("the replica has it", async || {
+    eventually_async("the replica has it", async || {
         replica.command::<u64>(&["DBSIZE"]) == 1
-            && stores.look(&one).await.unwrap().decision(0).remaining == 2
+            && stores.peek(&one).await.unwrap().decision(0).remaining == 2
     })
     .await;
 
-    // From here on it hears nothing new, and still answers.
-    let nowhere = RedisServer::absent().port().to_string();
+    // From here on the replica receives no updates and still answers.
+    let nowhere = RedisServer::not_started().port().to_string();
     let _: String = replica.command(&["REPLICAOF", "127.0.0.1", &nowhere]);
     let admitted = async |count: usize| {
         for _ in 0..count {
@@ -194,21 +194,21 @@ async fn a_stale_replica_answers_the_operator_and_decides_nothing() {
         assert!(!store.charge(&one, NOW).await.unwrap().admitted);
     };
     admitted(2).await;
-    assert_eq!(stores.look(&one).await.unwrap().decision(0).remaining, 2, "the replica's word");
-    assert_eq!(store.look(&one, NOW).await.unwrap().decision(0).remaining, 0, "the primary's");
+    assert_eq!(stores.peek(&one).await.unwrap().decision(0).remaining, 2, "the replica's word");
+    assert_eq!(store.peek(&one, NOW).await.unwrap().decision(0).remaining, 0, "the primary's");
 
-    // By the clock the record is long over; on the replica it is still there.
+    // The record has long expired by the clock; the replica still has it.
     clock.set(NOW + 3_600_000);
     assert_eq!(replica.command::<u64>(&["DBSIZE"]), 1);
-    let looked = stores.look(&one).await.unwrap().decision(0);
+    let looked = stores.peek(&one).await.unwrap().decision(0);
     assert_eq!((looked.remaining, looked.used), (3, 0));
     replica.kill();
     assert!(store.charge(&one, NOW + 3_600_000).await.unwrap().admitted);
-    assert_eq!(stores.look(&one).await.unwrap().decision(0).remaining, 2, "the primary's");
+    assert_eq!(stores.peek(&one).await.unwrap().decision(0).remaining, 2, "the primary's");
 }
 
 #[tokio::test]
-async fn a_primary_that_became_a_replica_is_lost_until_it_is_one_again() {
+async fn a_demoted_primary_is_lost_until_promoted_again() {
     let [server, other] = [primary(), primary()];
     let stores = stores(shards(&[&server]));
     let store = stores.worker();
@@ -216,7 +216,7 @@ async fn a_primary_that_became_a_replica_is_lost_until_it_is_one_again() {
     shared("it is there", &store, &limit, 1).await;
     replicate(&server, &other);
     assert!(ask(&store, &[charge(&limit, 1)]).await.is_fallback());
-    // It answers all the while, and is not taken for one that writes.
+    // It answers all the while and must not be treated as writable.
     tokio::time::sleep(Duration::from_millis(1_600)).await;
     assert!(ask(&store, &[charge(&limit, 1)]).await.is_fallback());
     let _: String = server.command(&["REPLICAOF", "NO", "ONE"]);

@@ -1,4 +1,4 @@
-//! Virtual time: tasks that do nothing but sleep, in one thread, the same in each run.
+//! Virtual time for tasks that only sleep, on one thread; every run is the same.
 
 use std::{
     cell::{Cell, RefCell},
@@ -14,7 +14,7 @@ use std::{
 
 pub(crate) type Task<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// The time and who waits for it, in µs since the Unix epoch.
+/// The time in µs since the Unix epoch, and the sleeping tasks.
 pub(crate) struct World {
     now: Cell<u64>,
     running: Cell<usize>,
@@ -22,13 +22,13 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// At `start` ms.
+    /// Starts at `start` ms.
     pub(crate) fn new(start: u64) -> Self {
         let now = Cell::new(start * 1_000);
         Self { now, running: Cell::new(0), sleepers: RefCell::default() }
     }
 
-    /// In ms.
+    /// The time in ms.
     pub(crate) fn now(&self) -> u64 {
         self.now.get() / 1_000
     }
@@ -37,7 +37,7 @@ impl World {
         self.sleep_until(self.now.get() + micros).await;
     }
 
-    /// Until a time in µs.
+    /// Sleeps until a time in µs.
     pub(crate) async fn sleep_until(&self, deadline: u64) {
         let mut asleep = false;
         std::future::poll_fn(|_| {

@@ -1,21 +1,21 @@
-//! Which records make room in a full store.
+//! Which records are evicted from a full store.
 
 use super::*;
 
-/// Victims of a flood, in a store of [`ROOM`].
+/// Callers that compete with a flood for [`ROOM`] records.
 const CALLERS: u64 = 20;
 
 const ROOM: usize = 2_000;
 
-/// So much later the flood begins.
-const LATER: Millis = 5_000;
+/// How much later the flood begins, in ms.
+const FLOOD_DELAY: Millis = 5_000;
 
 fn caller(n: u64) -> u128 {
     key(1_000_000 + n)
 }
 
-/// A store that is full of records of `flood` requests, each by another key, of `cost` each; before that,
-/// callers have used so much of `limit`, one by one.
+/// A store in which first each caller has used `used` of `limit`, one by one, and then each of `requests`
+/// made-up keys has charged `cost` to the limit `flood`.
 fn flooded(limit: &Limit, used: u32, flood: &Limit, cost: u32, requests: u64) -> Memory {
     let store = Memory::new(ROOM);
     for n in 0..CALLERS {
@@ -25,7 +25,7 @@ fn flooded(limit: &Limit, used: u32, flood: &Limit, cost: u32, requests: u64) ->
     }
     for n in 0..requests {
         let charge = Charge { cost, ..charge(flood, key(n)) };
-        assert!(store.charge(&[charge], NOW + LATER).admitted);
+        assert!(store.charge(&[charge], NOW + FLOOD_DELAY).admitted);
         assert!(store.len() <= ROOM);
     }
     store
@@ -33,13 +33,14 @@ fn flooded(limit: &Limit, used: u32, flood: &Limit, cost: u32, requests: u64) ->
 
 /// How many of the callers still have their records.
 fn spared(store: &Memory, limit: &Limit, used: u32) -> usize {
-    let look =
-        |n| store.look(&[charge(limit, caller(n))], NOW + LATER).decided(0).unwrap().decision.used;
-    (0..CALLERS).filter(|&n| look(n) == u64::from(used)).count()
+    let used_by = |n| {
+        store.peek(&[charge(limit, caller(n))], NOW + FLOOD_DELAY).decided(0).unwrap().decision.used
+    };
+    (0..CALLERS).filter(|&n| used_by(n) == u64::from(used)).count()
 }
 
 #[test]
-fn a_flood_of_made_up_keys_evicts_itself_and_spares_callers_near_their_limit() {
+fn a_flood_of_made_up_keys_spares_callers_near_their_limit() {
     let limit = limit("a", 100);
     let store = flooded(&limit, 90, &limit, 1, 100_000);
     assert_eq!(store.len(), ROOM);
@@ -47,7 +48,7 @@ fn a_flood_of_made_up_keys_evicts_itself_and_spares_callers_near_their_limit() {
     assert_eq!(spared(&store, &limit, 90), 20);
 }
 
-/// Who would be let in once more beside those who are in flight.
+/// Without their records, more requests would be admitted beside those in flight.
 #[test]
 fn a_flood_that_spends_all_at_once_spares_requests_in_flight() {
     let (limit, narrow) = (limit("a", 100), limit("narrow", 1));
@@ -58,7 +59,7 @@ fn a_flood_that_spends_all_at_once_spares_requests_in_flight() {
 
 /// Each made-up key is blocked after one request, as are the callers.
 #[test]
-fn a_flood_that_spends_all_at_once_spares_callers_who_are_blocked() {
+fn a_flood_that_spends_all_at_once_spares_blocked_callers() {
     let (limit, narrow) = (limit("a", 100), limit("narrow", 1));
     for used in [10, 90, 100] {
         let store = flooded(&limit, used, &limit, 100, 100_000);
@@ -70,9 +71,9 @@ fn a_flood_that_spends_all_at_once_spares_callers_who_are_blocked() {
     assert_eq!(spared(&store, &narrow, 1), 20, "a quota of 1, spent before the flood");
 }
 
-/// Two requests a key, which spend all.
+/// Two requests per key, which spend the whole quota.
 #[test]
-fn a_flood_of_a_few_requests_a_key_spares_callers_who_made_more() {
+fn a_flood_of_two_requests_per_key_spares_callers_with_more() {
     let limit = limit("a", 10);
     let store = Memory::new(ROOM);
     for n in 0..CALLERS {
@@ -83,25 +84,31 @@ fn a_flood_of_a_few_requests_a_key_spares_callers_who_made_more() {
     for n in 0..100_000 {
         for _ in 0..2 {
             let half = Charge { cost: 5, ..charge(&limit, key(n)) };
-            store.charge(&[half], NOW + LATER);
+            store.charge(&[half], NOW + FLOOD_DELAY);
         }
     }
     assert_eq!(spared(&store, &limit, 9), 20);
 }
 
-/// Where all others are as blocked, and came before, a flood still takes few of them.
+/// All records rank the same except for their age.
 #[test]
-fn a_store_that_is_full_of_blocked_callers_loses_few_to_a_flood() {
+fn a_store_full_of_blocked_callers_loses_few_of_them_to_a_flood() {
     let limit = limit("a", 1);
     let store = Memory::new(ROOM);
     for n in 0..ROOM as u64 {
         store.charge(&[charge(&limit, caller(n))], NOW);
     }
     for n in 0..10 * ROOM as u64 {
-        store.charge(&[charge(&limit, key(n))], NOW + LATER);
+        store.charge(&[charge(&limit, key(n))], NOW + FLOOD_DELAY);
     }
     let kept = (0..ROOM as u64).filter(|&n| {
-        store.look(&[charge(&limit, caller(n))], NOW + LATER).decided(0).unwrap().decision.used == 1
+        store
+            .peek(&[charge(&limit, caller(n))], NOW + FLOOD_DELAY)
+            .decided(0)
+            .unwrap()
+            .decision
+            .used
+            == 1
     });
     let kept = kept.count();
     assert!(kept > ROOM * 2 / 3, "{kept} of {ROOM}");
@@ -109,16 +116,16 @@ fn a_store_that_is_full_of_blocked_callers_loses_few_to_a_flood() {
 
 /// Otherwise a limit could be evaded by evicting its newest record each time.
 #[test]
-fn a_newcomer_is_counted_for_a_while_however_full_the_store_is() {
+fn a_new_record_survives_for_a_while_in_a_full_store() {
     let limit = limit("a", 1);
     let store = Memory::new(ROOM);
     for n in 0..ROOM as u64 {
         store.charge(&[charge(&limit, caller(n))], NOW);
     }
     let refused = (0..1_000_u64).filter(|&n| {
-        store.charge(&[charge(&limit, key(2 * n))], NOW + LATER);
-        store.charge(&[charge(&limit, key(2 * n + 1))], NOW + LATER);
-        !store.charge(&[charge(&limit, key(2 * n))], NOW + LATER).admitted
+        store.charge(&[charge(&limit, key(2 * n))], NOW + FLOOD_DELAY);
+        store.charge(&[charge(&limit, key(2 * n + 1))], NOW + FLOOD_DELAY);
+        !store.charge(&[charge(&limit, key(2 * n))], NOW + FLOOD_DELAY).admitted
     });
     let refused = refused.count();
     assert!(refused > 950, "{refused} of 1000");

@@ -1,9 +1,9 @@
-//! The share of a quota that one of several gateways enforces alone.
+//! The share of a quota that one of several gateways enforces by itself.
 
 use super::*;
 
 #[test]
-fn gateways_that_share_a_quota_lose_no_unit() {
+fn shares_are_rounded_up() {
     let limit = limit("a", 10);
     let store = Memory::new(1_000);
     let share = (0..10).filter(|_| store.charge_share(&[charge(&limit, 1)], NOW, 3).admitted);
@@ -20,8 +20,8 @@ fn sized(algorithm: Algorithm, quota: u32, max_wait: u32) -> Limit {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// What the whole quota admits of a caller never seen, a share admits, and what it refuses, a share
-    /// refuses; and no request waits longer than it may.
+    /// A share decides the first request of a caller as the whole quota does, and delays no request for
+    /// longer than `max_wait`.
     #[test]
     fn a_share_admits_the_first_request_that_the_quota_admits(
         at in 0_usize..6,
@@ -55,9 +55,9 @@ proptest! {
         prop_assert_eq!(share.admitted, whole.admitted);
     }
 
-    /// A caller that waits as long as a share says is admitted.
+    /// A caller that waits until the share's retry time is admitted.
     #[test]
-    fn a_share_tells_when_a_request_passes(
+    fn retry_after_of_a_share_admits(
         at in 0_usize..6,
         quota in 1_u32..60,
         costs in prop::collection::vec(1_u32..20, 1..12),
@@ -85,9 +85,9 @@ proptest! {
     }
 }
 
-/// Requests that need longer than a share's `max_wait` pass, and at the share's rate.
+/// Requests whose slots last longer than a share's `max_wait` are admitted at the share's rate.
 #[test]
-fn dear_requests_do_not_raise_the_rate_of_a_shared_leaky_bucket() {
+fn expensive_requests_do_not_raise_the_rate_of_a_shared_leaky_bucket() {
     let limit = sized(Algorithm::LeakyBucket, 6, 2_000);
     let store = Memory::new(10);
     // A share of 2 in 6 s; a second of three slots would begin 6 s after the first.

@@ -1,4 +1,4 @@
-//! What threads do to one lease, in every order in which they can take its lock (loom):
+//! Threads that use one lease, in every order in which they can take its lock (loom):
 //! `cargo test --features loom --lib every_interleaving`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,20 +11,20 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
     loom::model(model);
 }
 
-fn joined<T>(handle: thread::JoinHandle<T>) -> T {
+fn join<T>(handle: thread::JoinHandle<T>) -> T {
     handle.join().unwrap()
 }
 
-/// A gateway of one lease in the model.
+/// A gateway with one lease.
 #[derive(Clone)]
 struct Gateway {
-    lease: Handle,
+    lease: TestLease,
     in_flight: Arc<AtomicBool>,
 }
 
-/// What a caller came to.
+/// How a request got its tokens.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Came {
+enum CallOutcome {
     Taken,
     Served,
     Waiting,
@@ -34,86 +34,86 @@ enum Came {
 
 impl Gateway {
     fn new() -> Self {
-        let registry = Arc::new(LeaseRegistry::with_room(1));
+        let registry = Arc::new(LeaseRegistry::with_capacity(1));
         let lease = lease(&registry, &limit(Reserve::Off), KEY);
         Self { lease, in_flight: Arc::default() }
     }
 
-    /// With `tokens` at tick 1, and one that was spent.
+    /// A gateway that has `tokens` at tick 1, after one was spent.
     fn stocked(tokens: u32) -> Self {
         let gateway = Self::new();
-        let first = fetch(gateway.lease.join(Caller::of(1), 1));
+        let first = expect_fetch(gateway.lease.join(TestWaiter::of(1), 1));
         assert!(first.complete(&reply(1 + tokens, 90, 1)).is_none());
         gateway
     }
 
-    /// One in flight at a time, and never two.
-    fn begins(&self) {
+    /// Begins a fetch. Panics if one is in flight.
+    fn begin_fetch(&self) {
         assert!(!self.in_flight.swap(true, Ordering::Relaxed), "two fetches in flight");
     }
 
-    fn ends(&self) {
+    fn end_fetch(&self) {
         self.in_flight.store(false, Ordering::Relaxed);
     }
 
-    /// Grants all that is asked for and `spare` tokens, until no request waits.
-    fn drive(&self, first: Fetch<Caller>, spare: u32) {
+    /// Completes fetches with all that is needed and `spare` tokens, until no request waits.
+    fn complete_all(&self, first: LeaseFetch<TestWaiter>, spare: u32) {
         let mut next = Some(first);
         while let Some(fetch) = next {
-            let reply = reply(fetch.order().needed + spare, 50, 1);
-            self.ends();
+            let reply = reply(fetch.demand().needed + spare, 50, 1);
+            self.end_fetch();
             next = fetch.complete(&reply);
             if next.is_some() {
-                self.begins();
+                self.begin_fetch();
             }
         }
     }
 
-    /// A caller comes, and drives the fetch that it has to.
-    fn call(&self, caller: &Caller) -> Came {
-        if self.lease.take(caller.cost, 1).is_some() {
-            return Came::Taken;
+    /// Makes a request, and the fetches that it begins.
+    fn call(&self, waiter: &TestWaiter) -> CallOutcome {
+        if self.lease.take(waiter.cost, 1).is_some() {
+            return CallOutcome::Taken;
         }
-        match self.lease.join(caller.clone(), 1) {
-            Joined::Served => Came::Served,
-            Joined::Waiting => Came::Waiting,
-            Joined::Unavailable(_) => Came::Unavailable,
-            Joined::Fetch(fetch) => {
-                self.begins();
-                self.drive(fetch, 1);
-                Came::Fetched
+        match self.lease.join(waiter.clone(), 1) {
+            JoinOutcome::Served => CallOutcome::Served,
+            JoinOutcome::Waiting => CallOutcome::Waiting,
+            JoinOutcome::Unavailable(_) => CallOutcome::Unavailable,
+            JoinOutcome::Fetch(fetch) => {
+                self.begin_fetch();
+                self.complete_all(fetch, 1);
+                CallOutcome::Fetched
             }
         }
     }
 
-    fn numbers(&self) -> Numbers {
-        self.lease.registry.numbers()
+    fn stats(&self) -> LeaseStats {
+        self.lease.registry.stats()
     }
 
-    /// Two callers come while `end` ends a fetch that a first caller began; all have an outcome, once.
-    fn meets(end: fn(&Self, Fetch<Caller>)) {
+    /// Makes two requests while `end` ends the fetch of a first one. Checks that each has one outcome.
+    fn check_requests_during(end: fn(&Self, LeaseFetch<TestWaiter>)) {
         let gateway = Self::new();
-        let first = Caller::of(1);
-        let fetch = fetch(gateway.lease.join(first.clone(), 1));
-        gateway.begins();
+        let first = TestWaiter::of(1);
+        let fetch = expect_fetch(gateway.lease.join(first.clone(), 1));
+        gateway.begin_fetch();
         let others = [1, 2].map(|cost| {
             let gateway = gateway.clone();
             thread::spawn(move || {
-                let caller = Caller::of(cost);
-                let came = gateway.call(&caller);
-                (caller, came)
+                let waiter = TestWaiter::of(cost);
+                let outcome = gateway.call(&waiter);
+                (waiter, outcome)
             })
         });
         end(&gateway, fetch);
         let mut spent = u64::from(first.is_granted());
-        assert!(first.heard().is_some(), "the first hangs");
-        for (caller, came) in others.map(joined) {
-            assert_eq!(caller.heard().is_some(), came != Came::Taken, "{came:?}");
-            let served = came == Came::Taken || caller.is_granted();
-            spent += if served { u64::from(caller.cost) } else { 0 };
+        assert!(first.outcome().is_some(), "the first request still waits");
+        for (waiter, outcome) in others.map(join) {
+            assert_eq!(waiter.outcome().is_some(), outcome != CallOutcome::Taken, "{outcome:?}");
+            let served = outcome == CallOutcome::Taken || waiter.is_granted();
+            spent += if served { u64::from(waiter.cost) } else { 0 };
         }
-        let numbers = gateway.numbers();
-        assert_eq!(numbers.granted, spent + numbers.outstanding);
+        let stats = gateway.stats();
+        assert_eq!(stats.granted, spent + stats.outstanding);
     }
 }
 
@@ -125,94 +125,93 @@ fn no_token_is_taken_twice() {
             let gateway = gateway.clone();
             thread::spawn(move || gateway.lease.take(cost, 1).map_or(0, |_| cost))
         });
-        let taken: u32 = takers.map(joined).iter().sum();
-        assert_eq!(gateway.numbers().outstanding, u64::from(3 - taken));
-        assert!(taken >= 2, "one of two fits, whichever comes first");
+        let taken: u32 = takers.map(join).iter().sum();
+        assert_eq!(gateway.stats().outstanding, u64::from(3 - taken));
+        assert!(taken >= 2, "the first taker always fits");
     });
 }
 
 #[test]
-fn callers_meet_a_reply() {
-    check(|| Gateway::meets(|gateway, fetch| gateway.drive(fetch, 1)));
+fn requests_during_a_reply_have_one_outcome() {
+    check(|| Gateway::check_requests_during(|gateway, fetch| gateway.complete_all(fetch, 1)));
 }
 
 #[test]
-fn callers_meet_a_failure() {
+fn requests_during_a_failure_have_one_outcome() {
     check(|| {
-        Gateway::meets(|gateway, fetch| {
-            gateway.ends();
+        Gateway::check_requests_during(|gateway, fetch| {
+            gateway.end_fetch();
             fetch.fail(Failure::Timeout, 1);
         });
     });
 }
 
 #[test]
-fn callers_meet_a_fetch_that_is_dropped() {
+fn requests_during_a_dropped_fetch_have_one_outcome() {
     check(|| {
-        Gateway::meets(|gateway, fetch| {
-            gateway.ends();
+        Gateway::check_requests_during(|gateway, fetch| {
+            gateway.end_fetch();
             drop(fetch);
         });
     });
 }
 
-/// What a caller is told is left was left at one time, here and at the store.
 #[test]
-fn what_is_left_here_is_told_with_the_reply_that_it_came_with() {
+fn remaining_combines_the_lease_and_the_store_of_one_time() {
     check(|| {
         let gateway = Gateway::stocked(1);
         let taker = thread::spawn({
             let gateway = gateway.clone();
             move || gateway.lease.take(1, 1)
         });
-        if let Joined::Fetch(fetch) = gateway.lease.join(Caller::of(2), 1) {
+        if let JoinOutcome::Fetch(fetch) = gateway.lease.join(TestWaiter::of(2), 1) {
             assert!(fetch.complete(&reply(7, 60, 1)).is_none());
         }
-        let Some(taken) = joined(taker) else { return };
-        // 90 and none here; 60 with 5 here after 2 were spent of 7, with or without the one before.
+        let Some(taken) = join(taker) else { return };
+        // 90 at the store and none here; or 60 at the store and 7 - 2 - 1 here, with or without the token
+        // from before.
         assert!([90, 64, 65].contains(&taken.remaining), "{}", taken.remaining);
     });
 }
 
-/// A token that comes back while the next fetch is made is spent or kept, once.
 #[test]
-fn what_comes_back_during_a_fetch_is_kept_once() {
+fn a_refund_during_a_fetch_is_kept_once() {
     check(|| {
         let gateway = Gateway::stocked(0);
-        let giver = thread::spawn({
+        let refunder = thread::spawn({
             let gateway = gateway.clone();
-            move || gateway.lease.give_back(START + 1, 1, 1)
+            move || gateway.lease.refund(START + 1, 1, 1)
         });
-        let second = Caller::of(1);
-        let came = gateway.call(&second);
-        let given = joined(giver);
-        let spent = 1 + u64::from(came == Came::Taken || second.is_granted()) - u64::from(given);
-        let numbers = gateway.numbers();
-        assert_eq!(numbers.granted, spent + numbers.outstanding);
+        let second = TestWaiter::of(1);
+        let outcome = gateway.call(&second);
+        let refunded = join(refunder);
+        let spent = 1 + u64::from(outcome == CallOutcome::Taken || second.is_granted())
+            - u64::from(refunded);
+        let stats = gateway.stats();
+        assert_eq!(stats.granted, spent + stats.outstanding);
     });
 }
 
-/// A lease is removed while callers use it: whatever the order, no token is lost.
 #[test]
-fn a_lease_that_is_removed_leaves_no_tokens() {
+fn removing_a_lease_loses_no_token() {
     check(|| {
         let gateway = Gateway::stocked(1);
         let user = thread::spawn({
             let gateway = gateway.clone();
             move || {
-                let caller = Caller::of(1);
-                let came = gateway.call(&caller);
-                (came, gateway.lease.give_back(START + 1, 1, 1))
+                let waiter = TestWaiter::of(1);
+                let outcome = gateway.call(&waiter);
+                (outcome, gateway.lease.refund(START + 1, 1, 1))
             }
         });
         let (registry, mut out) = (&gateway.lease.registry, Vec::new());
-        registry.sweep(1 + RETIRE, |_| true, &mut out);
-        let (came, given) = joined(user);
+        registry.sweep(1 + REMOVAL_TIMEOUT, |_| true, &mut out);
+        let (outcome, refunded) = join(user);
         registry.drain(&mut out);
-        let back: u64 = out.iter().map(|give| u64::from(give.back.tokens)).sum();
-        let numbers = registry.numbers();
-        assert_eq!((numbers.entries, numbers.outstanding, numbers.given_back), (0, 0, back));
-        // The first spent one, the second one, and one of them gave one back.
-        assert_eq!(numbers.granted, 2 - u64::from(given) + back, "{came:?} {given}");
+        let back: u64 = out.iter().map(|unspent| u64::from(unspent.back.tokens)).sum();
+        let stats = registry.stats();
+        assert_eq!((stats.entries, stats.outstanding, stats.given_back), (0, 0, back));
+        // Both requests spent one token, and at most one was refunded.
+        assert_eq!(stats.granted, 2 - u64::from(refunded) + back, "{outcome:?} {refunded}");
     });
 }

@@ -1,4 +1,4 @@
-//! Calls to the store, and what becomes of them.
+//! Calls to the store and their outcomes.
 
 use super::*;
 
@@ -7,13 +7,13 @@ impl World {
         &mut self,
         gateway: usize,
         key: usize,
-        mut order: Order,
-        fetching: Option<Fetch<Caller>>,
+        mut order: TokenDemand,
+        fetching: Option<LeaseFetch<Caller>>,
         own: Option<usize>,
     ) {
         self.asked += 1;
         if !self.plan.shares {
-            order.share = 1;
+            order.extra_divisor = 1;
         }
         let (sent, life) = (self.ticks(gateway), self.gateways[gateway].life);
         let limit = fetching.as_ref().map(|fetching| Limit::clone(fetching.limit()));
@@ -21,7 +21,7 @@ impl World {
         let call = self.calls.len();
         let over = false;
         self.calls.push(Call { gateway, life, key, limit, order, fetching, own, sent, over });
-        if !self.dice.one_in(self.plan.failures) {
+        if !self.rng.one_in(self.plan.failures) {
             let delay = self.delay();
             self.after(delay, Event::Arrive(call));
         }
@@ -35,9 +35,9 @@ impl World {
         let quota = limit.quota;
         let grant = self.records[key].acquire(&quota, now, &order);
         if grant.tokens > 0 {
-            assert!(grant.end > now);
-            if self.ends[key].last() != Some(&grant.end) {
-                self.ends[key].push(grant.end);
+            assert!(grant.spendable_until > now);
+            if self.ends[key].last() != Some(&grant.spendable_until) {
+                self.ends[key].push(grant.spendable_until);
             }
         } else {
             self.first_refusal.get_or_insert(self.passed);
@@ -48,13 +48,13 @@ impl World {
             self.gateways[gateway].unheard += u64::from(grant.tokens);
         }
         self.replies.push((grant, now));
-        if !self.dice.one_in(self.plan.failures) {
+        if !self.rng.one_in(self.plan.failures) {
             let (reply, delay) = (self.replies.len() - 1, self.delay());
             self.after(delay, Event::Answer(call, reply));
         }
     }
 
-    /// What gateways could spend of a caller at this moment, and the store counts as used.
+    /// The tokens of a key that gateways can spend now and that the store counts as used.
     fn spendable(&self, key: usize) -> u64 {
         let of = |(at, gateway): (usize, &Gateway)| {
             let ticks = self.ticks(at);
@@ -75,9 +75,9 @@ impl World {
         self.calls[call].over = true;
         if let Some(fetching) = fetching {
             self.gateways[gateway].unheard -= u64::from(grant.tokens);
-            if let Some(next) = fetching.complete(&Reply { grant, now, sent, received }) {
+            if let Some(next) = fetching.complete(&FetchReply { grant, now, sent, received }) {
                 let key = self.calls[call].key;
-                self.send(gateway, key, *next.order(), Some(next), None);
+                self.send(gateway, key, *next.demand(), Some(next), None);
             }
         }
         let Some(id) = own else { return };
@@ -88,7 +88,7 @@ impl World {
         self.admit(id, now, now, false);
     }
 
-    /// The gateway has waited long enough.
+    /// The gateway's response timeout expires.
     pub(super) fn give_up(&mut self, call: usize) {
         let Call { gateway, order, own, over, .. } = self.calls[call];
         if over {
@@ -97,8 +97,8 @@ impl World {
         self.calls[call].over = true;
         let ticks = self.ticks(gateway);
         if let Some(fetching) = self.calls[call].fetching.take() {
-            self.gateways[gateway].unknown += u64::from(order.back.tokens);
-            if self.dice.one_in(4) {
+            self.gateways[gateway].unknown += u64::from(order.returned.tokens);
+            if self.rng.one_in(4) {
                 drop(fetching);
             } else {
                 fetching.fail(Failure::Timeout, ticks);
@@ -114,11 +114,12 @@ impl World {
         assert!(self.pending.remove(&id).is_some(), "{id} was told twice");
         assert!(left < u64::from(cost), "refused {cost} of {left}");
         let ticks = self.ticks(gateway);
-        let until = ticks + retry_at.map_or(TRUST, |at| at.saturating_sub(now).min(TRUST));
+        let until =
+            ticks + retry_at.map_or(INITIAL_TRUST, |at| at.saturating_sub(now).min(INITIAL_TRUST));
         self.gateways[gateway].denied.insert((key, cost), until);
     }
 
-    /// Tells those who waited.
+    /// Delivers the outcomes to the waiters.
     pub(super) fn deliver(&mut self) {
         loop {
             let told = std::mem::take(&mut *self.mailbox.lock());
@@ -132,7 +133,7 @@ impl World {
                         self.gateways[gateway].spent += u64::from(cost);
                         let (now, came) = (self.store_now(), self.pending.get(&id).copied());
                         assert!(taken.now <= now);
-                        // Who came after the store had decided was not decided there.
+                        // A request that arrived after the store's decision was not decided there.
                         let since = came.is_some_and(|came| START + came - 1_000 > taken.now);
                         self.admit(id, if since { now } else { taken.now }, taken.now, true);
                     }
@@ -140,7 +141,7 @@ impl World {
                         assert!(!decision.admitted);
                         self.refused(id, decision.remaining, decision.retry_at, now);
                     }
-                    WaiterOutcome::Ask => self.ask(id),
+                    WaiterOutcome::CallStore => self.ask(id),
                     WaiterOutcome::Failed(_) => {
                         assert!(self.pending.remove(&id).is_some(), "{id} was told twice");
                     }
@@ -149,14 +150,14 @@ impl World {
         }
     }
 
-    /// What was charged is spent, kept, given back, or lost.
+    /// Every charged token is spent, kept, returned, or lost.
     pub(super) fn balance(&mut self) {
         for at in &self.gateways {
             for drained in [false, true] {
                 if drained {
                     at.leases.drain(&mut Vec::new());
                 }
-                let numbers = at.leases.numbers();
+                let numbers = at.leases.stats();
                 let used = at.spent + numbers.outstanding + numbers.given_back + at.unknown;
                 assert_eq!(numbers.granted, used, "{numbers:?}, spent {}", at.spent);
                 assert!(numbers.lost >= at.unknown + at.unheard, "{numbers:?}");

@@ -1,0 +1,35 @@
+-- Adjusts what was charged: refunds, or charges without a check. Adjustments are made in order, and none is
+-- refused.
+--
+-- KEYS[i]   the record of adjustment i; all share a hash tag, or are on one server
+-- ARGV[1]   now in ms; 0: this server's clock (only tests pass another)
+-- ARGV[2+]  seven values for each adjustment, in the order of KEYS:
+--             algorithm (its tag), cost, quota, window (ms), resolution, option (see prelude.lua),
+--             charged_at (ms, by this server's clock) to refund `cost`, or -1 to charge it
+-- Returns   a flat array of integers, as that of `charge`: now (ms), then six for each adjustment:
+--             1, remaining, used, reset_at (ms), -1, 0
+local function adjust(key, at)
+  local algorithm, reading = read(key, at)
+  local cost, charged_at, used, reset = ARGV[at + 1] + 0, ARGV[at + 6] + 0, nil, nil
+  if charged_at == -1 then
+    used, reset = algorithm.charge(reading, cost)
+  else
+    algorithm.refund(reading, charged_at, cost)
+    used, reset = algorithm.decide(reading, 0)
+  end
+  if reading.dirty then write(key, algorithm, reading) end
+  return reading.remaining, used, reset
+end
+
+local reply = {now}
+for i, key in ipairs(KEYS) do
+  local from = i * 7 - 5
+  local made, remaining, used, reset = pcall(adjust, key, from)
+  -- A malformed sliding log has removed itself: the second try finds no record. Without it the whole call
+  -- would fail, and the adjustments that were made would be repeated.
+  if not made then remaining, used, reset = adjust(key, from) end
+  local at = i * 6 - 4
+  reply[at], reply[at + 1], reply[at + 2] = 1, remaining, used
+  reply[at + 3], reply[at + 4], reply[at + 5] = reset, -1, 0
+end
+return reply

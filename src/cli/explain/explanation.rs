@@ -1,0 +1,344 @@
+//! The decisions on one request, followed through the code of live requests and printed as text or JSON.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::request::Request;
+use crate::error::GatewayError;
+use crate::framing::{Fields, Length, RequestHead};
+use crate::identity::{AddressSource, Caller, KeyValues, Secret, Subject};
+use crate::limit::{Admission, Charge, Key, Millis, Outcome};
+use crate::plan::{self, MatchedRoute, RequestAttributes};
+use crate::respond::{self, LimitReport};
+use crate::snapshot::{Action, Route, Snapshot};
+use crate::store::memory::Memory;
+use crate::upstream::UpstreamKind;
+
+/// A fixed secret: no hash leaves this process.
+const SECRET: Secret = Secret(0, 0);
+
+/// What would happen to a request. The field names are those of the JSON: a stable interface.
+#[derive(Default, Serialize)]
+pub(super) struct Explanation {
+    /// The request's method.
+    method: String,
+    /// The normalized host, as routes match it.
+    host: String,
+    /// The normalized path, as routes match it.
+    path: String,
+    /// The client's address, behind trusted proxies.
+    client: String,
+    /// Source of the address: `peer`, `forwarded`, or `unverified` if a trusted proxy names no client.
+    client_source: &'static str,
+    /// The route's name.
+    route: Option<String>,
+    /// The limits that it is charged to.
+    limits: Vec<LimitExplanation>,
+    /// True if the throttle applies.
+    throttle: bool,
+    /// `admitted`, `refused`, `none` without limits, or `unasked` if the request ends before its limits are
+    /// charged; for a caller with unused quotas.
+    decision: &'static str,
+    /// The status of the gateway's own response; `None` if an upstream responds.
+    status: Option<u16>,
+    /// The reason, if it is an error.
+    reason: Option<String>,
+    /// Headers that the gateway adds to the response.
+    headers: BTreeMap<String, String>,
+    /// Name of the upstream.
+    upstream: Option<String>,
+    /// Its servers, one of which gets the request.
+    targets: Vec<String>,
+    /// The request target that is forwarded.
+    forwarded: Option<String>,
+}
+
+/// The decision of one limit.
+#[derive(Serialize)]
+struct LimitExplanation {
+    name: String,
+    algorithm: &'static str,
+    quota: u32,
+    window_ms: Millis,
+    cost: u32,
+    /// Index of the caller's tier, from 0.
+    tier: Option<u16>,
+    /// False if the limit is not enforced.
+    enforced: bool,
+    /// The parts of the key; empty if all requests are counted together.
+    key: Vec<KeyPartValue>,
+    /// The client's address, which is counted if all parts of the key are empty.
+    fallback: Option<String>,
+    admitted: bool,
+    remaining: u64,
+}
+
+#[derive(Serialize)]
+struct KeyPartValue {
+    part: String,
+    value: String,
+}
+
+impl Explanation {
+    /// What the gateway would do with `request` at `now`, in ms since the epoch.
+    pub(super) fn new(snapshot: &Snapshot, request: &Request, now: Millis) -> Self {
+        let mut explanation = Self { decision: Admission::Unasked.label(), ..Self::default() };
+        if let Err(error) = explanation.trace(snapshot, request, now) {
+            explanation.set_refusal(&error, &[]);
+        }
+        explanation
+    }
+
+    /// Traces the request to its end.
+    fn trace(
+        &mut self,
+        snapshot: &Snapshot,
+        request: &Request,
+        now: Millis,
+    ) -> Result<(), GatewayError> {
+        let head = &request.read(snapshot.http.head)?;
+        self.method = head.method.to_string();
+        plan::check_supported(head)?;
+        if head.is_asterisk_form() {
+            self.decision = Admission::Unlimited.label();
+            self.status = Some(200);
+            return Ok(());
+        }
+        let attributes = RequestAttributes::read(snapshot, request.peer, head)?;
+        self.host = attributes.host.to_string();
+        self.path = attributes.path.to_string();
+        self.client = attributes.client.ip.to_string();
+        self.client_source = attributes.client.source.label();
+        let matched = attributes.find_route(snapshot).map_err(|error| {
+            if matches!(error, GatewayError::NoRoute | GatewayError::MethodNotAllowed(_)) {
+                self.decision = Admission::Unlimited.label();
+            }
+            error
+        })?;
+        let route = &snapshot.routes[matched.index];
+        self.route = Some(route.name.to_string());
+        self.trace_route(snapshot, &matched, head, now)
+    }
+
+    fn trace_route(
+        &mut self,
+        snapshot: &Snapshot,
+        matched: &MatchedRoute<'_>,
+        head: &RequestHead,
+        now: Millis,
+    ) -> Result<(), GatewayError> {
+        let route = matched.route;
+        self.throttle = route.throttle && snapshot.throttle.is_some();
+        let (caller, limits, status) = matched.with_subject(|subject| {
+            (
+                Caller::of(subject, SECRET),
+                explained_limits(route, subject),
+                plan::status_requests(route, subject, SECRET),
+            )
+        });
+        if self.throttle {
+            caller.map_err(GatewayError::Ambiguous)?;
+        }
+        status?;
+        let mut limits = limits?;
+        let path = plan::forwarded_path(&self.path, route.strip_prefix.as_deref());
+        let forwarded =
+            head.query().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
+        if matches!(head.body, Length::Known(length) if length > route.max_body) {
+            return Err(GatewayError::BodyTooLong);
+        }
+        self.decision = Admission::Unlimited.label();
+        if !limits.is_empty() {
+            let admitted = charge(&mut limits, now);
+            let admission = if admitted { Admission::Admitted } else { Admission::Refused };
+            self.decision = admission.label();
+            self.add_rate_headers(snapshot, &limits, head.fields.contains("origin"));
+            if !admitted {
+                self.set_refusal(&GatewayError::LimitExceeded, &limits);
+            }
+            self.limits = limits.into_iter().map(LimitExplanation::new).collect();
+            if !admitted {
+                return Ok(());
+            }
+        }
+        let upstream = match &route.action {
+            Action::Upstream(upstream) => upstream,
+            Action::Status(_) => {
+                self.status = Some(200);
+                return Ok(());
+            }
+        };
+        self.upstream = Some(upstream.name.to_string());
+        match &upstream.kind {
+            UpstreamKind::Fixed(fixed) => self.status = Some(fixed.status.as_u16()),
+            UpstreamKind::Servers(servers) => {
+                self.forwarded = Some(forwarded);
+                let targets = servers.targets.iter();
+                self.targets = targets.map(|at| format!("http://{}", at.authority())).collect();
+            }
+        }
+        Ok(())
+    }
+
+    fn add_rate_headers(
+        &mut self,
+        snapshot: &Snapshot,
+        limits: &[ExplainedLimit<'_>],
+        cross_origin: bool,
+    ) {
+        let mut fields = Fields::new();
+        let reports = limits.iter().map(ExplainedLimit::report);
+        respond::write_rate_headers(&mut fields, reports, snapshot.headers, cross_origin);
+        self.add_headers(&fields);
+    }
+
+    fn set_refusal(&mut self, error: &GatewayError, limits: &[ExplainedLimit<'_>]) {
+        let reply = respond::problem(error, limits.iter().map(ExplainedLimit::report), "");
+        self.status = Some(reply.status.as_u16());
+        self.reason = Some(error.detail());
+        self.add_headers(&reply.fields);
+    }
+
+    fn add_headers(&mut self, fields: &Fields) {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let added = fields.iter().map(|(name, value)| (text(name), text(value)));
+        self.headers.extend(added);
+    }
+
+    /// Prints the explanation as text.
+    pub(super) fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { method, host, path, client, .. } = self;
+        if !path.is_empty() {
+            writeln!(out, "request    {method} {path} for host `{host}` from {client}")?;
+        }
+        if self.client_source == AddressSource::Unverified.label() {
+            writeln!(
+                out,
+                "           a trusted proxy that names no client; tiers by address do not apply"
+            )?;
+        }
+        writeln!(out, "route      {}", self.route.as_deref().unwrap_or("none"))?;
+        for limit in &self.limits {
+            limit.print(out)?;
+        }
+        if self.throttle {
+            writeln!(out, "throttle   while throttling, only active users are admitted")?;
+        }
+        let caller = if self.limits.is_empty() { "" } else { " (for a caller with unused quotas)" };
+        writeln!(out, "decision   {}{caller}", self.decision)?;
+        if let Some(status) = self.status {
+            let reason = self.reason.as_deref().unwrap_or("a response of the gateway itself");
+            writeln!(out, "response   {status}: {reason}")?;
+        }
+        for (index, (name, value)) in self.headers.iter().enumerate() {
+            let label = if index == 0 { "headers" } else { "" };
+            writeln!(out, "{label:11}{name}: {value}")?;
+        }
+        if let (Some(upstream), Some(target)) = (&self.upstream, &self.forwarded) {
+            let targets = self.targets.join(", ");
+            writeln!(out, "forwarded  {method} {target} to {upstream}: {targets}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A charge of this request to one limit.
+struct ExplainedLimit<'s> {
+    charge: Charge<'s>,
+    tier: Option<u16>,
+    values: KeyValues,
+    outcome: Outcome,
+}
+
+impl ExplainedLimit<'_> {
+    fn report(&self) -> LimitReport<'_> {
+        LimitReport { limit: self.charge.limit, cost: self.charge.cost, outcome: &self.outcome }
+    }
+}
+
+/// The charges to the limits of `route`: one for each key of the request.
+fn explained_limits<'s>(
+    route: &'s Route,
+    subject: &Subject<'_>,
+) -> Result<Vec<ExplainedLimit<'s>>, GatewayError> {
+    let mut limits = Vec::new();
+    for request in plan::limit_requests(route, subject, SECRET)? {
+        let Some(charge) = plan::charge(route, &request) else { continue };
+        let key = &route.limits[usize::from(request.limit)].policy.key;
+        for subject in key.subjects(subject).map_err(GatewayError::Ambiguous)? {
+            let own = key.key(&subject, SECRET).map_err(GatewayError::Ambiguous)?;
+            if Key(own) == request.key {
+                let values = key.values(&subject).map_err(GatewayError::Ambiguous)?;
+                let (tier, outcome) = (request.tier, Outcome::NotCharged);
+                limits.push(ExplainedLimit { charge, tier, values, outcome });
+                break;
+            }
+        }
+    }
+    Ok(limits)
+}
+
+/// Charges the limits with empty counters; true if all admit.
+fn charge(limits: &mut [ExplainedLimit<'_>], now: Millis) -> bool {
+    let charges: Vec<Charge<'_>> = limits.iter().map(|limit| limit.charge).collect();
+    let verdict = Memory::new(charges.len()).charge(&charges, now);
+    for (limit, outcome) in limits.iter_mut().zip(verdict.outcomes) {
+        limit.outcome = outcome;
+    }
+    verdict.admitted
+}
+
+impl LimitExplanation {
+    fn new(explained: ExplainedLimit<'_>) -> Self {
+        let ExplainedLimit { charge: Charge { limit, cost, .. }, tier, values, outcome } =
+            explained;
+        let parts = values.parts.into_iter();
+        Self {
+            name: limit.name.to_string(),
+            algorithm: limit.algorithm.tag(),
+            quota: limit.quota.limit,
+            window_ms: limit.quota.window,
+            cost,
+            tier,
+            enforced: limit.enforce,
+            key: parts.map(|value| KeyPartValue { part: value.part, value: value.value }).collect(),
+            fallback: values.fallback.map(|address| address.to_string()),
+            admitted: outcome.admitted().is_some(),
+            remaining: outcome.decided().map_or(0, |decided| decided.decision.remaining),
+        }
+    }
+
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { name, algorithm, quota, cost, .. } = self;
+        let window = humantime::format_duration(std::time::Duration::from_millis(self.window_ms));
+        writeln!(out, "limit      {name}: {algorithm}, {quota} in {window}, cost {cost}")?;
+        let key = self.key.iter().map(|key| match &*key.value {
+            "" => format!("{} (none)", key.part),
+            value => format!("{} {value}", key.part),
+        });
+        let key = key.collect::<Vec<_>>().join(", ");
+        match (&self.fallback, self.key.is_empty()) {
+            (Some(address), _) => {
+                writeln!(
+                    out,
+                    "           key: {key}; all empty, so the client's address {address} is counted"
+                )
+            }
+            (None, true) => {
+                writeln!(out, "           key: none, all requests are counted together")
+            }
+            (None, false) => writeln!(out, "           key: {key}"),
+        }?;
+        if let Some(tier) = self.tier {
+            writeln!(out, "           tier {tier}, with its own quota")?;
+        }
+        let verdict = match (self.admitted, self.enforced) {
+            (true, _) => "admits",
+            (false, true) => "refuses",
+            (false, false) => "would refuse, but is not enforced",
+        };
+        writeln!(out, "           {verdict}, {} left", self.remaining)
+    }
+}

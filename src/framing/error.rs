@@ -1,0 +1,100 @@
+//! Framing errors, and the status code of each.
+
+use http::StatusCode;
+
+/// Why a message is rejected.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum FramingError {
+    /// A line ends in LF without CR.
+    #[error("a line of the head ends in a bare LF; expected CR LF")]
+    BareLf,
+    /// A CR, NUL or other control character inside a line.
+    #[error("the head contains a control character")]
+    Control,
+    /// The request line is not `METHOD SP TARGET SP HTTP/1.1`.
+    #[error("the request line is malformed; expected METHOD SP TARGET SP HTTP/1.1")]
+    RequestLine,
+    /// The status line is not `HTTP/1.1 SP 200`.
+    #[error("the status line is malformed")]
+    StatusLine,
+    /// Neither HTTP/1.0 nor HTTP/1.1.
+    #[error("the HTTP version is not supported; expected HTTP/1.1 or HTTP/1.0")]
+    Version,
+    /// A header value that continues on the next line (obs-fold): RFC 9112, 5.2.
+    #[error("a header value is folded over two lines; expected one line")]
+    Folded,
+    /// A header line without a colon, or whose name is not a token.
+    #[error("a header name is malformed; expected a token and a colon")]
+    HeaderName,
+    /// `Content-Length` is not a plain decimal number.
+    #[error("Content-Length is malformed; expected one decimal number")]
+    LengthMalformed,
+    /// `Content-Length` more than once.
+    #[error("Content-Length is sent more than once")]
+    LengthRepeated,
+    /// `Content-Length` and `Transfer-Encoding` in one message.
+    #[error("Content-Length and Transfer-Encoding are sent together")]
+    LengthAndCoding,
+    /// A transfer coding other than exactly `chunked`, or one with HTTP/1.0.
+    #[error("the transfer coding is not supported; expected exactly `chunked`, with HTTP/1.1")]
+    Coding,
+    /// No `Host`, or an empty one.
+    #[error("Host is missing or empty")]
+    HostMissing,
+    /// `Host` more than once.
+    #[error("Host is sent more than once")]
+    HostRepeated,
+    /// `Host` is not a host name or address, with an optional port.
+    #[error("Host is malformed")]
+    HostMalformed,
+    /// `Connection` has too many options. Each option is compared with each field, so the number is
+    /// bounded.
+    #[error("Connection has too many options; expected at most 64")]
+    ConnectionOptions,
+    /// The first line alone exceeds the bound of the head.
+    #[error("the request target is too long")]
+    TargetTooLong,
+    /// The head has more bytes or fields than allowed.
+    #[error("the head is too large")]
+    HeadTooLarge,
+    /// The head did not arrive in time.
+    #[error("the request's head did not arrive in time")]
+    HeadTimeout,
+    /// A chunk's size is malformed or overflows.
+    #[error("a chunk's size is malformed")]
+    ChunkSize,
+    /// A chunk is not followed by CR LF.
+    #[error("a chunk does not end where its size says")]
+    ChunkEnd,
+    /// A chunk's extensions or the trailers are malformed or too long.
+    #[error("the chunk extensions or trailers are malformed or too long")]
+    Trailer,
+    /// The connection ended before the message did.
+    #[error("the connection ended before the message did")]
+    Incomplete,
+    /// The upstream sent too many 1xx responses.
+    #[error("too many interim responses")]
+    TooManyInterim,
+    /// The upstream answered 101, and the gateway never sends `Upgrade`.
+    #[error("unexpected 101 Switching Protocols: the request had no Upgrade")]
+    UnexpectedUpgrade,
+}
+
+impl FramingError {
+    /// The status code of the response to the client.
+    pub fn status(self) -> StatusCode {
+        match self {
+            Self::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            Self::TargetTooLong => StatusCode::URI_TOO_LONG,
+            Self::HeadTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::Version => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
+            _ => StatusCode::BAD_REQUEST,
+        }
+    }
+}
+
+impl From<FramingError> for std::io::Error {
+    fn from(error: FramingError) -> Self {
+        Self::new(std::io::ErrorKind::InvalidData, error)
+    }
+}

@@ -1,0 +1,230 @@
+//! Leases of the concurrency slots that requests hold while they are in flight.
+//!
+//! A lease is renewed while its request lasts and released when it ends, for whatever reason: the
+//! [`ConcurrencyPermit`] lives in the request's context. All leases of a worker are in one table,
+//! so that the worker's sweep finds those that are due. If a request ends during a renewal of its
+//! lease, the lease is released after the renewal.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    rc::Rc,
+    sync::Arc,
+};
+
+use smallvec::SmallVec;
+
+use super::background::Background;
+use crate::{
+    limit::{Adjustment, Algorithm, Change, Charge, DecisionSource, Key, Limit, Millis, Verdict},
+    store::Correction,
+};
+
+/// Most leases that one call to the store renews.
+const RENEWAL_BATCH: usize = 16;
+
+/// A lease is renewed after its term divided by this.
+const RENEWALS_PER_TERM: Millis = 3;
+
+/// Delay before a failed renewal is repeated, in ms.
+const RETRY_INTERVAL: u64 = 500;
+
+/// A [`Charge`] that owns its limit, so that it can outlive the request's future.
+pub(super) struct OwnedCharge {
+    pub(super) limit: Arc<Limit>,
+    pub(super) key: Key,
+    pub(super) cost: u32,
+}
+
+impl OwnedCharge {
+    /// The charge, for the store.
+    pub(super) fn charge(&self) -> Charge<'_> {
+        Charge { limit: &self.limit, key: self.key, cost: self.cost }
+    }
+}
+
+/// The concurrency slots of one request. Dropping it releases them.
+pub(super) struct ConcurrencyPermit {
+    table: Rc<LeaseTable>,
+    leases: SmallVec<[u64; 2]>,
+}
+
+impl Drop for ConcurrencyPermit {
+    fn drop(&mut self) {
+        self.table.release(&self.leases);
+    }
+}
+
+/// A lease of `cost` concurrency slots.
+struct ConcurrencyLease {
+    limit: Arc<Limit>,
+    key: Key,
+    cost: u32,
+    /// When it was last taken or renewed, in ms by the clock that decided.
+    charged_at: Millis,
+    /// The store that granted it.
+    source: DecisionSource,
+    /// The next renewal, in ms by the worker's coarse clock.
+    due: u64,
+    renewal: Renewal,
+}
+
+/// Whether a renewal of a lease is in progress.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Renewal {
+    None,
+    InProgress,
+    /// In progress, and the request has ended.
+    Abandoned,
+}
+
+/// The leases of all requests of a worker, by id.
+pub(super) struct LeaseTable {
+    background: Rc<Background>,
+    /// The worker's coarse clock, in ms.
+    clock: Rc<Cell<u64>>,
+    next_id: Cell<u64>,
+    /// No lease is due before this, in ms by the coarse clock; `u64::MAX` without leases.
+    due: Cell<u64>,
+    leases: RefCell<BTreeMap<u64, ConcurrencyLease>>,
+}
+
+impl LeaseTable {
+    pub(super) fn new(background: Rc<Background>, clock: Rc<Cell<u64>>) -> Self {
+        let due = Cell::new(u64::MAX);
+        Self { background, clock, next_id: Cell::new(0), due, leases: RefCell::default() }
+    }
+
+    /// Whether no request holds a concurrency slot.
+    pub(super) fn is_empty(&self) -> bool {
+        self.leases.borrow().is_empty()
+    }
+
+    /// Registers the slots that `verdict` granted; `None` if it granted none.
+    pub(super) fn register(
+        self: &Rc<Self>,
+        wanted: &[OwnedCharge],
+        verdict: &Verdict,
+    ) -> Option<ConcurrencyPermit> {
+        let mut all = self.leases.borrow_mut();
+        let mut leases = SmallVec::new();
+        for (OwnedCharge { limit, key, cost }, outcome) in wanted.iter().zip(&verdict.outcomes) {
+            let holds = limit.algorithm == Algorithm::Concurrency && *cost > 0 && verdict.admitted;
+            let Some(decided) = outcome.admitted().filter(|_| holds) else { continue };
+            let id = self.next_id.replace(self.next_id.get() + 1);
+            let lease = ConcurrencyLease {
+                limit: Arc::clone(limit),
+                key: *key,
+                cost: *cost,
+                charged_at: decided.at,
+                source: decided.source,
+                due: self.schedule_renewal(limit),
+                renewal: Renewal::None,
+            };
+            all.insert(id, lease);
+            leases.push(id);
+        }
+        (!leases.is_empty()).then(|| ConcurrencyPermit { table: Rc::clone(self), leases })
+    }
+
+    /// Schedules the renewal of a lease that is taken now; returns when it is due.
+    fn schedule_renewal(&self, limit: &Limit) -> u64 {
+        let due = self.clock.get() + limit.quota.window / RENEWALS_PER_TERM;
+        self.due.set(self.due.get().min(due));
+        due
+    }
+
+    /// Releases the slots of one request. Those whose renewal is in progress are released after it.
+    fn release(&self, leases: &[u64]) {
+        let mut all = self.leases.borrow_mut();
+        let mut released: SmallVec<[Correction; 2]> = SmallVec::new();
+        for id in leases {
+            if let Some(lease) = all.get_mut(id).filter(|lease| lease.renewal != Renewal::None) {
+                lease.renewal = Renewal::Abandoned;
+            } else if let Some(lease) = all.remove(id) {
+                released.push(lease.refund());
+            }
+        }
+        drop(all);
+        if !released.is_empty() {
+            self.background.adjust_in_background(released);
+        }
+    }
+
+    /// Renews the leases that are due. Call it far more often than a term / [`RENEWALS_PER_TERM`].
+    pub(super) fn renew(self: &Rc<Self>) {
+        let now = self.clock.get();
+        if now < self.due.get() {
+            return;
+        }
+        self.due.set(u64::MAX);
+        let (mut shared, mut local) = (Vec::new(), Vec::new());
+        for (&id, lease) in self.leases.borrow_mut().iter_mut() {
+            if lease.due <= now {
+                lease.due = now + lease.limit.quota.window / RENEWALS_PER_TERM;
+                if lease.renewal == Renewal::None {
+                    lease.renewal = Renewal::InProgress;
+                    match lease.source {
+                        DecisionSource::Store => shared.push(id),
+                        DecisionSource::Fallback => local.push(id),
+                    }
+                }
+            }
+            self.due.set(self.due.get().min(lease.due));
+        }
+        for (source, due) in [(DecisionSource::Store, shared), (DecisionSource::Fallback, local)] {
+            for leases in due.chunks(RENEWAL_BATCH) {
+                let (table, leases) = (Rc::clone(self), leases.to_vec());
+                self.background.run(async move { table.renew_batch(&leases, source).await });
+            }
+        }
+    }
+
+    /// Renews leases: overdraws a new charge, then refunds the old one, so that no other request
+    /// gets the slot in between. A lease that has expired is taken again too, because its request
+    /// is in flight.
+    async fn renew_batch(&self, leases: &[u64], source: DecisionSource) {
+        let refunds: SmallVec<[Correction; RENEWAL_BATCH]> = {
+            let all = self.leases.borrow();
+            leases.iter().filter_map(|id| all.get(id)).map(ConcurrencyLease::refund).collect()
+        };
+        let adjustments: Vec<Adjustment<'_>> = refunds
+            .iter()
+            .flat_map(|Correction { limit, key, change, .. }| {
+                let refund = Adjustment { limit, key: *key, change: *change };
+                let renewal = Change::Overdraw { cost: change.cost() };
+                [Adjustment { change: renewal, ..refund }, refund]
+            })
+            .collect();
+        let now = self.background.now();
+        let outcomes = self.background.store.renew(&adjustments, source, now).await;
+        let mut released: SmallVec<[Correction; 2]> = SmallVec::new();
+        let mut all = self.leases.borrow_mut();
+        for (id, renewed) in leases.iter().zip(outcomes.chunks(2)) {
+            let Some(lease) = all.get_mut(id) else { continue };
+            // Without an answer it is unknown whether the old or the new charge stands. The one
+            // that is not refunded expires.
+            if let Some(decided) = renewed.first().and_then(|outcome| outcome.decided()) {
+                lease.charged_at = decided.at;
+            } else {
+                lease.due = lease.due.min(self.clock.get() + RETRY_INTERVAL);
+                self.due.set(self.due.get().min(lease.due));
+            }
+            if std::mem::replace(&mut lease.renewal, Renewal::None) == Renewal::Abandoned {
+                released.extend(all.remove(id).map(|lease| lease.refund()));
+            }
+        }
+        drop(all);
+        if !released.is_empty() {
+            self.background.adjust_in_background(released);
+        }
+    }
+}
+
+impl ConcurrencyLease {
+    /// The correction that refunds its last charge.
+    fn refund(&self) -> Correction {
+        let change = Change::Refund { charged_at: self.charged_at, cost: self.cost };
+        Correction { limit: Arc::clone(&self.limit), key: self.key, change, source: self.source }
+    }
+}

@@ -1,0 +1,47 @@
+//! The quota status action: reports the caller's limits without a charge to them.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{Gateway, context::RequestContext, draft_response::DraftResponse};
+use crate::{
+    error::GatewayError,
+    limit::{Admission, Charge},
+    respond::{self, LimitReport},
+    snapshot::{LimitRequest, Policy},
+};
+
+impl Gateway {
+    /// Reports the state of `limits` under the keys of `requests`.
+    ///
+    /// # Errors
+    ///
+    /// [`GatewayError::StoreUnavailable`] if the store gave no answer and a limit's failure policy
+    /// is to refuse.
+    pub(super) async fn quota_status(
+        &self,
+        limits: &[Arc<Policy>],
+        requests: &[LimitRequest],
+        context: &mut RequestContext,
+    ) -> Result<DraftResponse, GatewayError> {
+        // No upstream has checked the token, so the response must not make the caller active.
+        context.caller = None;
+        let charge = |request: &LimitRequest| {
+            let policy = limits.get(usize::from(request.limit))?;
+            let limit = policy.limit(request.tier);
+            Some(Charge { limit, key: request.key, cost: request.cost })
+        };
+        let charges: SmallVec<[Charge<'_>; 4]> = requests.iter().filter_map(charge).collect();
+        let verdict = self.store.peek(&charges, self.shared.clock.now()).await;
+        let verdict = verdict.map_err(|_| {
+            context.admission = Admission::Unknown;
+            GatewayError::StoreUnavailable
+        })?;
+        let reports = charges.iter().zip(&verdict.outcomes);
+        let reports: SmallVec<[LimitReport<'_>; 4]> = reports
+            .map(|(&Charge { limit, cost, .. }, outcome)| LimitReport { limit, cost, outcome })
+            .collect();
+        Ok(DraftResponse::Local(respond::quota_status(&reports)))
+    }
+}

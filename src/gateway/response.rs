@@ -1,0 +1,81 @@
+//! [`Response`]: the gateway's result for a request, before a connection writes it.
+
+use bytes::Bytes;
+use http::{Method, StatusCode};
+
+use super::context::RequestContext;
+use crate::{
+    framing::{Fields, ResponseHead, Version},
+    respond::SuppressedHeaders,
+    upstream::{ResponseBody, write_response_fields},
+};
+
+/// The response to a request, independent of the protocol version.
+pub struct Response {
+    /// The status.
+    pub status: StatusCode,
+    /// The body.
+    pub content: Content,
+    /// Its timeouts.
+    pub timeouts: ResponseTimeouts,
+    /// The request; it is logged when this is dropped.
+    pub context: Box<RequestContext>,
+    /// The upstream's head, if an upstream answered.
+    pub(super) upstream: Option<ResponseHead>,
+    /// The gateway's own header fields.
+    pub(super) fields: Fields,
+    /// The upstream's header fields that `fields` override.
+    pub(super) suppressed: SuppressedHeaders,
+}
+
+/// The content (RFC 9110, 6.4) of a response.
+#[expect(clippy::large_enum_variant, reason = "one for each request; a box would be an allocation")]
+pub enum Content {
+    /// The complete body, made by the gateway.
+    Whole(Bytes),
+    /// The upstream's body, streamed.
+    Stream(ResponseBody),
+}
+
+/// The timeouts of a response, in ms; `None` is unlimited.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ResponseTimeouts {
+    /// Longest gap in the upstream's body.
+    pub idle: Option<u64>,
+    /// Longest time from the head to the last byte.
+    pub total: Option<u64>,
+}
+
+impl Response {
+    /// Writes the header fields as lines with CR LF, without those that delimit the body or concern
+    /// the connection: `Content-Length`, `Transfer-Encoding`, `Connection`.
+    pub fn write_fields(&self, out: &mut Vec<u8>) {
+        if let Some(head) = &self.upstream {
+            let is_id =
+                |name: &[u8]| name.len() == 12 && name.eq_ignore_ascii_case(b"x-request-id");
+            write_response_fields(head, out, |name| !(is_id(name) || self.suppressed.contains(name)));
+        }
+        self.fields.write_to(out, |_, _| true);
+    }
+
+    /// The request's method and version; `GET` and HTTP/1.1 if it was malformed.
+    pub fn method_and_version(&self) -> (Method, Version) {
+        let head = self.context.head();
+        head.map_or((Method::GET, Version::Http11), |head| (head.method.clone(), head.version))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::framing::RequestHead;
+
+    /// They are moved many times: at 2112, 464 and 376 bytes, copying took 40% of the user
+    /// instructions of a proxied request.
+    #[test]
+    fn values_that_are_moved_are_small() {
+        assert!(size_of::<Response>() <= 512, "{}", size_of::<Response>());
+        assert!(size_of::<RequestHead>() <= 192, "{}", size_of::<RequestHead>());
+        assert!(size_of::<ResponseHead>() <= 128, "{}", size_of::<ResponseHead>());
+    }
+}

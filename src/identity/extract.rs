@@ -1,0 +1,173 @@
+//! Extracts the single value of a header, cookie or query parameter from a request.
+
+use std::borrow::Cow;
+
+use http::{HeaderName, header};
+
+use super::canonical::{
+    NameMatch, canonical_cookie_value, canonical_query_value, compare_names, form_decoded, trim,
+};
+use crate::framing::Fields;
+
+/// A part of a key that the gateway and the upstream could read differently.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum AmbiguousValue {
+    /// A second value was sent, or one under an alias.
+    #[error("{0} must be sent at most once: requests are counted by it")]
+    Repeated(String),
+    /// The value has no canonical form.
+    #[error(
+        "{name} can be read in more than one way, and requests are counted by it; expected {expected}"
+    )]
+    Unclear {
+        /// The part.
+        name: String,
+        /// What is expected.
+        expected: &'static str,
+    },
+}
+
+/// The most cookies or parameters that are searched; more than common upstreams accept.
+const MAX_PAIRS: usize = 4096;
+
+/// Counts a cookie or parameter. Fails above [`MAX_PAIRS`].
+fn count_pair(pairs: &mut usize, name: impl FnOnce() -> String) -> Result<(), AmbiguousValue> {
+    *pairs += 1;
+    if *pairs > MAX_PAIRS {
+        return Err(AmbiguousValue::Unclear { name: name(), expected: "at most 4096 of its kind" });
+    }
+    Ok(())
+}
+
+/// The single value of a header, as sent. A repeated header is rejected: the gateway and the upstream could
+/// use different values.
+pub(super) fn single_header<'r>(
+    headers: &'r Fields,
+    name: &HeaderName,
+) -> Result<Option<&'r [u8]>, AmbiguousValue> {
+    let mut values = headers.get_all(name.as_str());
+    let first = values.next();
+    if values.next().is_some() {
+        return Err(AmbiguousValue::Repeated(format!("header {name}")));
+    }
+    Ok(first)
+}
+
+/// The single value of a cookie, in its canonical form.
+pub(super) fn single_cookie<'r>(
+    headers: &'r Fields,
+    name: &str,
+) -> Result<Option<Cow<'r, [u8]>>, AmbiguousValue> {
+    let (mut found, mut pairs) = (None, 0);
+    for line in headers.get_all(header::COOKIE) {
+        for pair in line.split(|byte| *byte == b';') {
+            count_pair(&mut pairs, || format!("cookie {name}"))?;
+            let Some(equals) = memchr::memchr(b'=', pair) else { continue };
+            match compare_names(trim(&pair[..equals]), name.as_bytes()) {
+                NameMatch::Same => {}
+                NameMatch::Alias => return Err(AmbiguousValue::Repeated(format!("cookie {name}"))),
+                NameMatch::Other => continue,
+            }
+            let value = canonical_cookie_value(&pair[equals + 1..]).ok_or_else(|| {
+                AmbiguousValue::Unclear {
+                    name: format!("cookie {name}"),
+                    expected: "a value without quotes and backslashes",
+                }
+            })?;
+            insert_single(&mut found, value)
+                .ok_or_else(|| AmbiguousValue::Repeated(format!("cookie {name}")))?;
+        }
+    }
+    Ok(found)
+}
+
+/// The single value of a query parameter, in its canonical form.
+pub(super) fn single_query_param<'r>(
+    query: &'r str,
+    name: &str,
+) -> Result<Option<Cow<'r, [u8]>>, AmbiguousValue> {
+    let repeated = || AmbiguousValue::Repeated(format!("query parameter {name}"));
+    let (mut found, mut pairs) = (None, 0);
+    for pair in query.split('&') {
+        // Some upstreams also separate parameters by `;`.
+        let has_semicolon = memchr::memchr(b';', pair.as_bytes()).is_some();
+        for piece in pair.split(';') {
+            count_pair(&mut pairs, || format!("query parameter {name}"))?;
+            let (key, value) = piece.split_once('=').unwrap_or((piece, ""));
+            match compare_names(&form_decoded(key), name.as_bytes()) {
+                NameMatch::Same if has_semicolon => {
+                    return Err(AmbiguousValue::Unclear {
+                        name: format!("query parameter {name}"),
+                        expected: "no `;` beside it",
+                    });
+                }
+                NameMatch::Same => {
+                    insert_single(&mut found, canonical_query_value(value)).ok_or_else(repeated)?;
+                }
+                NameMatch::Alias => return Err(repeated()),
+                NameMatch::Other => {}
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Stores a value; `None` if a different one is stored.
+fn insert_single<'r>(found: &mut Option<Cow<'r, [u8]>>, value: Cow<'r, [u8]>) -> Option<()> {
+    if let Some(other) = found {
+        return (*other == value).then_some(());
+    }
+    *found = Some(value);
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_number_of_pairs_is_bounded() {
+        let (few, many) = ("q&".repeat(MAX_PAIRS - 1), "q&".repeat(MAX_PAIRS + 1));
+        let query = few + "k=1";
+        let value = single_query_param(&query, "k").unwrap();
+        assert_eq!(value.as_deref(), Some(&b"1"[..]));
+        assert!(single_query_param(&many, "k").is_err());
+        let cookies = [("cookie", "a=1;".repeat(MAX_PAIRS + 1))].into_iter().collect();
+        assert!(single_cookie(&cookies, "k").is_err());
+    }
+
+    #[test]
+    fn ambiguous_query_parameters_are_rejected() {
+        for (text, wanted) in [
+            ("k=%61b&x=1", Some(&b"ab"[..])),
+            ("x&k", Some(b"")),
+            ("%6b=a+b", Some(b"a b")),
+            ("k=a&k=%61+", Some(b"a")),
+            ("k=%zz", Some(b"%zz")),
+            ("k=%3b", Some(b";")),
+            ("x=1;y=2&z", None),
+            ("K=1&kk=1", None),
+        ] {
+            assert_eq!(single_query_param(text, "k").unwrap().as_deref(), wanted, "{text}");
+        }
+        for text in ["k=1&k=2", "k=1;x", "x;k=1", "k;x=1", "k=1&k[]=2", "k[a]=1", "+k=1", "k%00=1"]
+        {
+            assert!(single_query_param(text, "k").is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_query_panics(text in "\\PC{0,40}") {
+            let _ = single_query_param(&text, "k");
+        }
+
+        #[test]
+        fn the_order_of_parameters_has_no_effect(a in "[a-z+%;\\[=]{0,6}", b in "[a-z+%;\\[=]{0,6}") {
+            let found = |text: String| single_query_param(&text, "k").map(|value| value.map(Cow::into_owned)).ok();
+            prop_assert_eq!(found(format!("k={a}&x={b}")), found(format!("x={b}&k={a}")));
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Keys from values that an operator enters, as in the admin API and in tier configurations.
+
+use std::{borrow::Cow, net::IpAddr};
+
+use http::header;
+
+use super::{
+    canonical::{canonical_host, decoded_cookie_value, strip_matrix_params, trim},
+    client,
+    credentials::canonical_credentials,
+    key::{FALLBACK_TAG, KeyHasher, KeyPlan, Part, PartSink, Secret},
+    token::{Token, TokenSource},
+};
+
+/// The values of a caller's key.
+#[derive(Clone, Copy)]
+pub struct KeyInput<'g> {
+    /// One value for each part of the key, in its order: a token as in its header, an IP address, a host in
+    /// any case, a normalized path, decoded parameters and cookies.
+    pub values: &'g [&'g str],
+    /// The client's address, for a caller whose parts are all empty.
+    pub client_ip: Option<&'g str>,
+    /// Where access tokens are looked for.
+    pub token_sources: &'g [TokenSource],
+    /// The length of the IPv6 prefix that is counted, in bits.
+    pub ipv6_prefix: u8,
+}
+
+/// Why values are not a valid key.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum KeyInputError {
+    /// The number of values is not the number of parts.
+    Count,
+    /// An address is malformed.
+    Address,
+    /// Credentials have no canonical form.
+    Credentials,
+    /// All values are empty, and the client's address, which is then counted, is missing.
+    Empty,
+}
+
+impl KeyPlan {
+    /// The key of a request with these values, equal to the result of [`KeyPlan::key`].
+    ///
+    /// # Errors
+    /// The values are not a valid key.
+    pub fn key_of_input(
+        &self,
+        input: &KeyInput<'_>,
+        secret: Secret,
+    ) -> Result<u128, KeyInputError> {
+        if input.values.len() != self.0.len() {
+            return Err(KeyInputError::Count);
+        }
+        let mut hash = KeyHasher::new(secret);
+        let mut empty = !self.0.is_empty();
+        for (part, value) in self.0.iter().zip(input.values) {
+            empty &= hash.add_input(part, value, input)?;
+        }
+        if empty {
+            hash = KeyHasher::new(secret);
+            let client = input.client_ip.ok_or(KeyInputError::Empty)?;
+            hash.ip(FALLBACK_TAG, parse_address(client)?, input.ipv6_prefix);
+        }
+        Ok(hash.finish())
+    }
+}
+
+impl KeyHasher {
+    /// Adds one part. Returns whether it is empty.
+    fn add_input(
+        &mut self,
+        part: &Part,
+        value: &str,
+        input: &KeyInput<'_>,
+    ) -> Result<bool, KeyInputError> {
+        Ok(match part {
+            Part::ClientIp => self.ip(part.tag(), parse_address(value)?, input.ipv6_prefix),
+            Part::Token => self.token(&token(value, input.token_sources)?),
+            _ => self.bytes(part.tag(), &part.canonical_input(value, input.token_sources)?),
+        })
+    }
+}
+
+impl Part {
+    /// The canonical form of an entered `value`, equal to [`Part::value`] for a request that sends it. For a
+    /// client address, the text.
+    ///
+    /// # Errors
+    /// Credentials have no canonical form.
+    pub fn canonical_input<'v>(
+        &self,
+        value: &'v str,
+        sources: &[TokenSource],
+    ) -> Result<Cow<'v, [u8]>, KeyInputError> {
+        let bytes = value.as_bytes();
+        Ok(match self {
+            Self::Token => token(value, sources)?.value,
+            Self::Host => canonical_host(value).into_bytes().into(),
+            Self::Header(name) if *name == header::HOST => {
+                canonical_host(value).into_bytes().into()
+            }
+            Self::Header(name) if *name == header::AUTHORIZATION => {
+                canonical_credentials(bytes).ok_or(KeyInputError::Credentials)?.joined()
+            }
+            Self::Cookie(_) => decoded_cookie_value(bytes.into()),
+            Self::Path => strip_matrix_params(value).into_owned().into_bytes().into(),
+            Self::Header(_) | Self::PathParam(_) | Self::Query(_) => trim(bytes).into(),
+            Self::ClientIp | Self::Method | Self::Route => bytes.into(),
+        })
+    }
+}
+
+/// The token in `value`, as [`super::token()`] reads it. With `Authorization` among the sources, `value` may
+/// have a scheme.
+fn token<'v>(value: &'v str, sources: &[TokenSource]) -> Result<Token<'v>, KeyInputError> {
+    let bytes = value.as_bytes();
+    let has_scheme = |source: &TokenSource| matches!(source, TokenSource::Header(name) if *name == header::AUTHORIZATION);
+    if sources.iter().any(has_scheme) {
+        return canonical_credentials(bytes).ok_or(KeyInputError::Credentials);
+    }
+    let cookies = sources.iter().all(|source| matches!(source, TokenSource::Cookie(_)));
+    Ok(Token::plain(if cookies { decoded_cookie_value(bytes.into()) } else { trim(bytes).into() }))
+}
+
+fn parse_address(value: &str) -> Result<IpAddr, KeyInputError> {
+    client::parse_address(value.as_bytes()).ok_or(KeyInputError::Address)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderName, Method};
+
+    use crate::framing::Fields;
+    use proptest::prelude::*;
+
+    use super::super::{AmbiguousValue, ClientAddress, Subject};
+    use super::*;
+
+    const SECRET: Secret = Secret(3, 4);
+
+    fn sources() -> [TokenSource; 1] {
+        [TokenSource::Header(header::AUTHORIZATION)]
+    }
+
+    fn with_subject<T>(
+        headers: &Fields,
+        client: &str,
+        query: &str,
+        read: impl FnOnce(&Subject<'_>) -> T,
+    ) -> T {
+        read(&Subject {
+            client: ClientAddress::of_peer(client.parse().unwrap()),
+            host: "api.example.com",
+            method: &Method::GET,
+            route: "items",
+            path: "/items/5;v=1",
+            param: &|name| (name == "id").then_some("%35;v=1"),
+            query: Some(query),
+            headers,
+            token_sources: &sources(),
+            ipv6_prefix: 64,
+        })
+    }
+
+    /// The key of a request with these headers, as the gateway reads it.
+    fn try_request_key(
+        parts: &[Part],
+        headers: &Fields,
+        client: &str,
+        query: &str,
+    ) -> Result<u128, AmbiguousValue> {
+        let plan = KeyPlan(parts.to_vec());
+        with_subject(headers, client, query, |subject| plan.key(subject, SECRET))
+    }
+
+    fn request_key(parts: &[Part], headers: &Fields, client: &str, query: &str) -> u128 {
+        try_request_key(parts, headers, client, query).unwrap()
+    }
+
+    fn input_key(
+        parts: &[Part],
+        values: &[&str],
+        client_ip: Option<&str>,
+    ) -> Result<u128, KeyInputError> {
+        let input = KeyInput { values, client_ip, token_sources: &sources(), ipv6_prefix: 64 };
+        KeyPlan(parts.to_vec()).key_of_input(&input, SECRET)
+    }
+
+    #[test]
+    fn entered_parts_have_the_key_of_the_request() {
+        let mut headers = Fields::default();
+        headers.push("authorization", "Bearer  abc");
+        headers.push("cookie", "c=\"1%202\"");
+        headers.push("x-team", "a b");
+        let parts = [
+            (Part::ClientIp, "2001:db8::77"),
+            (Part::Token, "bearer abc "),
+            (Part::Host, "API.example.com.:80"),
+            (Part::Header(header::HOST), "api.example.com"),
+            (Part::Header(header::AUTHORIZATION), "token token=\"abc\""),
+            (Part::Method, "GET"),
+            (Part::Route, "items"),
+            (Part::Path, "/items/5"),
+            (Part::PathParam("id".into()), "5"),
+            (Part::Header(HeaderName::from_static("x-team")), " a b"),
+            (Part::Cookie("c".into()), "1 2"),
+            (Part::Query("q".into()), "x y"),
+        ];
+        let (all, values): (Vec<Part>, Vec<&str>) = parts.into_iter().unzip();
+        let key = |parts: &[Part]| request_key(parts, &headers, "2001:db8::1", "q=x+y");
+        assert_eq!(input_key(&all, &values, None), Ok(key(&all)));
+        for (part, value) in all.iter().zip(&values) {
+            let (part, value) = (std::slice::from_ref(part), std::slice::from_ref(value));
+            assert_eq!(input_key(part, value, None), Ok(key(part)), "{part:?}");
+        }
+        assert_eq!(input_key(&[], &[], None), Ok(key(&[])));
+    }
+
+    #[test]
+    fn empty_values_fall_back_to_the_client_address() {
+        let plan = [Part::Token, Part::Cookie("c".into())];
+        let anonymous = request_key(&plan, &Fields::default(), "192.0.2.1", "");
+        assert_eq!(input_key(&plan, &["", ""], Some("::ffff:192.0.2.1")), Ok(anonymous));
+        assert_eq!(input_key(&plan, &["", ""], None), Err(KeyInputError::Empty));
+        assert_eq!(input_key(&plan, &["", ""], Some("here")), Err(KeyInputError::Address));
+        assert_eq!(input_key(&[Part::ClientIp], &["here"], None), Err(KeyInputError::Address));
+        assert_eq!(input_key(&plan, &["a"], None), Err(KeyInputError::Count));
+        assert_eq!(input_key(&[], &["a"], None), Err(KeyInputError::Count));
+    }
+
+    proptest! {
+        #[test]
+        fn entered_tokens_have_the_key_of_the_request(
+            value in "(Basic |Bearer |Digest |x )?[ -~]{0,20}", padded in "[ \u{a0}]{0,2}",
+        ) {
+            let value = value + &padded;
+            let mut headers = Fields::default();
+            headers.push("authorization", value.as_bytes());
+            for part in [Part::Token, Part::Header(header::AUTHORIZATION)] {
+                let key = try_request_key(std::slice::from_ref(&part), &headers, "192.0.2.1", "");
+                let key_of_input = input_key(&[part], &[&value], Some("192.0.2.1"));
+                prop_assert_eq!(key_of_input.ok(), key.ok());
+            }
+        }
+
+        #[test]
+        fn values_shown_by_explain_have_the_key_of_the_request(value in "[ -~]{0,20}", query in "[ -~&&[^#]]{0,20}") {
+            let mut headers = Fields::default();
+            headers.push("x-team", value.trim());
+            headers.push("cookie", format!("c={value}").trim());
+            for part in [
+                Part::Header(HeaderName::from_static("x-team")),
+                Part::Cookie("c".into()),
+                Part::Query("q".into()),
+            ] {
+                let plan = std::slice::from_ref(&part);
+                let Ok(key) = try_request_key(plan, &headers, "192.0.2.1", &query) else { continue };
+                let shown = with_subject(&headers, "192.0.2.1", &query, |subject| {
+                    part.value(subject).map(Cow::into_owned)
+                }).unwrap();
+                // Only UTF-8 can be entered.
+                let Ok(shown) = std::str::from_utf8(&shown) else { continue };
+                prop_assert_eq!(input_key(plan, &[shown], Some("192.0.2.1")), Ok(key));
+            }
+        }
+    }
+}

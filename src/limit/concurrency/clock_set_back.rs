@@ -1,0 +1,191 @@
+//! Clocks that are set back: a slot of a live request counts exactly once.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const NOW: Millis = 1_700_000_000_000;
+
+const WINDOW: Millis = 10_000;
+
+/// The longest lease, in ms, unless the clock is set back again.
+const LONGEST: Millis = WINDOW + WINDOW / 4 + WINDOW / 64 + 1;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Request(u32),
+    End(usize),
+    /// A gateway dies: its lease is no longer renewed.
+    Die(usize),
+    SetBack(Millis),
+}
+
+/// The slots of one request: when they were charged, by the clock and in elapsed time (ms).
+#[derive(Clone, Copy, Debug)]
+struct HeldSlots {
+    charged_at: Millis,
+    since: Millis,
+    slots: u32,
+}
+
+/// A record, its clock, and the slots that it should count.
+struct Simulation {
+    quota: Quota,
+    state: State,
+    /// Elapsed time, in ms.
+    monotonic: Millis,
+    clock: Millis,
+    set_back: Millis,
+    held: Vec<HeldSlots>,
+    lost: Vec<HeldSlots>,
+}
+
+impl Simulation {
+    fn advance(&mut self, by: Millis) {
+        self.monotonic += by;
+        self.clock += by;
+    }
+
+    /// Advances the time by `later` ms; each request renews its lease after a third of it.
+    fn advance_renewing(&mut self, later: Millis) {
+        let end = self.monotonic + later;
+        while let Some(due) = (0..self.held.len()).min_by_key(|&at| self.held[at].since)
+            && self.held[due].since + WINDOW / 3 <= end
+        {
+            self.advance((self.held[due].since + WINDOW / 3).saturating_sub(self.monotonic));
+            let HeldSlots { charged_at, slots, .. } = self.held[due];
+            charge(&mut self.state, &self.quota, self.clock, slots);
+            refund(&mut self.state, &self.quota, self.clock, charged_at, slots);
+            self.held[due] = HeldSlots { charged_at: self.clock, since: self.monotonic, slots };
+        }
+        self.advance(end - self.monotonic);
+    }
+
+    fn step(&mut self, step: &Step) -> Option<Decision> {
+        let pick = |at: usize, held: &[HeldSlots]| at.checked_rem(held.len());
+        match *step {
+            Step::Request(slots) => {
+                let decision = admit(&mut self.state, &self.quota, self.clock, slots);
+                if decision.admitted {
+                    let (charged_at, since) = (self.clock, self.monotonic);
+                    self.held.push(HeldSlots { charged_at, since, slots });
+                }
+                return Some(decision);
+            }
+            Step::End(at) => {
+                if let Some(at) = pick(at, &self.held) {
+                    let HeldSlots { charged_at, slots, .. } = self.held.swap_remove(at);
+                    refund(&mut self.state, &self.quota, self.clock, charged_at, slots);
+                }
+            }
+            Step::Die(at) => {
+                if let Some(at) = pick(at, &self.held) {
+                    self.lost.push(self.held.swap_remove(at));
+                }
+            }
+            Step::SetBack(by) => {
+                self.clock -= by;
+                self.set_back = self.monotonic;
+            }
+        }
+        None
+    }
+
+    /// Slots of leases that are no longer renewed and may not have ended.
+    fn lost(&self) -> u64 {
+        let lasts = |held: &&HeldSlots| held.since.max(self.set_back) + LONGEST > self.monotonic;
+        self.lost.iter().filter(lasts).map(|held| u64::from(held.slots)).sum()
+    }
+
+    fn used(&mut self) -> u64 {
+        decide(&mut self.state, &self.quota, self.clock, 0).used
+    }
+}
+
+fn slots(held: &[HeldSlots]) -> u64 {
+    held.iter().map(|held| u64::from(held.slots)).sum()
+}
+
+fn steps() -> impl Strategy<Value = Vec<(Millis, Step)>> {
+    let later = prop_oneof![4 => 0_u64..3, 4 => 0_u64..1_500, 1 => 0_u64..12_000];
+    let step = prop_oneof![
+        6 => prop_oneof![4 => Just(1_u32), 1 => 1_u32..4].prop_map(Step::Request),
+        3 => any::<usize>().prop_map(Step::End),
+        1 => any::<usize>().prop_map(Step::Die),
+        2 => prop_oneof![
+            1_u64..2_500,
+            2_500_u64..10_000,
+            10_000_u64..100_000,
+            1_u64..10_000_000_000,
+        ].prop_map(Step::SetBack),
+    ];
+    prop::collection::vec((later, step), 1..80)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn live_slots_count_exactly_once(
+        limit in 1_u32..12, steps in steps()
+    ) {
+        let mut simulation = Simulation {
+            quota: Quota::new(limit, WINDOW, 1),
+            state: State::default(),
+            monotonic: 0,
+            clock: NOW,
+            set_back: 0,
+            held: Vec::new(),
+            lost: Vec::new(),
+        };
+        for (later, step) in steps {
+            simulation.advance_renewing(later);
+            let before = simulation.used();
+            if let Some(decision) = simulation.step(&step) {
+                let Step::Request(slots) = step else { unreachable!("only requests are decided") };
+                prop_assert_eq!(decision.admitted, before + u64::from(slots) <= u64::from(limit));
+            }
+            let (used, held, lost) = (simulation.used(), slots(&simulation.held), simulation.lost());
+            prop_assert!(held <= u64::from(limit));
+            prop_assert!(used >= held, "{used} of {held} count: {:?}", simulation.state);
+            prop_assert!(used <= held + lost, "{used} of {held} and {lost}: {:?}", simulation.state);
+            prop_assert!(simulation.state.leases.len() <= 82);
+        }
+        simulation.advance_renewing(0);
+        while !simulation.held.is_empty() {
+            simulation.step(&Step::End(0));
+        }
+        prop_assert!(simulation.used() <= simulation.lost(), "all live slots were refunded");
+        simulation.advance_renewing(LONGEST);
+        prop_assert_eq!(simulation.used(), 0, "lost leases have ended");
+    }
+}
+
+#[test]
+fn a_renewal_after_the_clock_was_set_back_counts_once() {
+    for back in [0, 100, 4_999, 5_001, 60_000, 1_000_000_000] {
+        let (quota, mut state) = (Quota::new(10, WINDOW, 1), State::default());
+        let taken: Vec<Millis> = (0..5).map(|n| NOW + 200 * n).collect();
+        for &at in &taken {
+            assert!(admit(&mut state, &quota, at, 1).admitted);
+        }
+        let now = NOW + 3_000 - back;
+        for &at in &taken {
+            charge(&mut state, &quota, now, 1);
+            refund(&mut state, &quota, now, at, 1);
+        }
+        assert_eq!(decide(&mut state, &quota, now, 0).used, 5, "back by {back}");
+        refund(&mut state, &quota, now, now, 5);
+        assert_eq!(decide(&mut state, &quota, now, 0).used, 0, "back by {back}");
+    }
+}
+
+#[test]
+fn a_record_has_at_most_one_entry_per_step() {
+    let quota = Quota::new(100_000, 30_000, 1);
+    let mut state = State::default();
+    for n in 0..200_000 {
+        charge(&mut state, &quota, NOW + n, 1);
+        assert!(state.leases.len() <= 65, "{}", state.leases.len());
+    }
+}

@@ -1,0 +1,85 @@
+//! The record of both buckets: GCRA's theoretical arrival time, exact to a fraction of a millisecond.
+
+use super::{MAX_EXACT, Millis};
+
+/// The theoretical arrival time (TAT) of GCRA: the time at which the bucket will be empty of charges.
+/// [`GcraState::default`] is that of a new caller.
+///
+/// The TAT is `at + fraction / rate` ms, where `rate` is the quota of the last charge. The backlog, how
+/// far the TAT is ahead of now, is counted in units of `1 / rate` ms (quota-milliseconds); one unit of
+/// cost is `window` of them. All are whole numbers, so nothing is rounded and nothing drifts.
+///
+/// Source: the generic cell rate algorithm (virtual scheduling) of ITU-T I.371.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct GcraState {
+    /// When the record was last charged or refunded, in ms.
+    pub updated_at: Millis,
+    /// The reset time sent to clients, in ms; not valid if it has passed. At or after the TAT: a refund
+    /// moves only the TAT back.
+    pub reset_at: Millis,
+    at: Millis,
+    fraction: u32,
+    rate: u32,
+}
+
+impl GcraState {
+    /// The time at which the record is read: never before `updated_at`, unless the clock was set back.
+    /// Then the record moves back with it.
+    pub(super) fn follow_clock(&mut self, now: Millis) -> Millis {
+        let (now, behind) = super::monotonic_time(self.updated_at, now);
+        if behind > 0 {
+            self.updated_at = now;
+            self.at = self.at.saturating_sub(behind);
+            self.reset_at = self.reset_at.saturating_sub(behind);
+        }
+        now
+    }
+
+    /// The quota of the last charge; 0 before the first.
+    pub(super) fn rate(&self) -> u64 {
+        u64::from(self.rate)
+    }
+
+    /// How far the TAT is ahead of `now`, in units of `1 / rate` ms; 0 if it has passed.
+    pub(super) fn backlog(&self, now: Millis) -> u64 {
+        self.at.checked_sub(now).map_or(0, |ms| ms * self.rate() + u64::from(self.fraction))
+    }
+
+    /// How far the TAT is ahead of `now`, in units of `1 / rate` ms of another `rate`. If the rate has
+    /// changed, the TAT is rounded up to a whole ms once.
+    pub(super) fn backlog_at_rate(&self, now: Millis, rate: u64) -> u64 {
+        if self.rate() == rate {
+            return self.backlog(now);
+        }
+        self.tat_rounded_up().saturating_sub(now).saturating_mul(rate).min(MAX_EXACT)
+    }
+
+    /// Sets the TAT to `backlog` units of `1 / rate` ms after `now`.
+    pub(super) fn set_backlog(&mut self, now: Millis, backlog: u64, rate: u64) {
+        self.updated_at = now;
+        self.at = now + backlog / rate;
+        self.fraction = (backlog % rate) as u32;
+        self.rate = rate as u32;
+    }
+
+    /// Moves `reset_at` forward to the TAT, rounded up; never back.
+    pub(super) fn raise_reset(&mut self) {
+        self.reset_at = self.reset_at.max(self.tat_rounded_up());
+    }
+
+    fn tat_rounded_up(&self) -> Millis {
+        self.at + u64::from(self.fraction > 0)
+    }
+}
+
+/// The longest backlog, in ms: 4,460 years, half of what the packed record can hold. Only overdrafts can
+/// reach it.
+const MAX_BACKLOG: Millis = 1 << 47;
+
+/// Adds `cost` to a backlog of units of `1 / rate` ms: `window` units each, as far as the sum can be
+/// counted exactly.
+pub(super) fn extend_backlog(backlog: u64, rate: u64, window: Millis, cost: u32) -> u64 {
+    let most = rate.saturating_mul(MAX_BACKLOG).min(MAX_EXACT);
+    let backlog = backlog.min(most);
+    backlog + u64::from(cost).min((most - backlog) / window) * window
+}

@@ -1,0 +1,289 @@
+//! Property tests of every algorithm, on random histories.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// An algorithm, a quota, a start (ms), and the events: (ms since the last, event).
+pub(super) type History = (Algorithm, Quota, Millis, Vec<(Millis, Event)>);
+
+/// One call on a record.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Event {
+    /// A request of this cost.
+    Request(u32),
+    /// A refund: how many admitted requests ago the charge was made, and how many units.
+    Refund(usize, u32),
+    /// An overdraft of this cost.
+    Overdraw(u32),
+}
+
+/// Valid quotas of an algorithm.
+pub(super) fn quotas(algorithm: Algorithm) -> impl Strategy<Value = Quota> {
+    let resolutions = prop::sample::select(vec![1_u32, 2, 3, 6, 7, 10, 60]);
+    let sub_windows = prop::sample::select(vec![1_u64, 7, 50, 1_000, 10_000]);
+    let waits = prop_oneof![Just(0_u32), 1_u32..50, 1_u32..100_000];
+    (1_u32..40, sub_windows, resolutions, waits, any::<bool>()).prop_map(
+        move |(limit, s, resolution, wait, strict)| {
+            let window = s * u64::from(resolution);
+            let sliding = algorithm == Algorithm::SlidingWindow;
+            Quota {
+                max_wait: if algorithm == Algorithm::LeakyBucket { wait } else { 0 },
+                strict: sliding && strict,
+                ..Quota::new(limit, window, if sliding { resolution } else { 1 })
+            }
+        },
+    )
+}
+
+/// Histories of one algorithm, on a clock that only goes forward; `corrected`: with refunds and overdrafts.
+pub(super) fn histories_of(
+    algorithm: Algorithm,
+    corrected: bool,
+) -> impl Strategy<Value = History> {
+    (quotas(algorithm), 0_u64..1_000_000).prop_flat_map(move |(quota, start)| {
+        let s = quota.sub_window();
+        let later = prop_oneof![
+            4 => 0..=s / u64::from(quota.limit) + 1,
+            4 => 0..=s / 3 + 1,
+            3 => 0..=s * 2,
+            1 => 0..=quota.window * 2 + s,
+        ];
+        let cost = prop_oneof![4 => Just(1_u32), 2 => 1_u32..5, 1 => 1..=quota.limit + 1];
+        let rarely = u32::from(corrected);
+        let event = prop_oneof![
+            12 => cost.prop_map(Event::Request),
+            2 * rarely => (0_usize..4, 1_u32..5).prop_map(|(ago, cost)| Event::Refund(ago, cost)),
+            rarely => (1_u32..9).prop_map(Event::Overdraw),
+        ];
+        let events = prop::collection::vec((later, event), 1..60);
+        events.prop_map(move |events| (algorithm, quota, 1_700_000_000_000 + start, events))
+    })
+}
+
+fn histories(corrected: bool) -> impl Strategy<Value = History> {
+    let all = prop::sample::select(Algorithm::ALL.to_vec());
+    all.prop_flat_map(move |algorithm| histories_of(algorithm, corrected))
+}
+
+/// A record, and the clock of the history that it goes through.
+pub(super) struct Simulation {
+    pub(super) state: State,
+    pub(super) quota: Quota,
+    pub(super) now: Millis,
+    /// The admitted requests: (time, cost, delay in ms).
+    pub(super) admitted: Vec<(Millis, u32, Millis)>,
+}
+
+impl Simulation {
+    pub(super) fn new((algorithm, quota, start, _): &History) -> Self {
+        let state = State::fresh(*algorithm);
+        Self { state, quota: *quota, now: *start, admitted: Vec::new() }
+    }
+
+    /// Applies one event, `later` ms after the last.
+    pub(super) fn step(&mut self, later: Millis, event: Event) -> Decision {
+        self.now += later;
+        match event {
+            Event::Request(cost) => {
+                let decision = self.state.admit(&self.quota, self.now, cost);
+                if decision.admitted {
+                    self.admitted.push((self.now, cost, decision.wait));
+                }
+                decision
+            }
+            Event::Refund(ago, cost) => {
+                let at = self.admitted.len().checked_sub(ago + 1);
+                // A leaky bucket's charge is identified by its slot; other algorithms have no delay.
+                let slot = |(time, _, wait): (Millis, u32, Millis)| time + wait;
+                let charged_at = at.map_or(self.now, |at| slot(self.admitted[at]));
+                let change = Change::Refund { charged_at, cost };
+                self.state.adjust(&self.quota, self.now, change)
+            }
+            Event::Overdraw(cost) => {
+                self.state.adjust(&self.quota, self.now, Change::Overdraw { cost })
+            }
+        }
+    }
+
+    pub(super) fn run(history: &History) -> Self {
+        let mut simulation = Self::new(history);
+        for &(later, event) in &history.3 {
+            simulation.step(later, event);
+        }
+        simulation
+    }
+
+    /// The decision on a charge of `cost`, `later` ms from now; charges nothing.
+    pub(super) fn decide_after(&mut self, later: Millis, cost: u32) -> Decision {
+        self.state.clone().decide(&self.quota, self.now + later, cost)
+    }
+}
+
+/// `millis` rounded up to a whole second, as in a header.
+fn header_seconds(millis: Millis) -> Millis {
+    millis.div_ceil(1_000) * 1_000
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn a_decision_is_consistent(history in histories(false)) {
+        let mut simulation = Simulation::new(&history);
+        for &(later, event) in &history.3 {
+            let Event::Request(cost) = event else { unreachable!("no corrections") };
+            let (kept, asked) = (simulation.state.clone(), simulation.decide_after(later, cost));
+            let mut twin = simulation.state.clone();
+            let decision = simulation.step(later, event);
+            if asked.admitted {
+                prop_assert_eq!(twin.charge(&simulation.quota, simulation.now, cost), decision);
+                prop_assert_eq!(&twin, &simulation.state);
+            } else {
+                prop_assert_eq!(decision, asked);
+                prop_assert_eq!(&simulation.state, &kept, "a refusal charges nothing");
+            }
+            prop_assert_eq!(asked.admitted, u64::from(cost) <= asked.remaining);
+            prop_assert_eq!(decision.limit, decision.used + decision.remaining);
+            prop_assert!(decision.reset_at > simulation.now || decision.used == 0);
+            let end = simulation.state.expires_at(&simulation.quota);
+            prop_assert!(decision.used == 0 || end >= decision.reset_at);
+            prop_assert_eq!(decision.remaining > 0, simulation.decide_after(0, 1).admitted);
+            prop_assert!(decision.wait <= u64::from(simulation.quota.max_wait));
+        }
+        let end = simulation.state.expires_at(&simulation.quota).saturating_sub(simulation.now);
+        let fresh = State::fresh(history.0).decide(&simulation.quota, simulation.now + end, 1);
+        prop_assert_eq!(simulation.decide_after(end, 1), fresh, "an expired record decides like a new one");
+    }
+
+    #[test]
+    fn retry_at_is_exact(history in histories(true), cost in 1_u32..45, later in 0_u64..20_000) {
+        let mut simulation = Simulation::run(&history);
+        simulation.now += later;
+        let refused = simulation.decide_after(0, cost);
+        let Some(retry_at) = refused.retry_at else {
+            prop_assert!(refused.admitted || u64::from(cost) > refused.limit);
+            return Ok(());
+        };
+        prop_assert!(!refused.admitted && retry_at > simulation.now);
+        let before = simulation.decide_after(retry_at - 1 - simulation.now, cost);
+        prop_assert!(!before.admitted, "admitted 1 ms before {}", retry_at);
+        prop_assert_eq!(before.retry_at, Some(retry_at), "it stays while nothing is charged");
+        prop_assert!(simulation.decide_after(retry_at - simulation.now, cost).admitted);
+    }
+
+    #[test]
+    fn reset_never_moves_back_and_moves_only_with_a_charge(history in histories(true)) {
+        let (mut simulation, mut shown) = (Simulation::new(&history), 0);
+        for &(later, event) in &history.3 {
+            let looked = simulation.decide_after(later, 0);
+            prop_assert!(looked.reset_at >= shown, "moved back by time");
+            let passed = shown <= simulation.now + later;
+            prop_assert!(looked.reset_at == shown || passed, "moved without a charge");
+            shown = looked.reset_at;
+            let decision = simulation.step(later, event);
+            prop_assert!(decision.reset_at >= shown, "moved back by {event:?}");
+            let charged = decision.admitted && !matches!(event, Event::Refund(..));
+            prop_assert!(decision.reset_at == shown || charged, "moved by {event:?}");
+            shown = decision.reset_at;
+        }
+    }
+
+    #[test]
+    fn waiting_until_retry_after_or_reset_admits(history in histories(true), cost in 1_u32..40) {
+        let mut simulation = Simulation::run(&history);
+        let most = u32::try_from(simulation.decide_after(0, 0).limit).unwrap();
+        let cost = cost.min(most);
+        if let Some(retry_at) = simulation.decide_after(0, cost).retry_at {
+            let seconds = (retry_at - simulation.now).div_ceil(1_000).max(1);
+            prop_assert!(simulation.decide_after(seconds * 1_000, cost).admitted);
+        }
+        let mut charged = false;
+        loop {
+            let decision = simulation.step(0, Event::Request(cost));
+            let reset = header_seconds(decision.reset_at) - simulation.now;
+            if !decision.admitted {
+                prop_assert!(!charged || simulation.decide_after(reset, cost).admitted);
+                break;
+            }
+            prop_assert!(simulation.decide_after(reset, cost).admitted);
+            charged = true;
+        }
+    }
+
+    #[test]
+    fn a_refund_restores_usage_and_keeps_the_reset(history in histories(true), cost in 1_u32..40) {
+        let mut simulation = Simulation::run(&history);
+        let before = simulation.decide_after(0, 0);
+        if simulation.step(0, Event::Request(cost)).admitted {
+            let after = simulation.decide_after(0, 0);
+            let refunded = simulation.step(0, Event::Refund(0, cost));
+            prop_assert_eq!((refunded.used, refunded.remaining), (before.used, before.remaining));
+            prop_assert_eq!(refunded.reset_at, after.reset_at, "the reset stays");
+        }
+    }
+
+    #[test]
+    fn an_overdraft_counts_until_the_record_expires(history in histories(true), cost in 1_u32..100) {
+        let mut simulation = Simulation::run(&history);
+        let before = simulation.decide_after(0, 0);
+        let after = simulation.step(0, Event::Overdraw(cost));
+        prop_assert_eq!(after.used, before.used + u64::from(cost));
+        // A leaky bucket may have free slots before those that were overdrawn.
+        let left = after.limit.saturating_sub(after.used);
+        let bucket = history.0 == Algorithm::LeakyBucket;
+        prop_assert!(after.remaining == left || bucket && after.remaining > left);
+        let end = simulation.state.expires_at(&simulation.quota) - simulation.now;
+        prop_assert_eq!(simulation.decide_after(end, 0).used, 0);
+    }
+
+    #[test]
+    fn a_changed_quota_keeps_usage(history in histories(true), limit in 1_u32..60) {
+        let mut simulation = Simulation::run(&history);
+        let before = simulation.decide_after(0, 1);
+        simulation.quota.limit = limit;
+        let after = simulation.decide_after(0, 1);
+        if history.0 == Algorithm::LeakyBucket {
+            // Slots are times: taken slots stay taken, to a ms. Free slots before them are dropped.
+            prop_assert!(!(before.admitted && after.admitted) || after.wait + 1 >= before.wait);
+        } else {
+            prop_assert_eq!(after.used, before.used);
+            prop_assert_eq!(after.remaining, after.limit.saturating_sub(after.used));
+        }
+        if let Some(retry_at) = after.retry_at {
+            prop_assert!(after.reset_at >= retry_at);
+            prop_assert!(!simulation.decide_after(retry_at - 1 - simulation.now, 1).admitted);
+            prop_assert!(simulation.decide_after(header_seconds(after.reset_at) - simulation.now, 1).admitted);
+        }
+        let decision = simulation.step(0, Event::Request(1));
+        prop_assert!(decision.reset_at >= before.reset_at, "the reset moved back");
+    }
+
+    #[test]
+    fn a_small_step_back_changes_nothing(history in histories(false), back in 1_u64..=MAX_STEP_BACK) {
+        let mut simulation = Simulation::run(&history);
+        let Some(&(last, ..)) = simulation.admitted.last() else { return Ok(()) };
+        let leases = history.0 == Algorithm::Concurrency;
+        let back = if leases { back.min(simulation.quota.window / 4) } else { back };
+        simulation.now = last;
+        let at_last = simulation.decide_after(0, 1);
+        simulation.now = last - back;
+        prop_assert_eq!(simulation.decide_after(0, 1), at_last);
+    }
+
+    #[test]
+    fn a_clock_set_back_delays_retry_by_at_most_a_window(history in histories(false), back in 0_u64..100_000_000) {
+        let mut simulation = Simulation::run(&history);
+        simulation.now -= MAX_STEP_BACK + 1 + back;
+        let limit = u32::try_from(simulation.decide_after(0, 0).limit).unwrap();
+        // The record has moved back with the clock.
+        let decision = simulation.state.decide(&simulation.quota, simulation.now, limit);
+        let quota = &simulation.quota;
+        let longest = quota.window + quota.sub_window() + u64::from(quota.max_wait);
+        prop_assert!(decision.reset_at <= simulation.now + MAX_STEP_BACK + longest);
+        if let Some(retry_at) = decision.retry_at {
+            prop_assert!(retry_at <= simulation.now + MAX_STEP_BACK + longest);
+            prop_assert!(simulation.decide_after(retry_at - simulation.now, limit).admitted);
+        }
+    }
+}

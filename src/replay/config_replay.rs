@@ -1,0 +1,318 @@
+//! One configuration in a replay: its rules, its counters, and the outcomes of the requests.
+
+use std::collections::BTreeMap;
+
+use http::Method;
+use smallvec::SmallVec;
+
+use super::{
+    counts::{DecisionCounts, LogEvent},
+    line::LogLine,
+};
+use crate::{
+    error::GatewayError,
+    framing::{Fields, RequestHead, is_origin_form},
+    identity::{Secret, TokenSource},
+    limit::{Adjustment, Algorithm, Change, Charge, Millis},
+    plan::{self, LimitRequests, RequestAttributes},
+    route::normalize::normalize,
+    snapshot::{LimitRequest, Policy, Snapshot},
+    store::memory::Memory,
+};
+
+/// Expired counters are removed at most once per virtual second and once per this number of requests:
+/// scanning a part of the table more often would cost more than the requests.
+const REQUESTS_PER_TICK: u32 = 1 << 16;
+
+/// One configuration in a replay.
+pub struct ConfigReplay {
+    /// Name of the configuration's file.
+    pub name: String,
+    /// The compiled configuration.
+    pub snapshot: Snapshot,
+    /// Decisions by route, in the snapshot's order.
+    pub routes: Vec<DecisionCounts>,
+    /// Decisions by limit, in the snapshot's order.
+    pub limits: Vec<DecisionCounts>,
+    /// Refusals by limit of requests that the other configuration decides differently, in the snapshot's
+    /// order.
+    pub unshared_refusals: Vec<u64>,
+    /// Number of requests that the limits of their route admitted.
+    pub admitted: u64,
+    /// Number of requests that a limit refused.
+    pub refused: u64,
+    /// Number of requests of routes without limits.
+    pub unlimited: u64,
+    /// Number of requests that the gateway itself would have answered before any limit, by status.
+    pub unserved: BTreeMap<u16, u64>,
+    memory: Memory,
+    secret: Secret,
+    /// Time of the last removal of expired counters, and number of requests since then.
+    ticked: (Millis, u32),
+}
+
+/// A request of the log: what is the same for every configuration.
+pub(super) struct LoggedRequest<'r> {
+    pub(super) line: &'r LogLine<'r>,
+    /// `None` if the line has no request, or a malformed method.
+    pub(super) method: Option<&'r Method>,
+    pub(super) host: &'r str,
+    /// The token in a header, and nothing else.
+    pub(super) headers: &'r Fields,
+    pub(super) sources: &'r [TokenSource],
+}
+
+/// A request planned under one configuration, in the log's order, while its line is in memory. Its limit
+/// requests are stored separately, together with those under the other configuration.
+#[derive(Clone, Copy)]
+pub(super) enum PlannedRequest {
+    /// The logging gateway had ended it before any limit was charged.
+    Unasked,
+    /// The gateway itself answers it with this status.
+    Unserved(u16),
+    /// It has a route.
+    Routed {
+        /// The route's index in the snapshot.
+        route: u32,
+        /// Number of its limit requests.
+        limit_requests: u32,
+        /// Status of the logged response.
+        status: u16,
+    },
+}
+
+/// The outcome of a request. Routes and limits are indices in the snapshot.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum RequestOutcome {
+    /// The logging gateway had ended it before any limit was charged.
+    Unasked,
+    /// The gateway itself answers it with this status.
+    Unserved(u16),
+    /// Its route has no limits.
+    Unlimited {
+        /// The route.
+        route: usize,
+    },
+    /// All limits admit it.
+    Admitted {
+        /// The route.
+        route: usize,
+    },
+    /// These limits refuse it.
+    Refused {
+        /// The route.
+        route: usize,
+        /// The limits; at least one.
+        limits: SmallVec<[u32; 4]>,
+    },
+}
+
+impl RequestOutcome {
+    /// True if a limit refused it.
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Self::Refused { .. })
+    }
+
+    /// The limits that refused it.
+    pub fn refusing(&self) -> &[u32] {
+        match self {
+            Self::Refused { limits, .. } => limits,
+            _ => &[],
+        }
+    }
+}
+
+impl ConfigReplay {
+    /// A configuration with empty counters, at most `max_keys` of them. `secret` keys the hash of the
+    /// counters' names.
+    pub fn new(name: &str, snapshot: Snapshot, max_keys: usize, secret: Secret) -> Self {
+        Self {
+            name: name.to_owned(),
+            routes: vec![DecisionCounts::default(); snapshot.routes.len()],
+            limits: vec![DecisionCounts::default(); snapshot.limits.len()],
+            unshared_refusals: vec![0; snapshot.limits.len()],
+            admitted: 0,
+            refused: 0,
+            unlimited: 0,
+            unserved: BTreeMap::new(),
+            memory: Memory::new(max_keys),
+            secret,
+            ticked: (0, 0),
+            snapshot,
+        }
+    }
+
+    /// Number of counters that were evicted because memory was full.
+    pub fn evictions(&self) -> u64 {
+        self.memory.evictions()
+    }
+
+    /// Plans a request, and appends its limit requests to `limit_requests`.
+    pub(super) fn plan(
+        &self,
+        request: &LoggedRequest<'_>,
+        limit_requests: &mut LimitRequests,
+    ) -> PlannedRequest {
+        if request.line.unasked {
+            return PlannedRequest::Unasked;
+        }
+        let planned = match request.method {
+            Some(method) => self.plan_target(request, method, limit_requests),
+            // As the gateway answers a malformed request line.
+            None => Err(GatewayError::MalformedTarget),
+        };
+        planned.unwrap_or_else(|error| PlannedRequest::Unserved(error.status().as_u16()))
+    }
+
+    fn plan_target(
+        &self,
+        request: &LoggedRequest<'_>,
+        method: &Method,
+        limit_requests: &mut LimitRequests,
+    ) -> Result<PlannedRequest, GatewayError> {
+        let target = &*request.line.target;
+        plan::check_method(method)?;
+        if !is_origin_form(target) {
+            return self.plan_non_path(request, method, target, limit_requests);
+        }
+        // A valid target is ASCII.
+        let text = std::str::from_utf8(target).map_err(|_| GatewayError::MalformedTarget)?;
+        self.plan_path(request, method, [request.host, text], limit_requests)
+    }
+
+    /// Plans a request whose target is not a path, such as `http://host/path`.
+    #[cold]
+    fn plan_non_path(
+        &self,
+        request: &LoggedRequest<'_>,
+        method: &Method,
+        target: &[u8],
+        limit_requests: &mut LimitRequests,
+    ) -> Result<PlannedRequest, GatewayError> {
+        let host = if request.host.is_empty() { "localhost" } else { request.host };
+        let parts = [method.as_str().as_bytes(), b" ", target, b" HTTP/1.1\r\nHost: "];
+        let head = [&parts.concat(), host.as_bytes(), b"\r\n\r\n"].concat();
+        let read =
+            RequestHead::read(&head, self.snapshot.http.head).map_err(GatewayError::Framing)?;
+        let (head, _) = read.ok_or(GatewayError::MalformedTarget)?;
+        if head.is_asterisk_form() {
+            return Ok(PlannedRequest::Unserved(200));
+        }
+        let target = match head.query() {
+            Some(query) => format!("{}?{query}", head.path()),
+            None => head.path().to_owned(),
+        };
+        self.plan_path(request, method, [&plan::host(&head.fields), &target], limit_requests)
+    }
+
+    fn plan_path(
+        &self,
+        request: &LoggedRequest<'_>,
+        method: &Method,
+        [host, target]: [&str; 2],
+        limit_requests: &mut LimitRequests,
+    ) -> Result<PlannedRequest, GatewayError> {
+        let query = memchr::memchr(b'?', target.as_bytes());
+        let (path, query) = match query {
+            Some(mark) => (&target[..mark], Some(&target[mark + 1..])),
+            None => (target, None),
+        };
+        let merge_slashes = self.snapshot.http.merge_slashes;
+        let attributes = RequestAttributes {
+            client: self.snapshot.identity.trusted_proxies.logged_client(request.line.client),
+            host: host.into(),
+            path: normalize(path, merge_slashes).map_err(GatewayError::Path)?,
+            method,
+            query,
+            headers: request.headers,
+            token_sources: request.sources,
+        };
+        let matched = attributes.find_route(&self.snapshot)?;
+        let own = matched
+            .with_subject(|subject| plan::limit_requests(matched.route, subject, self.secret))?;
+        limit_requests.extend_from_slice(&own);
+        Ok(PlannedRequest::Routed {
+            route: matched.index as u32,
+            limit_requests: own.len() as u32,
+            status: request.line.status,
+        })
+    }
+
+    /// Charges a request at the virtual time `at`, which never decreases. The request's limit requests are
+    /// taken from the front of `limit_requests`.
+    pub(super) fn decide(
+        &mut self,
+        plan: PlannedRequest,
+        limit_requests: &mut &[LimitRequest],
+        at: LogEvent,
+    ) -> RequestOutcome {
+        let (index, requests, status) = match plan {
+            PlannedRequest::Unasked => return RequestOutcome::Unasked,
+            PlannedRequest::Unserved(status) => {
+                *self.unserved.entry(status).or_default() += 1;
+                return RequestOutcome::Unserved(status);
+            }
+            PlannedRequest::Routed { route, limit_requests: count, status } => {
+                let (own, rest) = limit_requests.split_at(count as usize);
+                *limit_requests = rest;
+                (route as usize, own, status)
+            }
+        };
+        if requests.is_empty() {
+            self.unlimited += 1;
+            self.routes[index].add(true, at);
+            return RequestOutcome::Unlimited { route: index };
+        }
+        self.tick(at.time);
+        let route = &self.snapshot.routes[index];
+        let charges: SmallVec<[Charge<'_>; 4]> =
+            requests.iter().filter_map(|request| plan::charge(route, request)).collect();
+        let verdict = self.memory.charge(&charges, at.time);
+        let (mut refusing, mut refunds) = (SmallVec::new(), SmallVec::<[Adjustment<'_>; 2]>::new());
+        for ((request, charge), outcome) in requests.iter().zip(&charges).zip(&verdict.outcomes) {
+            let Some(decided) = outcome.decided() else { continue };
+            let (decision, limit) = (&decided.decision, charge.limit.index);
+            // A candidate has the index of its limit, but is not counted as that limit.
+            if *charge.limit.name == *self.snapshot.limits[limit].limit.name {
+                self.limits[limit].add(decision.admitted, at);
+            }
+            if !decision.admitted && charge.limit.enforce {
+                refusing.push(limit as u32);
+            }
+            let policy = &route.limits[usize::from(request.limit)].policy;
+            if decision.admitted && is_refunded(policy, status) {
+                let change = Change::Refund { charged_at: decided.charged_at(), cost: charge.cost };
+                refunds.push(Adjustment { limit: charge.limit, key: charge.key, change });
+            }
+        }
+        let admitted = verdict.admitted;
+        self.routes[index].add(admitted, at);
+        if admitted {
+            for refund in &refunds {
+                self.memory.adjust(refund, at.time, 1);
+            }
+            self.admitted += 1;
+            RequestOutcome::Admitted { route: index }
+        } else {
+            self.refused += 1;
+            RequestOutcome::Refused { route: index, limits: refusing }
+        }
+    }
+
+    /// Removes expired counters, if it is time to.
+    fn tick(&mut self, now: Millis) {
+        let (last, requests) = &mut self.ticked;
+        *requests += 1;
+        if *requests >= REQUESTS_PER_TICK && now.saturating_sub(*last) >= 1_000 {
+            (*last, *requests) = (now, 0);
+            self.memory.tick(now);
+        }
+    }
+}
+
+/// True if a response with this status refunds the charge to this limit.
+fn is_refunded(policy: &Policy, status: u16) -> bool {
+    // A log does not show which requests were in flight at once: each counts as ended before the next.
+    let is_released = policy.limit.algorithm == Algorithm::Concurrency;
+    is_released || policy.refund.contains(&status)
+}

@@ -1,0 +1,121 @@
+//! Sorts lines by time within a bounded buffer.
+//!
+//! A log is written as requests end, and replayed as they began. Lines that are out of order by less than
+//! the buffer's size come out sorted; lines of the same time keep the log's order.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+};
+
+use crate::limit::Millis;
+
+/// Maximum distance from the queue's end at which a late line is inserted; a later one goes into the heap.
+const MAX_INSERT_DISTANCE: usize = 1_024;
+
+/// Time in ms, sequence number of arrival, and index of the slot.
+type SortKey = (Millis, u64, u32);
+
+/// A bounded buffer that returns the earliest item first.
+pub(super) struct ReorderBuffer<T> {
+    /// Sorted. Most lines belong at or near its end, where insertion is cheaper than in a heap.
+    queue: VecDeque<SortKey>,
+    /// Lines that are too late to be inserted into the queue.
+    heap: BinaryHeap<Reverse<SortKey>>,
+    /// The items, stored apart from their keys because they are large and keys are moved.
+    slots: Vec<Option<T>>,
+    free: Vec<u32>,
+    arrived: u64,
+    size: usize,
+}
+
+impl<T> ReorderBuffer<T> {
+    /// A buffer of `size` items, at least 1.
+    pub(super) fn new(size: u32) -> Self {
+        Self {
+            queue: VecDeque::new(),
+            heap: BinaryHeap::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            arrived: 0,
+            size: size.max(1) as usize,
+        }
+    }
+
+    /// Adds an item; returns the earliest one if the buffer is full.
+    pub(super) fn push(&mut self, time: Millis, item: T) -> Option<(Millis, T)> {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() as u32 - 1
+        });
+        self.slots[slot as usize] = Some(item);
+        let key = (time, self.arrived, slot);
+        self.arrived += 1;
+        let lowest = self.queue.len().saturating_sub(MAX_INSERT_DISTANCE);
+        if self.queue.back().is_none_or(|last| *last < key) {
+            self.queue.push_back(key);
+        } else if self.queue.get(lowest).is_some_and(|first| *first < key) {
+            let later = self.queue.iter().rev().take_while(|other| **other > key).count();
+            self.queue.insert(self.queue.len() - later, key);
+        } else {
+            self.heap.push(Reverse(key));
+        }
+        if self.queue.len() + self.heap.len() > self.size { self.pop() } else { None }
+    }
+
+    /// Removes and returns the earliest item.
+    pub(super) fn pop(&mut self) -> Option<(Millis, T)> {
+        let queued = self.queue.front();
+        let key = match self.heap.peek() {
+            Some(Reverse(late)) if queued.is_none_or(|queued| late < queued) => {
+                self.heap.pop().map(|Reverse(late)| late)
+            }
+            _ => self.queue.pop_front(),
+        };
+        let (time, _, slot) = key?;
+        self.free.push(slot);
+        Some((time, self.slots[slot as usize].take()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_reversed_log_is_sorted() {
+        let mut buffer = ReorderBuffer::new(10_000);
+        for time in (0..10_000).rev() {
+            assert_eq!(buffer.push(time, time), None);
+        }
+        assert_eq!(buffer.push(0, 10_000), Some((0, 0)));
+        assert_eq!(buffer.pop(), Some((0, 10_000)));
+        assert_eq!(buffer.pop(), Some((1, 1)));
+    }
+
+    proptest! {
+        /// Lines that are at most `size` places late come out in stable order.
+        #[test]
+        fn lines_that_are_late_by_less_than_the_size_are_sorted(
+            times in prop::collection::vec(0_u64..50, 0..200),
+            size in 1_u32..40,
+        ) {
+            // Sorted, then each line moved by fewer places than the size.
+            let mut sorted: Vec<(u64, usize)> = times.iter().copied().zip(0..).collect();
+            sorted.sort_unstable();
+            let mut late = sorted.clone();
+            for chunk in late.chunks_mut(size as usize) {
+                chunk.sort_by_key(|(_, number)| *number);
+            }
+            let mut buffer = ReorderBuffer::new(size);
+            let mut out: Vec<(u64, usize)> = Vec::new();
+            for (time, number) in late {
+                out.extend(buffer.push(time, number));
+            }
+            out.extend(std::iter::from_fn(|| buffer.pop()));
+            prop_assert_eq!(out, sorted);
+        }
+    }
+}

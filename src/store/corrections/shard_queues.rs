@@ -1,0 +1,269 @@
+//! The corrections that wait to be sent: one first-in-first-out queue a shard. Pure: nothing here sends or
+//! waits.
+
+use std::{cmp::Reverse, collections::VecDeque, hash::Hash, sync::Arc};
+
+use ahash::RandomState;
+use hashbrown::HashMap;
+
+use crate::{
+    limit::{Algorithm, Change, Key, Limit},
+    store::record_id::record,
+};
+
+/// The most corrections that wait, in all queues: about 6 MB.
+pub(super) const CAPACITY: usize = 1 << 16;
+
+/// The most corrections in one call.
+pub(super) const MAX_BATCH: usize = 64;
+
+/// The most calls in flight. In a Cluster nearly every record is on a shard (slot) of its own.
+pub(super) const MAX_SENDERS: usize = 16;
+
+/// The reason for a correction; it decides how the correction is counted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(in crate::store) enum CorrectionSource {
+    /// A request that is over, or whose call timed out.
+    Request,
+    /// Tokens of a lease that were not spent.
+    Tokens,
+    /// Charges that were made in this process while the shard could not be reached.
+    Outage,
+}
+
+/// A correction that waits.
+#[derive(Clone, Debug)]
+pub(super) struct PendingCorrection {
+    pub(super) limit: Arc<Limit>,
+    pub(super) key: Key,
+    pub(super) change: Change,
+    pub(super) source: CorrectionSource,
+    /// The tick at which it was pushed.
+    pub(super) pushed: u64,
+    /// Whether Redis has refused it once.
+    pub(super) is_retry: bool,
+}
+
+impl PendingCorrection {
+    pub(super) fn record(&self) -> u128 {
+        record(&self.limit, self.key)
+    }
+
+    /// Whether the charge no longer counts, so that the correction has no effect.
+    fn is_expired(&self, ticks: u64) -> bool {
+        self.pushed.saturating_add(self.limit.correction_window()) <= ticks
+    }
+
+    /// Adds another correction of the same record and time to this one. Returns false if it cannot be
+    /// added.
+    fn merge(&mut self, other: &Self) -> bool {
+        let is_same = self.key == other.key
+            && (self.source, self.is_retry) == (other.source, other.is_retry)
+            && self.limit.quota == other.limit.quota
+            && self.limit.identity() == other.limit.identity();
+        let sum = self.change.cost().checked_add(other.change.cost());
+        let (Some(cost), true) = (sum, is_same) else { return false };
+        let merged = match (self.change, other.change) {
+            // Two slots of a leaky bucket that begin in the same ms are not one slot.
+            (Change::Refund { charged_at, .. }, Change::Refund { charged_at: at, .. })
+                if charged_at == at && self.limit.algorithm != Algorithm::LeakyBucket =>
+            {
+                Change::Refund { charged_at, cost }
+            }
+            (Change::Overdraw { .. }, Change::Overdraw { .. }) => Change::Overdraw { cost },
+            _ => return false,
+        };
+        (self.change, self.pushed) = (merged, other.pushed);
+        true
+    }
+}
+
+/// The corrections of one shard, in the order in which they were pushed.
+#[derive(Debug)]
+struct ShardQueue {
+    waiting: VecDeque<PendingCorrection>,
+    state: QueueState,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum QueueState {
+    /// In [`ShardQueues::ready`]: a sender may take a batch.
+    Ready,
+    /// A sender has a batch in flight.
+    Sending,
+    /// The shard could not be reached; see [`ShardQueues::resume`].
+    Parked,
+}
+
+/// The outcome of [`ShardQueues::push`].
+#[derive(Debug)]
+pub(super) enum PushOutcome {
+    Queued,
+    /// Added to the last correction in the queue.
+    Merged,
+    /// Queued, and this one was dropped for lack of room.
+    Evicted(PendingCorrection),
+}
+
+/// The queues of all shards, and the number of senders that empty them.
+#[derive(Debug)]
+pub(super) struct ShardQueues<S> {
+    /// A shard without corrections, waiting or in flight, has no queue.
+    queues: HashMap<S, ShardQueue, RandomState>,
+    ready: VecDeque<S>,
+    /// Corrections that wait, in all queues.
+    waiting: usize,
+    /// Senders that have started.
+    senders: usize,
+    /// Senders that have a batch.
+    sending: usize,
+}
+
+impl<S> Default for ShardQueues<S> {
+    fn default() -> Self {
+        let (queues, ready) = (HashMap::default(), VecDeque::new());
+        Self { queues, ready, waiting: 0, senders: 0, sending: 0 }
+    }
+}
+
+impl<S: Copy + Eq + Hash> ShardQueues<S> {
+    /// Adds a correction at the end of its shard's queue. If there is no room, drops the oldest correction
+    /// of the longest queue.
+    pub(super) fn push(&mut self, shard: S, pending: PendingCorrection) -> PushOutcome {
+        if let Some(last) = self.queues.get_mut(&shard).and_then(|queue| queue.waiting.back_mut())
+            && last.merge(&pending)
+        {
+            return PushOutcome::Merged;
+        }
+        let evicted = if self.waiting >= CAPACITY { self.evict_oldest() } else { None };
+        let queue = self.queues.entry(shard).or_insert_with(|| {
+            self.ready.push_back(shard);
+            ShardQueue { waiting: VecDeque::new(), state: QueueState::Ready }
+        });
+        queue.waiting.push_back(pending);
+        self.waiting += 1;
+        evicted.map_or(PushOutcome::Queued, PushOutcome::Evicted)
+    }
+
+    fn evict_oldest(&mut self) -> Option<PendingCorrection> {
+        let longest = self.queues.values_mut().max_by_key(|queue| queue.waiting.len())?;
+        let oldest = longest.waiting.pop_front();
+        self.waiting -= usize::from(oldest.is_some());
+        oldest
+    }
+
+    /// Starts a sender if one more is useful. Returns whether it did.
+    pub(super) fn start_sender(&mut self) -> bool {
+        // Senders that have no batch yet will take the first of the ready queues.
+        let is_useful =
+            self.senders < MAX_SENDERS && self.ready.len() > self.senders - self.sending;
+        self.senders += usize::from(is_useful);
+        is_useful
+    }
+
+    /// The next batch for a sender; `None` ends the sender. Moves expired corrections to `expired`.
+    pub(super) fn take_batch(
+        &mut self,
+        ticks: u64,
+        expired: &mut Vec<PendingCorrection>,
+    ) -> Option<(S, Vec<PendingCorrection>)> {
+        while let Some(shard) = self.ready.pop_front() {
+            let Some(queue) = self.queues.get_mut(&shard) else { continue };
+            let mut batch = Vec::new();
+            while batch.len() < MAX_BATCH
+                && let Some(pending) = queue.waiting.pop_front()
+            {
+                self.waiting -= 1;
+                let list = if pending.is_expired(ticks) { &mut *expired } else { &mut batch };
+                list.push(pending);
+            }
+            if batch.is_empty() {
+                self.queues.remove(&shard);
+                continue;
+            }
+            queue.state = QueueState::Sending;
+            self.sending += 1;
+            sort_slots(&mut batch);
+            return Some((shard, batch));
+        }
+        self.end_sender();
+        None
+    }
+
+    /// Ends a sender.
+    pub(super) fn end_sender(&mut self) {
+        self.senders -= 1;
+    }
+
+    /// Ends a batch that Redis has made.
+    pub(super) fn complete(&mut self, shard: S) {
+        self.end_batch(shard, Vec::new(), QueueState::Ready);
+    }
+
+    /// Ends a batch that failed. Its corrections in `retry` are sent first when the shard can be reached.
+    pub(super) fn park(&mut self, shard: S, retry: Vec<PendingCorrection>) {
+        self.end_batch(shard, retry, QueueState::Parked);
+    }
+
+    fn end_batch(&mut self, shard: S, retry: Vec<PendingCorrection>, state: QueueState) {
+        self.sending -= 1;
+        let Some(queue) = self.queues.get_mut(&shard) else { return };
+        self.waiting += retry.len();
+        for pending in retry.into_iter().rev() {
+            queue.waiting.push_front(pending);
+        }
+        if queue.waiting.is_empty() {
+            self.queues.remove(&shard);
+            return;
+        }
+        queue.state = state;
+        if state == QueueState::Ready {
+            self.ready.push_back(shard);
+        }
+    }
+
+    /// Makes the parked queues ready whose shard can be reached again.
+    pub(super) fn resume(&mut self, is_live: impl Fn(S) -> bool) {
+        for (&shard, queue) in &mut self.queues {
+            if queue.state == QueueState::Parked && is_live(shard) {
+                queue.state = QueueState::Ready;
+                self.ready.push_back(shard);
+            }
+        }
+    }
+
+    /// Removes and returns the corrections of a record that wait.
+    pub(super) fn remove(&mut self, shard: S, record: u128) -> Vec<PendingCorrection> {
+        let Some(queue) = self.queues.get_mut(&shard) else { return Vec::new() };
+        let (removed, kept): (Vec<_>, Vec<_>) =
+            queue.waiting.drain(..).partition(|pending| pending.record() == record);
+        queue.waiting = kept.into();
+        self.waiting -= removed.len();
+        removed
+    }
+
+    /// Whether a batch is in flight, or could be.
+    pub(super) fn is_busy(&self) -> bool {
+        self.sending > 0 || !self.ready.is_empty()
+    }
+}
+
+/// Sorts refunds of leaky buckets by record and time, the latest first, because a bucket can give back only
+/// its last slot. All other corrections keep their positions.
+fn sort_slots(batch: &mut [PendingCorrection]) {
+    let slot = |pending: &PendingCorrection| match pending.change {
+        Change::Refund { charged_at, .. } if pending.limit.algorithm == Algorithm::LeakyBucket => {
+            Some(charged_at)
+        }
+        Change::Refund { .. } | Change::Overdraw { .. } => None,
+    };
+    let positions: Vec<usize> = (0..batch.len()).filter(|&at| slot(&batch[at]).is_some()).collect();
+    let mut slots: Vec<PendingCorrection> = positions.iter().map(|&at| batch[at].clone()).collect();
+    slots.sort_by_cached_key(|pending| (pending.record(), Reverse(slot(pending))));
+    for (at, pending) in positions.into_iter().zip(slots) {
+        batch[at] = pending;
+    }
+}
+
+#[cfg(test)]
+mod tests;

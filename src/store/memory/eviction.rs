@@ -1,0 +1,116 @@
+//! Ranks records for eviction from a full store.
+//!
+//! An evicted record loses its count. A record therefore ranks the higher, the more of its quota is used and
+//! the more requests used it; of equals, the older ranks higher. A flood of made-up keys is then evicted
+//! first: each key is charged once, at whatever cost, and is newer than the callers that it competes with.
+//! The exception is a flood that no bounded store can distinguish from callers: as many keys as there is
+//! room for, each with as many requests (up to [`MAX_LEVEL`]) and as much of its quota used as the callers.
+
+use crate::limit::Decision;
+
+/// The highest number of charges that is distinguished, and the number of parts of a quota.
+const MAX_LEVEL: u32 = 15;
+
+/// Creation times are in seconds, modulo 2^24 (half a year).
+const AGE_MASK: u32 = (1 << 24) - 1;
+
+/// The number of charges (4 bits), the used share of the quota (4 bits) and the creation time (24 bits).
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) struct RecordUsage(u32);
+
+/// The eviction order: the lowest rank is evicted first.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct EvictionRank {
+    used: u32,
+    age: u32,
+}
+
+impl RecordUsage {
+    /// The usage of a record created at `now` (seconds) and not charged yet.
+    pub(super) fn new(now: u32) -> Self {
+        Self(now & AGE_MASK)
+    }
+
+    /// The usage after one more charge; `decision` is that after the charge.
+    pub(super) fn with_charge(self, decision: &Decision) -> Self {
+        self.with((self.charges() + 1).min(MAX_LEVEL), share(decision))
+    }
+
+    /// The usage after an adjustment; `decision` is that after the adjustment.
+    pub(super) fn with_adjustment(self, decision: &Decision) -> Self {
+        self.with(self.charges(), share(decision))
+    }
+
+    /// The usage of a concurrency limit after a charge or an adjustment. While slots are held it has the
+    /// highest rank; such records are no more than the connections.
+    pub(super) fn with_held_slots(self, decision: &Decision) -> Self {
+        let all = if decision.used > 0 { MAX_LEVEL } else { 0 };
+        self.with(all, all)
+    }
+
+    pub(super) fn rank(self, now: u32) -> EvictionRank {
+        let share = self.0 >> 24 & MAX_LEVEL;
+        EvictionRank { used: self.charges() * share, age: now.wrapping_sub(self.0) & AGE_MASK }
+    }
+
+    fn charges(self) -> u32 {
+        self.0 >> 28
+    }
+
+    fn with(self, charges: u32, share: u32) -> Self {
+        Self(charges << 28 | share << 24 | self.0 & AGE_MASK)
+    }
+}
+
+/// The used share of the quota, in parts of [`MAX_LEVEL`], rounded up.
+fn share(decision: &Decision) -> u32 {
+    let share = decision.used as f32 / decision.limit.max(1) as f32;
+    ((share * MAX_LEVEL as f32).ceil() as u32).min(MAX_LEVEL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decision(used: u64, limit: u64) -> Decision {
+        Decision {
+            admitted: true,
+            limit,
+            remaining: limit.saturating_sub(used),
+            used,
+            reset_at: 0,
+            retry_at: None,
+            wait: 0,
+        }
+    }
+
+    /// The rank after `charges` charges of one unit each.
+    fn charged(born: u32, charges: u64, limit: u64) -> EvictionRank {
+        let usage = (1..=charges)
+            .fold(RecordUsage::new(born), |usage, used| usage.with_charge(&decision(used, limit)));
+        usage.rank(100)
+    }
+
+    #[test]
+    fn more_requests_and_a_larger_share_rank_higher() {
+        assert!(charged(50, 1, 1_000) < charged(50, 1, 1), "a larger share");
+        assert!(charged(50, 1, 1) < charged(50, 9, 10), "more requests");
+        assert!(charged(50, 2, 1_000) < charged(50, 1, 2));
+        assert!(charged(60, 1, 1) < charged(50, 1, 1), "the older of equals");
+        assert_eq!(charged(50, 1_000, 1_000), charged(50, 15, 15), "bounded");
+        let overdrawn = RecordUsage::new(50).with_charge(&decision(30, 10));
+        assert_eq!(overdrawn, RecordUsage::new(50).with_charge(&decision(10, 10)));
+    }
+
+    #[test]
+    fn a_refund_lowers_the_rank() {
+        let usage = RecordUsage::new(50).with_charge(&decision(10, 10));
+        assert!(usage.with_adjustment(&decision(0, 10)).rank(100) < charged(99, 1, 1_000));
+    }
+
+    #[test]
+    fn ages_survive_the_overflow_of_the_creation_time() {
+        let (old, young) = (RecordUsage::new(AGE_MASK - 5), RecordUsage::new(AGE_MASK + 5));
+        assert!(young.rank(AGE_MASK + 10) < old.rank(AGE_MASK + 10));
+    }
+}

@@ -1,0 +1,365 @@
+//! What all workers share: the nodes, which shard a key is on, and the calls that no request waits for.
+
+use std::{sync::Arc, time::Duration};
+
+use redis::{Cmd, FromRedisValue, RedisError};
+use tokio::time;
+
+use super::{
+    Failure, RedisOptions, Topology,
+    background::BackgroundThread,
+    call::run,
+    cluster::Cluster,
+    connect,
+    node::{Node, NodeConnection},
+    presence_keys::PresenceKeys,
+    probe::background_timeout,
+    script::{self, ScriptRef, Scripts},
+    sentinel::Sentinel,
+    sentinel_watch::SentinelWatch,
+    shard_id::{self, ShardId},
+};
+use crate::{
+    limit::{Charge, Key, Limit, Millis, Verdict},
+    store::{SetupError, record_id::shared_record},
+};
+
+/// The process's side of Redis.
+pub(in crate::store) struct RedisBackend {
+    pub(super) options: Arc<RedisOptions>,
+    pub(super) layout: Layout,
+    pub(super) scripts: Scripts,
+    sentinel: Option<Arc<Sentinel>>,
+}
+
+/// How the keys are spread over servers.
+pub(super) enum Layout {
+    /// Sorted by the primaries' names, so that a [`ShardId`] means the same at all gateways.
+    Fixed(Box<[Shard]>),
+    Cluster(Arc<Cluster>),
+}
+
+/// One configured shard.
+pub(super) struct Shard {
+    pub(super) primary: Arc<Node>,
+    /// Servers that [`RedisBackend::peek`] asks first.
+    replicas: Box<[Arc<Node>]>,
+}
+
+/// The status of one server, for `/readyz` and metrics.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ShardStatus {
+    /// `host:port`, or Sentinel's name for the primary.
+    pub name: Box<str>,
+    /// Whether no worker's breaker is open and the last probe did not fail.
+    pub is_up: bool,
+}
+
+impl RedisBackend {
+    /// Reads the options. Connects nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// If a URL or the certificates are malformed, there is no URL, or the thread cannot be started.
+    pub(in crate::store) fn new(options: RedisOptions) -> Result<Self, SetupError> {
+        let options = Arc::new(options);
+        let background = Arc::new(BackgroundThread::start()?);
+        let (mut sentinel, ca) = (None, options.tls_ca.as_deref());
+        let node = |url: &str| -> Result<_, SetupError> {
+            let client = connect::client_for_url(url, &options.credentials, ca)?;
+            Ok(Arc::new(Node::fixed(client, Arc::clone(&options), Arc::clone(&background))))
+        };
+        let no_server = SetupError::Url("expected at least one server");
+        let layout = match &options.topology {
+            Topology::Shards(shards) if shards.is_empty() => return Err(no_server),
+            Topology::Shards(shards) => {
+                let shards = shards.iter().map(|shard| -> Result<_, SetupError> {
+                    let replicas = shard.replicas.iter().map(|url| node(url));
+                    let replicas = replicas.collect::<Result<_, _>>()?;
+                    Ok(Shard { primary: node(&shard.primary)?, replicas })
+                });
+                let mut shards = shards.collect::<Result<Box<[_]>, _>>()?;
+                shards.sort_by(|a, b| a.primary.name.cmp(&b.primary.name));
+                Layout::Fixed(shards)
+            }
+            Topology::Cluster(urls) => {
+                let first = urls.first().ok_or(no_server)?;
+                let first = connect::client_for_url(first, &options.credentials, ca)?;
+                let seeds = urls.iter().map(|url| node(url)).collect::<Result<_, _>>()?;
+                let template = first.get_connection_info().clone();
+                let (options, background) = (Arc::clone(&options), Arc::clone(&background));
+                Layout::Cluster(Arc::new(Cluster::new(options, template, seeds, background)))
+            }
+            Topology::Sentinel { master, nodes: urls, credentials } => {
+                let clients = urls.iter().map(|url| connect::client_for_url(url, credentials, ca));
+                let clients = clients.collect::<Result<Box<[_]>, _>>()?;
+                let is_tls = urls.first().ok_or(no_server)?.starts_with("rediss://");
+                let placeholder = if is_tls { "rediss://sentinel" } else { "redis://sentinel" };
+                let primary = connect::client_for_url(placeholder, &options.credentials, ca)?;
+                let template = primary.get_connection_info().clone();
+                let watched = Arc::new(Sentinel::new(master.clone(), clients, template));
+                sentinel = Some(Arc::clone(&watched));
+                let (options, background) = (Arc::clone(&options), Arc::clone(&background));
+                let primary = Arc::new(Node::behind_sentinel(watched, options, background));
+                Layout::Fixed([Shard { primary, replicas: Box::default() }].into())
+            }
+        };
+        Ok(Self { scripts: Scripts::new(&options.namespace), layout, sentinel, options })
+    }
+
+    /// The shard of a caller's records.
+    pub(in crate::store) fn shard_of(&self, key: Key) -> ShardId {
+        match &self.layout {
+            Layout::Fixed(shards) if shards.len() == 1 => ShardId::ONLY,
+            _ => self.shard_of_tag(&shard_id::hash_tag(key)),
+        }
+    }
+
+    fn shard_of_tag(&self, tag: &[u8]) -> ShardId {
+        match &self.layout {
+            Layout::Fixed(shards) => {
+                shard_id::shard_of_tag(shards.iter().map(|shard| &*shard.primary.name), tag)
+            }
+            Layout::Cluster(_) => ShardId(shard_id::slot_of_tag(tag)),
+        }
+    }
+
+    /// The node that serves a shard. With a Cluster, waits for the first map.
+    async fn node(&self, shard: ShardId) -> Result<Arc<Node>, Failure> {
+        match &self.layout {
+            Layout::Fixed(shards) => {
+                let shard = shards.get(usize::from(shard.0)).ok_or(Failure::Open)?;
+                Ok(Arc::clone(&shard.primary))
+            }
+            Layout::Cluster(cluster) => {
+                if cluster.map().owner(shard).is_none() {
+                    cluster.refresh();
+                    cluster.wait_for_first_read().await;
+                }
+                let map = cluster.map();
+                let owner = map.owner(shard).map(|index| Arc::clone(&map.nodes[index]));
+                owner.ok_or(Failure::Open)
+            }
+        }
+    }
+
+    /// The node that serves keys with this hash tag.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Open`] if no server of a Cluster is known to serve the slot.
+    pub(super) async fn node_of_tag(&self, tag: &str) -> Result<Arc<Node>, Failure> {
+        self.node(self.shard_of_tag(tag.as_bytes())).await
+    }
+
+    /// The primaries: of the configured shards in the order of their [`ShardId`]s, or of the Cluster as far
+    /// as they are known.
+    pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
+        match &self.layout {
+            Layout::Fixed(shards) => shards.iter().map(|s| Arc::clone(&s.primary)).collect(),
+            Layout::Cluster(cluster) => cluster.nodes(),
+        }
+    }
+
+    /// Whether this is a Cluster, whose servers refuse keys of other slots.
+    pub(super) fn is_cluster(&self) -> bool {
+        matches!(self.layout, Layout::Cluster(_))
+    }
+
+    /// Has a Cluster's map read again, because a key was not where the map says, or could not be reached.
+    pub(super) fn refresh_cluster(&self) {
+        if let Layout::Cluster(cluster) = &self.layout {
+            cluster.refresh();
+        }
+    }
+
+    /// The status of each primary.
+    pub(in crate::store) fn shards(&self) -> Vec<ShardStatus> {
+        let status = |node: Arc<Node>| ShardStatus { name: node.name.clone(), is_up: node.is_up() };
+        self.nodes().into_iter().map(status).collect()
+    }
+
+    /// The largest number of workers that have lost one and the same server.
+    pub(in crate::store) fn lost_workers(&self) -> usize {
+        self.nodes().iter().map(|node| node.open_breakers()).max().unwrap_or(0)
+    }
+
+    /// The state for [`Self::check_topology`]; `None` without Sentinel.
+    pub(in crate::store) fn sentinel_watch(&self) -> Option<SentinelWatch> {
+        let (Some(sentinel), Layout::Fixed(shards)) = (&self.sentinel, &self.layout) else {
+            return None;
+        };
+        let shard = shards.first()?;
+        Some(SentinelWatch::new(Arc::clone(sentinel), Arc::clone(&shard.primary)))
+    }
+
+    /// Looks for failovers: asks the sentinels once, and has a Cluster's map read while a server is lost,
+    /// which otherwise only failed calls do.
+    pub(in crate::store) async fn check_topology(&self, watch: Option<&mut SentinelWatch>) {
+        if self.lost_workers() > 0 {
+            self.refresh_cluster();
+        }
+        if let Some(watch) = watch {
+            watch.check(&self.options).await;
+        }
+    }
+
+    /// Decides charges of one shard without charging, over a new connection: for rare calls that no request
+    /// waits for. Asks the replicas first. `now` replaces the server's clock, in tests.
+    ///
+    /// # Errors
+    ///
+    /// The primary's failure, if no replica replied either.
+    pub(in crate::store) async fn peek(
+        &self,
+        shard: ShardId,
+        charges: &[Charge<'_>],
+        now: Option<Millis>,
+    ) -> Result<Verdict, Failure> {
+        let command = |script| self.scripts.peek(script, charges, now);
+        let parse = |reply: &[i64]| {
+            let limits = charges.iter().map(|charge| charge.limit);
+            script::parse_verdict(limits, reply).ok_or(Failure::Reply)
+        };
+        if let Layout::Fixed(shards) = &self.layout {
+            let replicas = shards.get(usize::from(shard.0)).map_or(&[][..], |s| &s.replicas);
+            for replica in replicas {
+                let reply = self.call_node::<Vec<i64>>(replica, command).await;
+                match reply.map_err(|error| error.failure).and_then(|reply| parse(&reply)) {
+                    Ok(verdict) => return Ok(verdict),
+                    Err(failure) => {
+                        let (replica, failure) = (&*replica.name, failure.label());
+                        tracing::debug!(replica, failure, "cannot read limits from a replica");
+                    }
+                }
+            }
+        }
+        parse(&self.call_shard::<Vec<i64>>(shard, command).await?)
+    }
+
+    /// Deletes a caller's records under these limits.
+    ///
+    /// # Errors
+    ///
+    /// The server's failure. After [`Failure::Timeout`] or [`Failure::Io`] they may have been deleted.
+    pub(in crate::store) async fn delete(
+        &self,
+        limits: &[&Limit],
+        key: Key,
+    ) -> Result<(), Failure> {
+        let command = |_| self.scripts.delete(limits, key);
+        self.call_shard::<u64>(self.shard_of(key), command).await.map(drop)
+    }
+
+    /// Notes the deletion for the other gateways, which read it with their next report.
+    ///
+    /// # Errors
+    ///
+    /// The server's failure.
+    pub(in crate::store) async fn announce_deletion(
+        &self,
+        limits: &[&Limit],
+        key: Key,
+    ) -> Result<(), Failure> {
+        let records: Vec<u128> = limits.iter().map(|limit| shared_record(limit, key)).collect();
+        let keys = PresenceKeys::new(&self.options.namespace, self.is_cluster());
+        // Gateways report to every configured shard, so any will do; in a Cluster, only to one server.
+        let presence_shard = || self.shard_of_tag(keys.tag.as_bytes());
+        let shard = if self.is_cluster() { presence_shard() } else { self.shard_of(key) };
+        self.call_shard(shard, |_| keys.note_deletions(&records)).await
+    }
+
+    /// Calls the server of a shard over a new connection, and follows one redirect.
+    async fn call_shard<T: FromRedisValue>(
+        &self,
+        shard: ShardId,
+        command: impl Fn(ScriptRef) -> Cmd + Copy,
+    ) -> Result<T, Failure> {
+        let node = self.node(shard).await?;
+        let NodeError { failure, error } = match self.call_node(&node, command).await {
+            Ok(reply) => return Ok(reply),
+            Err(error) => error,
+        };
+        let (Layout::Cluster(cluster), Some(error)) = (&self.layout, error) else {
+            self.refresh_cluster();
+            return Err(failure);
+        };
+        let (node, redirect) = cluster.redirect(&error, &node).ok_or(failure)?;
+        let mut connection = node.open_connection().await?;
+        let reply = run(&mut connection, command, Some(redirect));
+        match time::timeout(self.options.response_timeout, reply).await {
+            Ok(reply) => reply.map_err(|error| Failure::classify(&error)),
+            Err(_) => Err(Failure::Timeout),
+        }
+    }
+
+    async fn call_node<T: FromRedisValue>(
+        &self,
+        node: &Node,
+        command: impl Fn(ScriptRef) -> Cmd,
+    ) -> Result<T, NodeError> {
+        let mut connection =
+            node.open_connection().await.map_err(|failure| NodeError { failure, error: None })?;
+        let reply = run(&mut connection, command, None);
+        match time::timeout(self.options.response_timeout, reply).await {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(error)) => {
+                Err(NodeError { failure: Failure::classify(&error), error: Some(error) })
+            }
+            Err(_) => Err(NodeError { failure: Failure::Timeout, error: None }),
+        }
+    }
+
+    /// The longest duration of a call that has to connect first.
+    pub(in crate::store) fn max_call_duration(&self) -> Duration {
+        // Connecting, the probe's write and loads, and the call; with a Cluster, the map before.
+        let waits = self.options.connect_timeout + 2 * self.options.response_timeout;
+        let once = waits + background_timeout(&self.options);
+        if self.is_cluster() { 2 * once } else { once }
+    }
+}
+
+/// Why a server's call failed, and the error reply, if there was one.
+struct NodeError {
+    failure: Failure,
+    error: Option<RedisError>,
+}
+
+/// Opens connections to the shared store besides those of the workers.
+#[derive(Clone)]
+pub struct Connector {
+    backend: Arc<RedisBackend>,
+}
+
+impl Connector {
+    pub(in crate::store) fn new(backend: Arc<RedisBackend>) -> Self {
+        Self { backend }
+    }
+
+    /// The prefix of every key.
+    pub(crate) fn namespace(&self) -> &str {
+        &self.backend.options.namespace
+    }
+
+    /// Connects, within the connect timeout, to the server of the keys with this hash tag, even if it
+    /// refuses writes. If the server does not respond, waits for its next probe: about a second.
+    ///
+    /// # Errors
+    ///
+    /// The probe's failure, or the failure to connect.
+    pub(crate) async fn connect(&self, tag: &str) -> Result<NodeConnection, Failure> {
+        let node = self.backend.node_of_tag(tag).await?;
+        node.connect_if_responding().await.inspect_err(|_| self.backend.refresh_cluster())
+    }
+
+    /// Classifies an error. If the server no longer serves the keys, or refuses writes as a replica, it is
+    /// [`Failure::Io`]: the caller has to connect again, to another server.
+    pub(crate) fn classify_error(&self, error: &RedisError) -> Failure {
+        let failure = Failure::classify(error);
+        if !matches!(error.code(), Some("MOVED" | "ASK" | "READONLY")) {
+            return failure;
+        }
+        self.backend.refresh_cluster();
+        Failure::Io
+    }
+}

@@ -1,0 +1,190 @@
+//! One connection to an upstream server, and one exchange on it.
+//!
+//! The task of the request drives the connection, so an exchange needs no switch between tasks.
+
+use std::{
+    io,
+    task::{Context, Poll, ready},
+};
+
+use super::request::{OutgoingRequest, SendError};
+use crate::framing::{
+    BodyError, ClientStream, FramingError, HeadParser, ReadBuffer, ResponseHead, SharedSocket,
+    Timeout, Version, buffer::poll_read, head::resume_parse, start_line::StatusLine, state::Wait,
+};
+
+/// The most interim (1xx) responses before the final one.
+const MAX_INTERIM: usize = 32;
+
+/// One connection to an upstream server.
+pub(super) struct UpstreamConnection {
+    pub(super) socket: SharedSocket,
+    /// Bytes that were read and not parsed.
+    pub(super) buffer: ReadBuffer,
+    /// The parser of an incomplete head.
+    head: Option<Box<HeadParser<StatusLine>>>,
+    /// The number of interim responses in this exchange.
+    interim_responses: usize,
+    /// Whether a byte of the response was received.
+    pub(super) response_started: bool,
+    /// When the connection was returned to the pool, in ms of the worker's coarse clock.
+    pub(super) idle_since: u64,
+    /// Whether the connection has carried an exchange before.
+    pub(super) is_reused: bool,
+}
+
+/// Why an exchange has no response.
+#[derive(Debug)]
+pub(super) enum ExchangeError {
+    /// The deadline has passed.
+    Expired,
+    /// The client's body failed.
+    Body(BodyError),
+    /// The connection failed, or the response was malformed.
+    Failed(io::Error),
+}
+
+impl UpstreamConnection {
+    /// A connection over a connected socket.
+    pub(super) fn new(socket: SharedSocket) -> Self {
+        Self {
+            socket,
+            buffer: ReadBuffer::default(),
+            head: None,
+            interim_responses: 0,
+            response_started: false,
+            idle_since: 0,
+            is_reused: false,
+        }
+    }
+
+    /// Whether another exchange may start: the upstream has neither closed the connection nor sent
+    /// unsolicited bytes. Costs no system call while nothing has arrived.
+    pub(super) fn is_reusable(&self) -> bool {
+        self.buffer.is_empty() && self.socket.is_quiet()
+    }
+
+    /// Resets the state of the last exchange. `now`: ms of the worker's coarse clock.
+    pub(super) fn mark_idle(&mut self, now: u64) {
+        self.idle_since = now;
+        self.is_reused = true;
+        self.interim_responses = 0;
+        self.response_started = false;
+    }
+
+    /// Sends `outgoing` and waits for the response's head, at most `within` ms after the last progress.
+    /// A response that arrives before the body is sent is returned at once; [`super::ResponseBody`] sends
+    /// the rest. Interim responses are forwarded to `client`.
+    ///
+    /// # Errors
+    /// A deadline has passed, the client's body failed, or the connection or the response failed.
+    pub(super) async fn exchange(
+        &mut self,
+        outgoing: &mut OutgoingRequest,
+        client: &dyn ClientStream,
+        within: Option<u64>,
+    ) -> Result<ResponseHead, ExchangeError> {
+        let state = client.state();
+        state.wait_for(Wait::Gateway);
+        std::future::poll_fn(|cx| {
+            match state.timeout() {
+                Some(Timeout::Upstream | Timeout::Request) => {
+                    return Poll::Ready(Err(ExchangeError::Expired));
+                }
+                Some(Timeout::ClientBody) => {
+                    return Poll::Ready(Err(ExchangeError::Body(BodyError::TimedOut)));
+                }
+                _ => {}
+            }
+            let sending = outgoing.poll_send(&self.socket, cx);
+            if let Poll::Ready(Err(SendError::Body(error))) = sending {
+                return Poll::Ready(Err(ExchangeError::Body(error)));
+            }
+            // An upstream may respond and close without reading the whole request. If the write fails but
+            // a response was received, the response counts.
+            match (self.poll_response(cx, client), sending) {
+                (Poll::Ready(response), Poll::Ready(Err(SendError::Io(error)))) => {
+                    Poll::Ready(response.map_err(|_| ExchangeError::Failed(error)))
+                }
+                (Poll::Ready(response), _) => Poll::Ready(response.map_err(ExchangeError::Failed)),
+                (Poll::Pending, _) => {
+                    if outgoing.waits_for_client() {
+                        state.wait_for_body();
+                    } else {
+                        state.wait_for_upstream(within);
+                    }
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// Reads until the final response's head is complete.
+    fn poll_response(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &dyn ClientStream,
+    ) -> Poll<io::Result<ResponseHead>> {
+        loop {
+            let Self { socket, buffer, head, response_started, .. } = self;
+            let read = ready!(poll_read(socket, cx, |bytes| {
+                *response_started |= !bytes.is_empty();
+                if bytes.is_empty() {
+                    Err(FramingError::Incomplete)
+                } else if buffer.is_empty() {
+                    let (found, used) = read_head(head, bytes)?;
+                    buffer.push(&bytes[used..]);
+                    Ok(found)
+                } else {
+                    buffer.push(bytes);
+                    let (found, used) = read_head(head, buffer.bytes())?;
+                    buffer.consume(used);
+                    Ok(found)
+                }
+            }))?;
+            let mut found = read.map_err(io::Error::from)?;
+            while let Some(response) = found {
+                if response.status >= 200 {
+                    return Poll::Ready(Ok(response));
+                }
+                self.interim_responses += 1;
+                if self.interim_responses > MAX_INTERIM {
+                    return Poll::Ready(Err(FramingError::TooManyInterim.into()));
+                }
+                if response.status != 100 && response.version == Version::Http11 {
+                    client.send_interim(response.status, &mut |out| {
+                        super::headers::write_response_fields(
+                            &response,
+                            out,
+                            is_interim_field_forwarded,
+                        );
+                    });
+                }
+                let (next, used) = read_head(&mut self.head, self.buffer.bytes())?;
+                self.buffer.consume(used);
+                found = next;
+            }
+        }
+    }
+}
+
+/// Parses a head at the start of `bytes`, and continues with `parser` if it is set.
+fn read_head(
+    parser: &mut Option<Box<HeadParser<StatusLine>>>,
+    bytes: &[u8],
+) -> Result<(Option<ResponseHead>, usize), FramingError> {
+    if bytes.is_empty() {
+        return Ok((None, 0));
+    }
+    resume_parse(parser, bytes, HeadParser::response, HeadParser::<StatusLine>::finish)
+}
+
+/// Whether a field of an interim response is forwarded. Fields that the gateway writes to the final
+/// response are not.
+fn is_interim_field_forwarded(name: &[u8]) -> bool {
+    let starts = |prefix: &[u8]| {
+        name.get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix))
+    };
+    !(starts(b"x-ratelimit") || starts(b"ratelimit") || starts(b"x-request-id"))
+}

@@ -1,0 +1,158 @@
+//! Rules on files: their length, their opening comments, the twins of algorithms, paths of machines.
+
+use crate::{
+    assert_none, breaks,
+    source::{Source, all, read},
+};
+
+/// No file of `src/` has more lines. A smell, not a law: it is raised where one idea needs more.
+const MAX_LINES: usize = 600;
+
+/// What a user writes and the access log that the gateway wrote: nothing else is deserialized.
+const READERS: [&str; 2] = ["src/config/", "src/replay/json.rs"];
+
+/// Rule: only [`READERS`] derive `Deserialize`.
+fn deserialize(files: &[Source]) -> Vec<String> {
+    let is_reader = |file: &Source| READERS.iter().any(|reader| file.path.starts_with(reader));
+    let others = files.iter().filter(|file| !is_reader(file));
+    let deriving = others.filter(|file| file.has_identifier("Deserialize"));
+    deriving.map(|file| format!("{}: only {READERS:?} derive Deserialize", file.path)).collect()
+}
+
+/// Rule: a file holds one idea.
+fn length(files: &[Source]) -> Vec<String> {
+    let lines = files.iter().map(|file| (&file.path, file.text.lines().count()));
+    let long = lines.filter(|(_, lines)| *lines > MAX_LINES);
+    long.map(|(path, lines)| format!("{path}: {lines} lines, more than {MAX_LINES}")).collect()
+}
+
+/// Rule: every file opens with what it is for, unless its `mod` line says it.
+fn documented(files: &[Source]) -> Vec<String> {
+    let has_doc = |attributes: &[syn::Attribute]| {
+        attributes.iter().any(|attribute| attribute.path().is_ident("doc"))
+    };
+    let mut declared = Vec::new();
+    for file in files {
+        for item in file.syntax().items {
+            let syn::Item::Mod(module) = item else { continue };
+            if has_doc(&module.attrs) {
+                let mut path = file.module();
+                path.push(module.ident.to_string());
+                declared.push(path);
+            }
+        }
+    }
+    let is_test = |file: &&Source| file.path.contains("/tests");
+    let files = files.iter().filter(|file| !is_test(file));
+    files
+        .filter(|file| !has_doc(&file.syntax().attrs) && !declared.contains(&file.module()))
+        .map(|file| format!("{}: does not say what it is for", file.path))
+        .collect()
+}
+
+/// Rule: a script opens with its contract; an algorithm is one name in two places.
+fn scripts(lua: &[Source], rust: &[Source]) -> Vec<String> {
+    let mut violations = Vec::new();
+    for file in lua {
+        let is_comment = |line: &&str| line.starts_with("--");
+        let opening: Vec<_> = file.text.lines().take_while(is_comment).collect();
+        let opening = opening.join("\n");
+        let code = file.text.lines().filter(|line| !is_comment(line));
+        let is_script = code.clone().any(|line| line.contains("KEYS") || line.contains("ARGV"));
+        let contract: &[&str] = if is_script { &["KEYS", "ARGV", "Returns"] } else { &["--"] };
+        for word in contract.iter().filter(|word| !opening.contains(*word)) {
+            violations.push(format!("{}: does not open with {word}", file.path));
+        }
+        for line in code {
+            let Some(rest) = line.strip_prefix("algorithms.") else { continue };
+            let name = rest.split(' ').next().unwrap_or_default();
+            let twin = format!("src/limit/{name}.rs");
+            let is_own_name = file.path == format!("lua/{name}.lua");
+            if !is_own_name || !rust.iter().any(|file| file.path == twin) {
+                violations.push(format!("{}: {name} has no twin {twin}", file.path));
+            }
+        }
+    }
+    violations
+}
+
+/// Rule: no file names a path of the machine that it was written on.
+fn machine_paths(files: &[Source]) -> Vec<String> {
+    // Put together, so that this file does not break its own rule.
+    let roots = ["work", "home", "root", "Users", "mnt"].map(|root| format!("/{root}/"));
+    let mut violations = Vec::new();
+    for file in files {
+        for (at, line) in file.text.lines().enumerate() {
+            let is_named = roots.iter().any(|root| {
+                line.match_indices(root.as_str()).any(|(at, _)| {
+                    // `a/home/b` is a path of a repository or of a URL.
+                    !line[..at].ends_with(|c: char| c.is_alphanumeric() || "._-}*".contains(c))
+                })
+            });
+            if is_named {
+                violations.push(format!("{}:{}: a path of a machine", file.path, at + 1));
+            }
+        }
+    }
+    violations
+}
+
+#[test]
+fn only_the_configuration_and_the_log_reader_derive_deserialize() {
+    assert_none(&deserialize(&all("src", ".rs")));
+    breaks(deserialize, "src/limit.rs", "#[derive(Deserialize)] struct A;", "src/config/limits.rs");
+}
+
+#[test]
+fn files_are_short() {
+    assert_none(&length(&all("src", ".rs")));
+    breaks(length, "src/a.rs", &"\n".repeat(MAX_LINES + 1), "");
+    assert_none(&length(&[Source::new("src/a.rs", &"\n".repeat(MAX_LINES))]));
+}
+
+#[test]
+fn files_say_what_they_are_for() {
+    let mut files = all("src", ".rs");
+    files.extend(all("tests/kit/src", ".rs"));
+    assert_none(&documented(&files));
+    breaks(documented, "src/a.rs", "mod b;", "");
+    let above = [Source::new("src/a.rs", "//! A.\n\n/// B.\nmod b;"), Source::new("src/a/b.rs", "")];
+    assert_none(&documented(&above));
+    assert_none(&documented(&[Source::new("src/b.rs", "//! B.")]));
+}
+
+#[test]
+fn scripts_open_with_their_contract_and_algorithms_have_twins() {
+    assert_none(&scripts(&all("lua", ".lua"), &all("src", ".rs")));
+    let rule = |lua: &[Source]| scripts(lua, &[Source::new("src/limit/b.rs", "")]);
+    breaks(rule, "lua/a.lua", "return redis.call('GET', KEYS[1])", "");
+    breaks(rule, "lua/a.lua", "-- KEYS[1]  a\n-- ARGV[1]  b\nreturn KEYS[1]", "");
+    assert_none(&rule(&[Source::new("lua/a.lua", "-- KEYS, ARGV\n-- Returns\nreturn KEYS[1]")]));
+    breaks(rule, "lua/b.lua", "algorithms.b = 1", "");
+    breaks(rule, "lua/c.lua", "-- C.\nalgorithms.c = 1", "");
+    assert_none(&rule(&[Source::new("lua/b.lua", "-- B.\nalgorithms.b = 1")]));
+}
+
+#[test]
+fn no_file_names_a_path_of_a_machine() {
+    let mut files: Vec<_> =
+        ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docker-compose.yml"]
+            .map(read)
+            .into();
+    for (directory, ending) in [
+        ("src", ".rs"),
+        ("tests", ".rs"),
+        ("benches", ".rs"),
+        ("lua", ".lua"),
+        ("config", ".yaml"),
+        ("docs", ".md"),
+        ("scripts", ""),
+    ] {
+        files.extend(all(directory, ending));
+    }
+    assert_none(&machine_paths(&files));
+    breaks(machine_paths, "README.md", &["see /wo", "rk/main"].concat(), "");
+    breaks(machine_paths, "src/a.rs", &["\"/ho", "me/me/a\""].concat(), "");
+    let elsewhere = Source::new("README.md", "https://a.example/home/x and src/root/y");
+    assert_none(&machine_paths(&[elsewhere]));
+}

@@ -1,0 +1,90 @@
+//! YAML blocks: each is a configuration that the gateway would start with.
+//!
+//! - `yaml` is a whole configuration.
+//! - `yaml,fragment` is completed with the sections that it lacks; its upstream is called `app`.
+//! - `yaml,foreign` is another program's configuration; it must be YAML.
+
+use saphyr_parser::Parser;
+use tidegate::{config, snapshot::Snapshot};
+
+use crate::{
+    assert_none,
+    page::{Block, Page, all},
+    root,
+};
+
+/// The sections that complete a fragment.
+const SECTIONS: [(&str, &str); 2] = [
+    ("upstreams:", "upstreams: {app: {targets: [\"http://127.0.0.1:9000\"]}}\n"),
+    ("routes:", "routes: [{name: everything, match: {path: \"/{*rest}\"}, upstream: app}]\n"),
+];
+
+fn complete(fragment: &str) -> String {
+    let mut text = fragment.to_owned();
+    for (key, section) in SECTIONS {
+        if !fragment.lines().any(|line| line.starts_with(key)) {
+            text.push_str(section);
+        }
+    }
+    text
+}
+
+/// What is wrong with the block, if anything is.
+fn fault(page: &Page, block: &Block) -> Option<String> {
+    let name = format!("{}, from line {}", page.path, block.line);
+    if block.has("foreign") {
+        let parsed = Parser::new_from_str(&block.text).collect::<Result<Vec<_>, _>>();
+        return parsed.err().map(|error| format!("{name}: {error}"));
+    }
+    let text = if block.has("fragment") { complete(&block.text) } else { block.text.clone() };
+    match config::parse(&name, &text).map(|loaded| Snapshot::compile(&loaded)) {
+        Err(unread) => Some(unread.to_string()),
+        Ok(Err(faults)) => Some(faults.to_string()),
+        Ok(Ok(_)) => None,
+    }
+}
+
+/// Rule: every YAML block of a page loads.
+fn faults(page: &Page) -> Vec<String> {
+    let blocks = page.blocks().into_iter().filter(|block| block.language.starts_with("ya"));
+    blocks.filter_map(|block| fault(page, &block)).collect()
+}
+
+#[test]
+fn configurations_in_pages_load() {
+    let pages = all();
+    let count =
+        pages.iter().flat_map(Page::blocks).filter(|block| block.language == "yaml").count();
+    assert!(count > 20, "{count} YAML blocks found");
+    assert_none(&pages.iter().flat_map(faults).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_faulty_block_is_found() {
+    let limit = "limits: {a: {quota: 1, window: 1s}}\n";
+    for (info, yaml, expected) in [
+        ("yaml", "upstreams: {}\nroutes: [{name: a, match: {path: /}, upstream: b}]\n", 1),
+        ("yaml", limit, 1),
+        ("yaml,fragment", limit, 0),
+        ("yaml,fragment", "limits: {a: {quotta: 1, window: 1s}}\n", 1),
+        ("yaml,foreign", "a: [b\n", 1),
+        ("yaml,foreign", "a: [b]\n", 0),
+    ] {
+        let text = format!("```{info}\n{yaml}```\n");
+        let page = Page { path: "a.md".to_owned(), text };
+        assert_eq!(faults(&page).len(), expected, "{info}: {yaml}");
+    }
+}
+
+#[test]
+fn the_composition_mounts_a_configuration_that_exists() {
+    let compose = Page::read("docker-compose.yml").text;
+    let parsed = Parser::new_from_str(&compose).collect::<Result<Vec<_>, _>>();
+    parsed.unwrap_or_else(|error| panic!("docker-compose.yml: {error}"));
+    assert!(compose.contains("./config/examples:/etc/tidegate:ro"));
+    assert!(compose.contains("/etc/tidegate/compose.yaml"));
+    let loaded = config::load(&root().join("config/examples/compose.yaml")).unwrap();
+    Snapshot::compile(&loaded).unwrap_or_else(|faults| panic!("{faults}"));
+    // A container's loopback cannot be reached from outside.
+    assert!(!loaded.config.listen[0].address.0.ip().is_loopback());
+}

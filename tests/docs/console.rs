@@ -1,0 +1,148 @@
+//! Console blocks: each command is run, and its output compared with the page's.
+//!
+//! A command is a line that begins with `$ `; what follows is its output, in which a line `...` stands
+//! for any lines. Commands run in order, in a [`Stage`] of the page's own, with the configuration that
+//! precedes them: the last `yaml` block, or `<!-- docs: config FILE -->`, a file of this repository. A
+//! block with `file=NAME` is put into the stage's directory.
+
+use std::{fs, thread};
+
+use crate::{
+    assert_none, is_updating, normalize,
+    page::{Block, Page, all},
+    root,
+    stage::Stage,
+};
+
+/// Pages with blocks marked `console,norun`: how many, and why these cannot be run.
+const NOT_RUN: [(&str, usize, &str); 0] = [];
+
+/// A command with the output that its page shows.
+struct Shown {
+    line: usize,
+    command: String,
+    output: Vec<String>,
+}
+
+fn shown(block: &Block) -> Vec<Shown> {
+    let mut commands: Vec<Shown> = Vec::new();
+    for (at, line) in block.text.lines().enumerate() {
+        if let Some(command) = line.strip_prefix("$ ") {
+            let (line, command) = (block.line + at, command.to_owned());
+            commands.push(Shown { line, command, output: Vec::new() });
+        } else if let Some(last) = commands.last_mut() {
+            last.output.push(line.to_owned());
+        }
+    }
+    commands
+}
+
+/// Without empty lines at the end.
+fn trimmed<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut lines: Vec<&str> = lines.into_iter().collect();
+    while lines.last().is_some_and(|line| line.is_empty()) {
+        lines.pop();
+    }
+    lines
+}
+
+/// The outcome of a page's commands: what differs, and the page with its output brought up to date.
+struct Played {
+    violations: Vec<String>,
+    text: String,
+}
+
+fn play(page: &Page) -> Played {
+    let mut stage = Stage::new();
+    let mut violations = Vec::new();
+    let mut lines: Vec<String> = page.text.lines().map(str::to_owned).collect();
+    // From the last to the first, so that line numbers stay valid.
+    let mut updates = Vec::new();
+    for block in page.blocks() {
+        match &*block.language {
+            "docs:" => {
+                let file = root().join(&block.attributes[1]);
+                stage.configure(fs::read_to_string(file).expect("a configuration"), None);
+            }
+            _ if block.is_configuration() => {
+                stage.configure(block.text.clone(), block.value("file"));
+            }
+            "console" if !block.has("norun") => {
+                for shown in shown(&block) {
+                    let actual = stage.run(&shown.command);
+                    let actual = trimmed(actual.lines());
+                    let expected = trimmed(shown.output.iter().map(String::as_str));
+                    if !normalize::matches(&expected, &actual) {
+                        let (place, command) =
+                            (format!("{}:{}", page.path, shown.line), &shown.command);
+                        let (expected, actual) = (expected.join("\n"), actual.join("\n"));
+                        violations.push(format!(
+                            "{place}: $ {command}\n-- the page shows\n{expected}\n-- it prints\n{actual}"
+                        ));
+                        updates.push((shown.line, shown.output.len(), actual));
+                    }
+                }
+            }
+            _ => {
+                if let Some(name) = block.value("file") {
+                    stage.write(name, &block.text);
+                }
+            }
+        }
+    }
+    for (line, count, actual) in updates.into_iter().rev() {
+        lines.splice(line..line + count, actual.lines().map(str::to_owned));
+    }
+    Played { violations, text: lines.join("\n") + "\n" }
+}
+
+fn has_commands(page: &Page) -> bool {
+    page.blocks().iter().any(|block| block.language == "console" && !block.has("norun"))
+}
+
+#[test]
+fn commands_print_what_the_pages_show() {
+    let pages: Vec<Page> = all().into_iter().filter(has_commands).collect();
+    assert!(pages.len() > 8, "{} pages with commands found", pages.len());
+    let played: Vec<Played> = thread::scope(|scope| {
+        let running: Vec<_> = pages.iter().map(|page| scope.spawn(|| play(page))).collect();
+        running.into_iter().map(|one| one.join().expect("no panic")).collect()
+    });
+    if is_updating() {
+        for (page, played) in
+            pages.iter().zip(&played).filter(|(_, one)| !one.violations.is_empty())
+        {
+            fs::write(root().join(&page.path), &played.text).expect("a page that can be written");
+        }
+        return;
+    }
+    let mut violations: Vec<String> = played.into_iter().flat_map(|one| one.violations).collect();
+    if !violations.is_empty() {
+        violations
+            .push("to bring the pages up to date: UPDATE_DOCS=1 cargo test --test docs".to_owned());
+    }
+    assert_none(&violations);
+}
+
+#[test]
+fn blocks_that_are_not_run_have_a_reason() {
+    for page in all() {
+        let blocks = page.blocks();
+        let count = blocks.iter().filter(|block| block.has("norun")).count();
+        let allowed = NOT_RUN.iter().find(|(path, ..)| *path == page.path);
+        assert_eq!(count, allowed.map_or(0, |(_, count, _)| *count), "{}", page.path);
+        for block in blocks.iter().filter(|block| block.language == "console") {
+            assert!(block.text.starts_with("$ "), "{}:{}: no command", page.path, block.line);
+        }
+    }
+    assert!(NOT_RUN.iter().all(|(_, _, reason)| !reason.is_empty()));
+}
+
+#[test]
+fn a_wrong_output_is_found_and_replaced() {
+    let text = "```console\n$ echo a; echo b\na\nc\n$ echo d\nd\n```\n";
+    let page = Page { path: "a.md".to_owned(), text: text.to_owned() };
+    let played = play(&page);
+    assert_eq!(played.violations.len(), 1, "{:?}", played.violations);
+    assert_eq!(played.text, text.replace("\nc\n", "\nb\n"));
+}

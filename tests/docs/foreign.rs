@@ -1,0 +1,47 @@
+//! Configurations of other gateways, checked by their own programs.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+};
+
+use crate::page::{Page, all};
+
+/// Runs a shell command line in `directory`. Debian installs nginx and `HAProxy` in root's path.
+fn run(directory: &Path, line: &str) -> Output {
+    let line = format!("PATH=\"$PATH:/usr/sbin\"; {line}");
+    Command::new("sh").args(["-c", &line]).current_dir(directory).output().expect("a shell")
+}
+
+/// Checks every block in `language`, completed by `complete`, with the program `check`.
+fn accepts(language: &str, complete: impl Fn(&str) -> String, check: &str) {
+    let pages = all();
+    let blocks = pages.iter().flat_map(Page::blocks).filter(|block| block.language == language);
+    let mut count = 0;
+    for block in blocks {
+        let directory = tempfile::tempdir().expect("a directory");
+        fs::write(directory.path().join("file"), complete(&block.text)).expect("a file");
+        let output = run(directory.path(), check);
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}\n{message}", block.text);
+        count += 1;
+    }
+    assert!(count > 0, "no page has a configuration for {language}");
+}
+
+#[test]
+fn nginx_accepts_its_configurations() {
+    let complete = |block: &str| {
+        format!(
+            "pid nginx.pid;\nerror_log stderr;\nevents {{}}\nhttp {{\naccess_log off;\n{block}}}\n"
+        )
+    };
+    accepts("nginx", complete, "nginx -t -q -p . -c file");
+}
+
+#[test]
+fn haproxy_accepts_its_configurations() {
+    let timeouts = "defaults\n  timeout client 5s\n  timeout server 5s\n  timeout connect 5s\n";
+    accepts("haproxy", |block| timeouts.to_owned() + block, "haproxy -c -f file");
+}

@@ -1,0 +1,54 @@
+use std::thread;
+
+use testkit::{
+    client::{Client, get},
+    gateway::Gateway,
+    wait::eventually,
+};
+use tidegate::clock::Clock;
+
+const NOW: u64 = 1_700_000_000_000;
+const CALLERS: usize = 10_000;
+
+/// The value of a metric without labels.
+pub(crate) fn metric(gateway: &Gateway, name: &str) -> u64 {
+    let text = get(gateway.admin(), "/metrics", "").text();
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let value = lines.next().unwrap_or_else(|| panic!("no {name} in:\n{text}"));
+    value.parse().expect("a whole number")
+}
+
+#[test]
+fn memory_of_ten_thousand_callers_is_released() {
+    let clock = Clock::manual(NOW);
+    let gateway = Gateway::start_at(
+        "upstreams: {hello: {respond: {body: hello}}}
+limits: {few: {quota: 5, window: 1m, key: [token]}}
+routes: [{name: a, match: {path: /a}, upstream: hello, limits: [few]}]
+",
+        clock.clone(),
+    );
+    thread::scope(|scope| {
+        for part in 0..4 {
+            let address = gateway.address();
+            scope.spawn(move || {
+                let mut client = Client::connect(address);
+                for number in 0..CALLERS / 4 {
+                    let token = format!("Authorization: {part}-{number}\r\n");
+                    assert_eq!(client.get("/a", &token).status, 200);
+                }
+            });
+        }
+    });
+    assert_eq!(metric(&gateway, "tidegate_store_keys"), CALLERS as u64);
+    assert_eq!(metric(&gateway, "tidegate_store_evictions_total"), 0);
+    // Halfway through the window, every charge counts.
+    clock.set(NOW + 50_000);
+    let response = get(gateway.address(), "/a", "Authorization: 0-0\r\n");
+    assert_eq!(response.number("X-RateLimit-Used"), 2);
+    // The window, a sub-window, and the seconds to which expiry is rounded up.
+    clock.set(NOW + 50_000 + 72_000);
+    eventually("silence", || metric(&gateway, "tidegate_store_keys") == 0);
+    let response = get(gateway.address(), "/a", "Authorization: 0-0\r\n");
+    assert_eq!(response.number("X-RateLimit-Used"), 1);
+}

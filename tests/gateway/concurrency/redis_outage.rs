@@ -1,0 +1,154 @@
+//! Calls that Redis answers late or never receives.
+
+use std::{io::Write as _, time::Duration};
+
+use testkit::{
+    client::{Client, get},
+    gateway::Gateway,
+    redis_server::RedisServer,
+    upstream::Upstream,
+    wait::{eventually, sleep},
+};
+
+use super::{ResponseLatch, limited, slots_in_use};
+
+fn store(redis: &RedisServer, timeout: &str, workers: u32) -> String {
+    format!(
+        "workers: {workers}\nhttp: {{max_connections_per_client: off}}\nstore: {{redis: {{shards: \
+         [{{primary: \"{}\"}}], connect_timeout: 1s, response_timeout: {timeout}}}}}",
+        redis.url()
+    )
+}
+
+/// Requests in flight, each with a slot.
+fn in_flight(gateway: &Gateway, count: u64) -> Vec<Client> {
+    eventually("Redis decides", || {
+        get(gateway.address(), "/now", "").status == 200
+            && slots_in_use(gateway, "flying") == Some(0)
+    });
+    let mut clients: Vec<_> = (0..count).map(|_| Client::connect(gateway.address())).collect();
+    for client in &mut clients {
+        client.send("GET /long HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    eventually("all are in flight", || slots_in_use(gateway, "flying") == Some(count));
+    clients
+}
+
+/// Redis hangs for less than a lease, then for more: renewals queue up meanwhile. The
+/// timeout is generous: a charge that timed out would take its slot locally, and
+/// Redis would never count twenty.
+#[test]
+fn a_hung_redis_counts_no_slot_twice() {
+    for (workers, hangs) in [(1, 1_500), (4, 1_500), (1, 5_000), (4, 5_000)] {
+        let redis = RedisServer::start();
+        let latch = ResponseLatch::default();
+        let upstream = latch.upstream();
+        let more = store(&redis, "1s", workers);
+        let gateway = Gateway::start(&limited(&upstream, "quota: 60, window: 3s", &more));
+        let mut clients = in_flight(&gateway, 20);
+        redis.suspend();
+        sleep(Duration::from_millis(hangs));
+        redis.resume();
+        eventually("all are counted again", || slots_in_use(&gateway, "flying") == Some(20));
+        for _ in 0..40 {
+            sleep(Duration::from_millis(50));
+            let taken = slots_in_use(&gateway, "flying");
+            assert_eq!(taken, Some(20), "{workers} workers, {hangs} ms");
+        }
+        latch.release("/long");
+        assert!(clients.iter_mut().all(|client| client.read_response().status == 200));
+        eventually("every slot is free", || slots_in_use(&gateway, "flying") == Some(0));
+    }
+}
+
+/// Responds after a delay.
+fn slow() -> Upstream {
+    Upstream::with(|_, socket| {
+        sleep(Duration::from_millis(400));
+        socket.write_all(b"HTTP/1.1 304 Not Modified\r\n\r\n").is_ok()
+    })
+}
+
+/// Sends requests with refunded responses; `disturb` runs during each.
+fn refunds_are_made(timeout: &str, disturb: impl Fn(&RedisServer)) {
+    let redis = RedisServer::start();
+    let upstream = slow();
+    let yaml = format!(
+        "{}
+upstreams: {{app: {{targets: [\"{}\"], retries: 0}}}}
+limits:
+  calls: {{algorithm: fixed_window, quota: 9, window: 1h, key: [], refund: [304]}}
+  apart: {{algorithm: fixed_window, quota: 9, window: 1h, key: [client_ip], refund: [304]}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: app, limits: [calls, apart]}}]",
+        store(&redis, timeout, 1),
+        upstream.target()
+    );
+    let gateway = Gateway::start(&yaml);
+    let used = |limit: &str| {
+        let key = if limit == "apart" { "?key=127.0.0.1" } else { "" };
+        get(gateway.admin(), &format!("/api/limits/{limit}{key}"), "").json()["used"].as_u64()
+    };
+    for turn in 0..4 {
+        let what = format!("nothing is used, turn {turn}");
+        eventually(&what, || used("calls") == Some(0) && used("apart") == Some(0));
+        eventually("Redis decides", || gateway.metric("tidegate_store_workers_without") == 0);
+        let mut client = Client::connect(gateway.address());
+        client.send("GET /304 HTTP/1.1\r\nHost: a\r\n\r\n");
+        eventually("it is charged", || used("calls") == Some(1));
+        disturb(&redis);
+        assert_eq!(client.read_response().status, 304);
+        eventually(&what, || used("calls") == Some(0) && used("apart") == Some(0));
+    }
+}
+
+#[test]
+fn a_refund_survives_a_closed_connection() {
+    refunds_are_made("1s", |redis| {
+        let _: u64 = redis.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    });
+}
+
+/// Redis is healthy throughout: none of these requests is decided without it.
+#[test]
+fn a_charge_survives_a_closed_connection() {
+    let redis = RedisServer::start();
+    let upstream = Upstream::with(|_, socket| {
+        socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").is_ok()
+    });
+    let yaml = format!(
+        "{}
+upstreams: {{app: {{targets: [\"{}\"]}}}}
+limits: {{calls: {{quota: 100, window: 1h, key: [], on_failure: closed}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: app, limits: [calls]}}]",
+        store(&redis, "5s", 4),
+        upstream.target()
+    );
+    let gateway = Gateway::start(&yaml);
+    let mut clients: Vec<_> = (0..8).map(|_| Client::connect(gateway.address())).collect();
+    let mut used = 0;
+    eventually("every worker is connected", || {
+        clients.iter_mut().all(|client| {
+            let response = client.get("/a", "");
+            used += u64::from(response.status == 200);
+            response.status == 200
+        })
+    });
+    for turn in 0..4 {
+        let _: u64 = redis.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        // Lets the closes arrive.
+        sleep(Duration::from_millis(50));
+        for client in &mut clients {
+            let response = client.get("/a", "");
+            used += 1;
+            assert_eq!(response.status, 200, "turn {turn}: {}", response.text());
+            assert_eq!(response.number("x-ratelimit-used"), used);
+        }
+    }
+}
+
+#[test]
+fn a_refund_survives_a_paused_redis() {
+    refunds_are_made("100ms", |redis| {
+        let _: String = redis.command(&["CLIENT", "PAUSE", "900", "ALL"]);
+    });
+}

@@ -1,0 +1,254 @@
+//! Delayed requests. Real time is measured here, so the clock is the system's.
+#![expect(clippy::print_stdout, reason = "what is measured is shown")]
+
+/// Disconnects during the delay.
+mod disconnect;
+/// What is deferred until the end of the delay.
+mod lifecycle;
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+use testkit::{
+    backend::{Backend, on_every_store},
+    client::{Client, get},
+    gateway::Gateway,
+    redis_server::RedisServer,
+    upstream::Upstream,
+};
+use tidegate::clock::{self, Clock};
+
+/// Arrival time and path of each request at the upstream.
+#[derive(Clone, Default)]
+struct Arrivals(Arc<Mutex<Vec<(String, Instant)>>>);
+
+impl Arrivals {
+    /// An upstream that records arrivals and responds at once.
+    fn upstream(&self) -> Upstream {
+        let own = self.clone();
+        Upstream::with(move |request, socket| {
+            let now = clock::instant();
+            let text = String::from_utf8_lossy(request);
+            let path = text.split(' ').nth(1).unwrap_or_default().to_owned();
+            own.0.lock().expect("no test panics with it").push((path, now));
+            std::io::Write::write_all(socket, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+                .is_ok()
+        })
+    }
+
+    /// The arrival times for `path` after `start`, in order.
+    fn of(&self, path: &str, start: Instant) -> Vec<Duration> {
+        let all = self.0.lock().expect("no test panics with it");
+        let found = all.iter().filter(|(known, _)| known == path);
+        let mut found: Vec<_> = found.map(|(_, at)| at.duration_since(start)).collect();
+        found.sort_unstable();
+        found
+    }
+}
+
+/// One route to `upstream` with one limit; `more` are whole lines.
+fn limited(upstream: &Upstream, limit: &str, route: &str, more: &str) -> String {
+    format!(
+        "{more}
+upstreams: {{app: {{targets: [\"{}\"], retries: 0}}}}
+limits: {{calls: {{{limit}}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: app, limits: [calls]{route}}}]
+",
+        upstream.target()
+    )
+}
+
+/// A metric in seconds, over all labels.
+fn seconds(gateway: &Gateway, name: &str) -> f64 {
+    let text = get(gateway.admin(), "/metrics", "Connection: close\r\n").text();
+    let lines = text.lines().filter(|line| line.starts_with(name));
+    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+}
+
+const SLOT: Duration = Duration::from_millis(250);
+
+const DELAYED: &str = "tidegate_limit_delayed_total{route=\"all\",limit=\"calls\"}";
+
+/// How late each request of one bucket was for its slot, relative to the earliest.
+fn lateness(came: &[Duration]) -> Vec<Duration> {
+    let offsets: Vec<_> =
+        (0..).zip(came).map(|(slot, came)| came.saturating_sub(SLOT * slot)).collect();
+    let first = offsets.iter().min().copied().unwrap_or_default();
+    offsets.into_iter().map(|offset| offset.saturating_sub(first)).collect()
+}
+
+#[test]
+fn four_a_second_are_released_every_250_ms() {
+    const BUCKETS: usize = 8;
+    const COUNT: u32 = 13;
+    on_every_store(|backend| {
+        let arrivals = Arrivals::default();
+        let upstream = arrivals.upstream();
+        let limit = "algorithm: leaky_bucket, quota: 4, window: 1s, max_wait: 10s, key: [path]";
+        let fleet = backend.start(&limited(&upstream, limit, "", ""), &Clock::system());
+        let gateways = fleet.gateways.iter().cycle();
+        let mut clients: Vec<_> = gateways
+            .take(BUCKETS * COUNT as usize)
+            .map(|gateway| Client::connect(gateway.address()))
+            .collect();
+        let start = clock::instant();
+        for (at, client) in clients.iter_mut().enumerate() {
+            client.send(format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", at / COUNT as usize));
+        }
+        for client in &mut clients {
+            assert_eq!(client.read_response().status, 200);
+        }
+        let mut late = Vec::new();
+        for bucket in 0..BUCKETS {
+            let came = arrivals.of(&format!("/{bucket}"), start);
+            assert_eq!(came.len(), COUNT as usize);
+            // The first slot is not before the start; clocks count whole milliseconds.
+            for (slot, came) in (0..COUNT).zip(&came) {
+                assert!(*came + Duration::from_millis(2) >= SLOT * slot, "{slot}: {came:?}");
+            }
+            // The first is not delayed: it arrives among all the concurrent ones.
+            late.extend(lateness(&came).into_iter().skip(1));
+        }
+        late.sort_unstable();
+        let (median, p99) = (late[late.len() / 2], late[late.len() * 99 / 100]);
+        let store = if matches!(backend, Backend::Memory) { "memory" } else { "redis" };
+        println!("{store}: {} releases, late by {median:?} (median), {p99:?} (p99)", late.len());
+        // An unused slot would add 250 ms.
+        assert!(median < Duration::from_millis(150), "{late:?}");
+        let sum = |name| fleet.gateways.iter().map(|gateway| gateway.metric(name)).sum::<u64>();
+        // Fewer if the machine stalled and some arrived after their slot.
+        let most = BUCKETS as u64 * u64::from(COUNT - 1);
+        assert!((most / 2..=most).contains(&sum(DELAYED)), "{}", sum(DELAYED));
+        assert_eq!(sum("tidegate_limit_waiting "), 0);
+        let delay = |gateway| seconds(gateway, "tidegate_limit_delay_seconds_total");
+        let total: f64 = fleet.gateways.iter().map(delay).sum();
+        let wanted = 0.25 * f64::from(COUNT * (COUNT - 1) / 2) * BUCKETS as f64;
+        assert!((total - wanted).abs() < wanted * 0.5, "{total} s instead of {wanted} s");
+    });
+}
+
+/// Sends requests for 4 s; send and response times of each admitted one.
+fn ask_for_a_while(address: SocketAddr, start: Instant) -> Vec<(Duration, Duration)> {
+    let (mut client, mut passed) = (Client::connect(address), Vec::new());
+    while start.elapsed() < Duration::from_secs(4) {
+        let sent = start.elapsed();
+        match client.get("/", "").status {
+            200 => passed.push((sent, start.elapsed())),
+            status => assert_eq!(status, 429),
+        }
+        testkit::wait::sleep(Duration::from_millis(5));
+    }
+    passed
+}
+
+/// The shortest time from the first send to the last response, of any eleven requests. All of them
+/// were decided in between.
+fn shortest_of_eleven(passed: &[(Duration, Duration)]) -> Option<Duration> {
+    let spans = passed.iter().filter_map(|&(_, last)| {
+        let answered = passed.iter().filter(|&&(_, answered)| answered <= last);
+        let mut sent: Vec<_> = answered.map(|&(sent, _)| sent).collect();
+        sent.sort_unstable();
+        Some(last.saturating_sub(*sent.iter().rev().nth(10)?))
+    });
+    spans.min()
+}
+
+/// CALLR's limit: ten calls a second, in any interval of one second.
+fn no_second_holds_more_than_ten(limit: &str) {
+    let redis = Backend::Redis(RedisServer::start());
+    let upstream = Upstream::hello();
+    let limit = format!("{limit}, quota: 10, window: 1s, key: []");
+    let fleet = redis.start(&limited(&upstream, &limit, "", ""), &Clock::system());
+    let start = clock::instant();
+    let callers: Vec<_> = (0..4)
+        .map(|n| {
+            let address = fleet.gateways[n % fleet.gateways.len()].address();
+            thread::spawn(move || ask_for_a_while(address, start))
+        })
+        .collect();
+    let passed: Vec<_> =
+        callers.into_iter().flat_map(|caller| caller.join().expect("it is answered")).collect();
+    let shortest = shortest_of_eleven(&passed).expect("more than ten were let through");
+    println!("{limit}: {} calls in 4 s; eleven take {shortest:?} at the least", passed.len());
+    assert!(passed.len() >= 20, "{} calls", passed.len());
+    // Clocks count whole milliseconds.
+    assert!(shortest >= Duration::from_millis(998), "{shortest:?}");
+}
+
+#[test]
+fn ten_calls_a_second_by_log() {
+    no_second_holds_more_than_ten("algorithm: sliding_log");
+}
+
+#[test]
+fn ten_calls_a_second_by_strict_window() {
+    no_second_holds_more_than_ten("strict: true, resolution: 10");
+}
+
+#[test]
+fn delays_above_max_wait_are_refused() {
+    on_every_store(|backend| {
+        let arrivals = Arrivals::default();
+        let upstream = arrivals.upstream();
+        let limit = "algorithm: leaky_bucket, quota: 1, window: 10s, max_wait: 25s, key: []";
+        let clock = Clock::manual(crate::policies::NOW);
+        let more = "headers: {standard: draft-11}";
+        let fleet = backend.start(&limited(&upstream, limit, "", more), &clock);
+        let first = fleet.get("/", "");
+        assert_eq!((first.status, first.number("x-ratelimit-limit")), (200, 3));
+        assert_eq!(first.header("RateLimit-Policy"), Some(r#""calls";q=1;w=10"#), "the quota");
+        assert_eq!(first.number("x-ratelimit-remaining"), 2);
+        let mut held: Vec<_> =
+            (0..2).map(|_| Client::connect(fleet.gateways[0].address())).collect();
+        for client in &mut held {
+            client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        }
+        fleet.gateways[0].wait_for_metric("tidegate_limit_waiting ", 2);
+        for (later, seconds) in [(0, 5), (1_500, 4), (4_001, 1)] {
+            clock.set(crate::policies::NOW + later);
+            let response = fleet.get("/", "");
+            assert_eq!(
+                (response.status, response.number("retry-after")),
+                (429, seconds),
+                "{later}"
+            );
+            assert_eq!(response.number("x-ratelimit-remaining"), 0);
+            assert_eq!(response.json()["violated-policies"], serde_json::json!(["calls"]));
+        }
+        assert_eq!(upstream.request_count(), 1);
+        assert_eq!(fleet.gateways[0].metric(DELAYED), 2);
+        drop(held);
+        fleet.gateways[0].wait_for_metric("tidegate_limit_waiting ", 0);
+    });
+}
+
+#[test]
+fn the_delay_queue_is_bounded() {
+    on_every_store(|backend| {
+        let upstream = Upstream::hello();
+        let limit = "algorithm: leaky_bucket, quota: 3, window: 10s, max_wait: 50s, max_queue: 2";
+        let clock = Clock::manual(crate::policies::NOW);
+        let fleet = backend.start(&limited(&upstream, limit, "", ""), &clock);
+        assert_eq!(fleet.get("/", "").status, 200);
+        let ends = [&fleet.gateways[0], &fleet.gateways[fleet.gateways.len() - 1]];
+        let held = ends.map(|gateway| {
+            let mut client = Client::connect(gateway.address());
+            client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+            client
+        });
+        let waiting = || {
+            let each = fleet.gateways.iter().map(|g| g.metric("tidegate_limit_waiting "));
+            each.sum::<u64>()
+        };
+        testkit::wait::eventually("both wait", || waiting() == 2);
+        let response = fleet.get("/", "");
+        // The third slot begins after 10 s; the second, 6.67 s from now, is the longest permitted delay.
+        assert_eq!((response.status, response.number("retry-after")), (429, 4));
+        drop(held);
+        testkit::wait::eventually("nobody waits", || waiting() == 0);
+    });
+}

@@ -1,0 +1,247 @@
+use std::{thread, time::Duration};
+
+use testkit::{
+    backend::{Backend, on_every_store},
+    client::Client,
+    gateway::Gateway,
+    redis_server::RedisServer,
+    wait::{eventually, sleep},
+};
+use tidegate::clock::{self, Clock};
+
+use super::{Arrivals, get, limited};
+use crate::policies::NOW;
+
+/// One request per [`SLOT`].
+const LIMIT: &str =
+    "algorithm: leaky_bucket, quota: 1, window: 3s, max_wait: 21s, key: ['header:x-who']";
+
+const SLOT: Duration = Duration::from_secs(3);
+
+const EXPECTING: &str = "Content-Length: 5\r\nExpect: 100-continue\r\n";
+
+/// Sends a request that is delayed and waits until it is queued.
+fn stand_in_line(gateway: &Gateway, who: &str, path: &str, more: &str) -> Client {
+    let waiting = gateway.metric("tidegate_limit_waiting ");
+    let mut client = Client::connect(gateway.address());
+    let method = if more.is_empty() { "GET" } else { "POST" };
+    client.send(format!("{method} {path} HTTP/1.1\r\nHost: a\r\nX-Who: {who}\r\n{more}\r\n"));
+    gateway.wait_for_metric("tidegate_limit_waiting ", waiting + 1);
+    client
+}
+
+/// The number of slots in use by the admin API. `target` names the caller.
+fn used(gateway: &Gateway, target: &str) -> Option<u64> {
+    get(gateway.admin(), &format!("/api/limits/calls{target}"), "").json()["used"].as_u64()
+}
+
+/// The first in the queue disconnects; the next two move up, and a later request queues behind them.
+fn leave(backend: &Backend, kind: &str, more: &str, body: usize) {
+    let arrivals = Arrivals::default();
+    let upstream = arrivals.upstream();
+    let yaml = limited(&upstream, LIMIT, "", "");
+    let fleet = backend.start(&yaml, &Clock::system());
+    let gateway = &fleet.gateways[0];
+    let start = clock::instant();
+    let who = format!("X-Who: {kind}\r\n");
+    assert_eq!(Client::connect(gateway.address()).get("/a", &who).status, 200);
+    let mut gone = stand_in_line(gateway, kind, "/b", more);
+    gone.send(vec![b'x'; body]);
+    let mut others: Vec<_> =
+        ["/c", "/d"].iter().map(|path| stand_in_line(gateway, kind, path, "")).collect();
+    let caller = format!("?key={}", kind.replace(' ', "+"));
+    assert_eq!(used(gateway, &caller), Some(4), "{kind}");
+    drop(gone);
+    gateway.wait_for_metric("tidegate_limit_waiting ", 2);
+    // Redis is updated in the background: an earlier request would find the slot still in use.
+    eventually("it is given back", || used(gateway, &caller) == Some(3));
+    others.push(stand_in_line(gateway, kind, "/e", ""));
+    for client in &mut others {
+        assert_eq!(client.read_response().status, 200, "{kind}");
+    }
+    assert!(arrivals.of("/b", start).is_empty(), "{kind}");
+    for (slot, path) in [(1, "/c"), (2, "/d"), (3, "/e")] {
+        let [came] = arrivals.of(path, start)[..] else {
+            panic!("{kind} {path}: not released once")
+        };
+        let came = came + Duration::from_millis(2);
+        let slot = SLOT * slot;
+        assert!(came >= slot && came < slot + SLOT * 29 / 30, "{kind} {path} {came:?}");
+    }
+}
+
+#[test]
+fn an_abandoned_place_goes_to_the_next_in_the_queue() {
+    on_every_store(|backend| {
+        thread::scope(|scope| {
+            let long = "Content-Length: 5000000\r\n";
+            for (kind, more, body) in [
+                ("nothing more", "", 0),
+                ("expects", EXPECTING, 0),
+                ("began its body", "Content-Length: 500\r\n", 100),
+                ("much of a body", long, 100_000),
+                ("whole body", "Content-Length: 5\r\n", 5),
+            ] {
+                scope.spawn(move || leave(backend, kind, more, body));
+            }
+        });
+    });
+}
+
+/// Fifty requests of one bucket arrive and disconnect together, after or before all are delayed. Redis hangs
+/// meanwhile, so that the order of updates differs from the order of the disconnects.
+fn leave_together(workers: usize, held: bool) {
+    const CROWD: u64 = 50;
+    let redis = RedisServer::start();
+    let arrivals = Arrivals::default();
+    let upstream = arrivals.upstream();
+    let more = format!(
+        "workers: {workers}\nstore: {{redis: {{shards: [{{primary: \"{}\"}}], connect_timeout: 5s, \
+         response_timeout: 5s}}}}",
+        redis.url()
+    );
+    let limit = "algorithm: leaky_bucket, quota: 1, window: 60s, max_wait: 6000s, key: []";
+    let gateway = Gateway::start(&limited(&upstream, limit, ", request_timeout: 7200s", &more));
+    assert_eq!(get(gateway.address(), "/first", "").status, 200);
+    let mut clients: Vec<_> = (0..CROWD).map(|_| Client::connect(gateway.address())).collect();
+    let calls = gateway.metric("tidegate_store_calls_total");
+    if !held {
+        redis.suspend();
+    }
+    for client in &mut clients {
+        client.send("GET /b HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    if held {
+        gateway.wait_for_metric("tidegate_limit_waiting ", CROWD);
+        redis.suspend();
+    } else {
+        gateway.wait_for_metric("tidegate_store_calls_total", calls + CROWD);
+    }
+    drop(clients);
+    gateway.wait_for_metric("tidegate_connections ", 0);
+    redis.resume();
+    eventually("every slot but the first is free", || {
+        gateway.metric("tidegate_limit_waiting ") == 0 && used(&gateway, "") == Some(1)
+    });
+    assert_eq!(upstream.request_count(), 1);
+}
+
+#[test]
+fn slots_of_clients_that_disconnect_together_are_released() {
+    for workers in [1, 4] {
+        leave_together(workers, true);
+    }
+}
+
+#[test]
+fn slots_of_clients_that_disconnect_before_the_delay_are_released() {
+    for workers in [1, 4] {
+        leave_together(workers, false);
+    }
+}
+
+#[test]
+fn requests_cut_by_the_drain_release_their_slots() {
+    let backend = Backend::Redis(RedisServer::start());
+    let arrivals = Arrivals::default();
+    let upstream = arrivals.upstream();
+    let limit = "algorithm: leaky_bucket, quota: 1, window: 20s, max_wait: 40s, key: []";
+    let yaml = limited(&upstream, limit, "", "drain_timeout: 200ms");
+    let fleet = backend.start(&yaml, &Clock::system());
+    let [stopping, staying] = &fleet.gateways[..] else { panic!("two gateways") };
+    assert_eq!(fleet.get("/a", "").status, 200);
+    let mut held: Vec<_> =
+        ["/b", "/c"].iter().map(|path| stand_in_line(stopping, "", path, "")).collect();
+    // Of three. No request is refused before: the deny cache would keep that.
+    assert_eq!(used(staying, ""), Some(3));
+    stopping.stop();
+    assert!(held.iter_mut().all(|client| client.try_read_response().is_none()));
+    eventually("there is room again", || used(staying, "") == Some(1));
+    stand_in_line(staying, "", "/e", "");
+    assert_eq!(upstream.request_count(), 1);
+}
+
+#[test]
+fn an_earlier_slot_is_used_once() {
+    let backend = Backend::Redis(RedisServer::start());
+    let arrivals = Arrivals::default();
+    let upstream = arrivals.upstream();
+    let fleet = backend.start(&limited(&upstream, LIMIT, "", ""), &Clock::system());
+    let [one, other] = &fleet.gateways[..] else { panic!("two gateways") };
+    let start = clock::instant();
+    assert_eq!(Client::connect(one.address()).get("/a", "X-Who: me\r\n").status, 200);
+    let gone = stand_in_line(one, "me", "/b", "");
+    let mut next = stand_in_line(other, "me", "/c", "");
+    drop(gone);
+    one.wait_for_metric("tidegate_limit_waiting ", 0);
+    eventually("the store has it", || used(other, "?key=me") == Some(2));
+    let mut second = stand_in_line(one, "me", "/d", "");
+    let mut last = stand_in_line(one, "me", "/e", "");
+    let statuses = [&mut next, &mut second, &mut last].map(|client| client.read_response().status);
+    assert_eq!(statuses, [200; 3]);
+    for (slot, path) in [(1, "/d"), (2, "/c"), (3, "/e")] {
+        let [came] = arrivals.of(path, start)[..] else { panic!("{path}: not released once") };
+        assert!(came + Duration::from_millis(2) >= SLOT * slot, "{path} {came:?}");
+        assert!(came < SLOT * slot + SLOT / 2, "{path} {came:?}");
+    }
+}
+
+#[test]
+fn a_timeout_during_the_delay_is_a_503_and_releases_the_slot() {
+    let redis = RedisServer::start();
+    let url = redis.url();
+    let store = format!(
+        "store: {{redis: {{shards: [{{primary: \"{url}\"}}], connect_timeout: 5s, response_timeout: 5s}}}}"
+    );
+    let arrivals = Arrivals::default();
+    let upstream = arrivals.upstream();
+    let limit = "algorithm: leaky_bucket, quota: 1, window: 3s, key: []";
+    let yaml = limited(&upstream, limit, ", request_timeout: 4s", &store);
+    // The clock is manual, so slots pass only by the test; the waiting itself is in real time.
+    let clock = Clock::manual(NOW);
+    let gateway = Gateway::start_at(&yaml, clock.clone());
+    let mut clients = [Client::connect(gateway.address()), Client::connect(gateway.address())];
+    for (client, later) in clients.iter_mut().zip([3_000, 6_000]) {
+        // After this the workers are connected to Redis.
+        assert_eq!(client.get("/", "").status, 200);
+        clock.set(NOW + later);
+    }
+    // Both are decided when Redis resumes: by then half of their timeout is left, less than a slot.
+    redis.suspend();
+    for client in &mut clients {
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    sleep(Duration::from_secs(2));
+    redis.resume();
+    let mut statuses = clients.each_mut().map(|client| client.read_response().status);
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 503]);
+    eventually("Redis has the slot again", || used(&gateway, "") == Some(1));
+    // Now the next one is first in the queue.
+    clock.set(NOW + 9_000);
+    assert_eq!(get(gateway.address(), "/next", "").status, 200);
+    assert_eq!(gateway.metric("tidegate_limit_delayed_total"), 1);
+}
+
+#[test]
+fn a_client_that_disconnects_during_the_delay_is_refunded() {
+    let upstream = testkit::upstream::Upstream::hello();
+    let gateway = Gateway::start(&format!(
+        "upstreams: {{app: {{targets: [\"{}\"]}}}}
+limits:
+  daily: {{algorithm: fixed_window, quota: 100, window: 24h, key: []}}
+  smooth: {{algorithm: leaky_bucket, quota: 1, window: 2s, key: []}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: app, limits: [daily, smooth]}}]
+",
+        upstream.target()
+    ));
+    assert_eq!(get(gateway.address(), "/a", "").status, 200);
+    let mut held = Client::connect(gateway.address());
+    held.send("GET /b HTTP/1.1\r\nHost: a\r\n\r\n");
+    gateway.wait_for_metric("tidegate_limit_waiting ", 1);
+    let used = || get(gateway.admin(), "/api/limits/daily", "").json()["used"].as_u64();
+    assert_eq!(used(), Some(2));
+    drop(held);
+    testkit::wait::eventually("it is given back", || used() == Some(1));
+    assert_eq!(upstream.request_count(), 1);
+}

@@ -1,0 +1,224 @@
+use std::{io::Read, time::Duration};
+
+use rustix::process::Signal;
+use testkit::{
+    client::{Client, Response, get},
+    gateway::Gateway,
+    process::Process,
+    redis_server::RedisServer,
+    upstream::Upstream,
+    wait::eventually,
+};
+
+use crate::tidegate_command;
+
+/// Asserts an id and, in a response that the gateway made, a problem document with the same id.
+fn check(response: &Response, status: u16) {
+    assert_eq!(response.status, status, "{}", response.head);
+    let id = response.header("X-Request-Id").unwrap_or_else(|| panic!("no id:\n{}", response.head));
+    assert_eq!((id.len(), response.header("date").is_some()), (32, true), "{}", response.head);
+    if status >= 400 {
+        assert_eq!(response.header("Content-Type"), Some("application/problem+json"));
+        let problem = response.json();
+        assert_eq!(problem["request-id"].as_str(), Some(id));
+        assert_eq!(problem["status"].as_u64(), Some(u64::from(status)));
+        assert!(problem["detail"].as_str().is_some_and(|detail| !detail.is_empty()), "{problem}");
+        assert!(problem["type"].is_string() && problem["title"].is_string(), "{problem}");
+    }
+}
+
+#[test]
+fn every_response_has_a_request_id() {
+    let (upstream, silent) = (Upstream::hello(), Upstream::silent());
+    let gateway = Gateway::start(&format!(
+        "http: {{max_head: 8KiB, head_timeout: 2s}}
+store: {{redis: {{shards: [{{primary: 'redis://127.0.0.1:1'}}]}}}}
+upstreams:
+  origin: {{targets: [{}]}}
+  silent: {{targets: [{}], response_timeout: 200ms}}
+  gone: {{targets: ['http://127.0.0.1:1']}}
+  fixed: {{respond: {{status: 418, body: tea}}}}
+limits:
+  once: {{quota: 1, window: 1h}}
+  closed: {{quota: 1, window: 1h, on_failure: closed}}
+routes:
+  - {{name: a, match: {{path: /a, methods: [GET, POST]}}, upstream: origin, max_body: 10B}}
+  - {{name: silent, match: {{path: /silent}}, upstream: silent}}
+  - {{name: gone, match: {{path: /gone}}, upstream: gone}}
+  - {{name: fixed, match: {{path: /fixed}}, upstream: fixed}}
+  - {{name: once, match: {{path: /once}}, upstream: origin, limits: [once]}}
+  - {{name: closed, match: {{path: /closed}}, upstream: origin, limits: [closed]}}",
+        upstream.target(),
+        silent.target()
+    ));
+    let long = "x".repeat(9000);
+    for (line, fields, status) in [
+        ("GET /a", "", 200),
+        ("GET /once", "", 200),
+        ("GET /once", "", 429),
+        ("GET /closed", "", 503),
+        ("GET /nowhere", "", 404),
+        ("PUT /a", "", 405),
+        ("TRACE /a", "", 405),
+        ("OPTIONS *", "", 200),
+        ("GET /%zz", "", 400),
+        ("GET /a b", "", 400),
+        ("GET http://[/", "", 400),
+        ("POST /a", "Content-Length: 11\r\n", 413),
+        ("POST /a", "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n", 400),
+        ("POST /a", "Transfer-Encoding: gzip\r\n", 400),
+        ("GET /a", "Expect: more\r\n", 417),
+        ("GET /a", "Broken : x\r\n", 400),
+        ("GET /a", &format!("X: {long}\r\n"), 431),
+        (&format!("GET /{long}"), "", 414),
+        ("GET /gone", "", 502),
+        ("GET /silent", "", 504),
+    ] {
+        let mut client = Client::connect(gateway.address());
+        client.send(format!("{line} HTTP/1.1\r\nHost: a\r\n{fields}\r\n"));
+        check(&client.read_response(), status);
+    }
+    for (sent, status) in [
+        ("GET /a HTTP/2.0\r\nHost: a\r\n\r\n", 505),
+        ("GET /a HTTP/1.1\r\n\r\n", 400),
+        ("GET /a\r\n\r\n", 400),
+        ("GET /a HTTP/1.1\r\nHost: a\r\n", 408),
+        ("POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+    ] {
+        let mut client = Client::connect(gateway.address());
+        check(&client.send(sent).read_response(), status);
+    }
+    let response = get(gateway.address(), "/fixed", "");
+    assert_eq!((response.status, response.text().as_str()), (418, "tea"));
+    assert!(response.header("X-Request-Id").is_some());
+}
+
+#[test]
+fn a_refused_head_request_gets_the_headers_of_get() {
+    let gateway = Gateway::start(
+        "upstreams: {hello: {respond: {body: hello}}}
+limits: {few: {quota: 2, window: 1h}}
+routes: [{name: a, match: {path: /a}, upstream: hello, limits: [few]}]",
+    );
+    let mut client = Client::connect(gateway.address());
+    for (status, left) in [(200, "1"), (200, "0"), (429, "0"), (429, "0")] {
+        client.send("HEAD /a HTTP/1.1\r\nHost: a\r\n\r\n");
+        let (seen, head) = client.read_head().expect("an answer");
+        let response = Response { status: seen, head, body: Vec::new() };
+        assert_eq!((seen, response.header("X-RateLimit-Remaining")), (status, Some(left)));
+        assert_eq!(response.header("Retry-After").is_some(), status == 429);
+        assert!(response.number("Content-Length") > 0, "{}", response.head);
+    }
+    // The connection is in sync: no body was sent.
+    assert_eq!(client.get("/nowhere", "").status, 404);
+}
+
+#[test]
+fn ipv4_and_ipv6_clients_are_served_and_mapped_addresses_are_one_caller() {
+    let gateway = Gateway::start(
+        "listen: [{address: '[::]:0'}, {address: '[::1]:0'}]
+workers: 2
+upstreams: {hello: {respond: {body: hello}}}
+limits: {few: {quota: 9, window: 1h}}
+routes: [{name: a, match: {path: /a}, upstream: hello, limits: [few]}]",
+    );
+    let [any, six] = gateway.server.addresses[..] else { panic!("two listeners") };
+    let four = std::net::SocketAddr::from(([127, 0, 0, 1], any.port()));
+    let any_six = std::net::SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, any.port()));
+    for (address, used) in [(four, 1), (six, 1), (any_six, 2), (four, 2)] {
+        let response = get(address, "/a", "");
+        assert_eq!(
+            (response.status, response.number("X-RateLimit-Used")),
+            (200, used),
+            "{address}"
+        );
+    }
+}
+
+#[test]
+fn ipv4_and_ipv6_listeners_share_a_port() {
+    let start = |port: u16| {
+        Gateway::start(&format!(
+            "listen: [{{address: '[::]:{port}'}}, {{address: '0.0.0.0:{port}'}}]
+upstreams: {{hello: {{respond: {{body: hello}}}}}}
+routes: [{{name: a, match: {{path: /a}}, upstream: hello}}]"
+        ))
+    };
+    // Another test may take the port before it is bound, but not every time.
+    let mut starts = (0..10).filter_map(|_| {
+        let found = std::net::TcpListener::bind("[::]:0").and_then(|free| free.local_addr());
+        let port = found.expect("a port").port();
+        std::panic::catch_unwind(|| (port, start(port))).ok()
+    });
+    let (port, gateway) = starts.next().expect("a gateway on one of ten ports");
+    for address in [format!("127.0.0.1:{port}"), format!("[::1]:{port}")] {
+        let address = address.parse().expect("an address");
+        assert_eq!(get(address, "/a", "").status, 200);
+    }
+    drop(gateway);
+}
+
+#[test]
+fn connections_above_the_limit_wait() {
+    let gateway = Gateway::start(
+        "workers: 1
+http: {max_connections: 2}
+upstreams: {hello: {respond: {body: hello}}}
+routes: [{name: a, match: {path: /a}, upstream: hello}]",
+    );
+    let mut first = Client::connect(gateway.address());
+    let mut second = Client::connect(gateway.address());
+    assert_eq!((first.get("/a", "").status, second.get("/a", "").status), (200, 200));
+    let mut third = Client::connect(gateway.address());
+    third.send("GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
+    third.socket.set_read_timeout(Some(Duration::from_millis(300))).expect("a timeout");
+    assert!(third.socket.read(&mut [0]).is_err(), "it is served though two others are");
+    assert_eq!(second.get("/a", "").status, 200, "those are served on");
+    drop(first);
+    third.socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
+    assert_eq!(third.read_response().status, 200);
+}
+
+#[test]
+fn no_log_level_contains_a_secret() {
+    const SECRETS: [&str; 5] =
+        ["hush-redis", "hush-token", "hush-cookie", "hush-query", "hush-header"];
+    let upstream = Upstream::hello();
+    // This Redis has no password: sending one is an error that is logged.
+    let redis = RedisServer::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let url = redis.url().replace("redis://", "redis://user:hush-redis@");
+    let yaml = format!(
+        "listen: [{{address: '127.0.0.1:0'}}]
+admin: {{address: '127.0.0.1:0', hosts: [gateway.test]}}
+store: {{redis: {{shards: [{{primary: '{url}'}}]}}}}
+upstreams: {{origin: {{targets: [{}]}}, gone: {{targets: ['http://127.0.0.1:1']}}}}
+limits: {{few: {{quota: 3, window: 1h, key: [token, 'cookie:c', 'query:k', 'header:x-key']}}}}
+routes:
+  - {{name: a, match: {{path: /a}}, upstream: origin, limits: [few]}}
+  - {{name: gone, match: {{path: /gone}}, upstream: gone, limits: [few]}}",
+        upstream.target()
+    );
+    std::fs::write(folder.path().join("t.yaml"), &yaml).expect("a file");
+    let mut process =
+        Process::start(tidegate_command(folder.path(), &["--config", "t.yaml", "--log", "trace"]));
+    let headers =
+        "Authorization: Bearer hush-token\r\nCookie: c=hush-cookie\r\nX-Key: hush-header\r\n";
+    for path in ["/a?k=hush-query", "/gone?k=hush-query", "/b?k=hush-query", "/a?k=hush-query"] {
+        let response = get(process.address, path, headers);
+        let text = response.head + &String::from_utf8_lossy(&response.body);
+        assert!(path.starts_with("/a") || !text.contains("hush-"), "{text}");
+    }
+    // The fault does not repeat the malformed password.
+    std::fs::write(folder.path().join("t.yaml"), yaml.replace("user:", "user:@")).expect("a file");
+    process.signal(Signal::HUP);
+    eventually("the fault is told", || process.log().contains("has faults"));
+    let seen = ["/readyz", "/metrics"].map(|path| get(process.admin, path, "").text());
+    process.signal(Signal::TERM);
+    assert_eq!(process.wait_exit().code(), Some(0));
+    let said = process.log() + &seen.concat();
+    assert!(said.contains("\"TRACE\"") && said.contains("Redis is lost"), "{said}");
+    for secret in SECRETS {
+        assert!(!said.contains(secret), "{secret}");
+    }
+}

@@ -1,0 +1,268 @@
+//! Equivalent spellings are one caller; ambiguous ones are refused.
+
+use testkit::{
+    client::{Client, Response},
+    gateway::Gateway,
+};
+
+fn counting(key: &str, client: &str) -> Gateway {
+    Gateway::start(&format!(
+        "client: {{{client}}}
+upstreams: {{hello: {{respond: {{body: hi}}}}}}
+limits: {{caller: {{algorithm: sliding_window, quota: 100, window: 1h, key: [{key}]}}}}
+routes:
+  - {{name: items, match: {{path: '/items/{{id}}'}}, upstream: hello, limits: [caller]}}
+  - {{name: files, match: {{path: '/files/{{*id}}'}}, upstream: hello, limits: [caller]}}"
+    ))
+}
+
+fn ask(gateway: &Gateway, target: &str, headers: &[u8]) -> Response {
+    let mut client = Client::connect(gateway.address());
+    client.send(format!("GET {target} HTTP/1.1\r\nHost: gateway.test\r\n"));
+    client.send(headers).send("\r\n").read_response()
+}
+
+/// Asserts that all spellings share one counter, and that `others` have different ones.
+fn one_caller(key: &str, spellings: &[(&str, &[u8])], others: &[(&str, &[u8])]) {
+    let gateway = counting(key, "token: [header:authorization, header:x-api-key, cookie:session]");
+    for (index, (target, headers)) in spellings.iter().enumerate() {
+        let response = ask(&gateway, target, headers);
+        let told = format!("{key} {target} {}", String::from_utf8_lossy(headers));
+        assert_eq!(response.status, 200, "{told}: {}", response.text());
+        assert_eq!(response.number("x-ratelimit-used"), index as u64 + 1, "{told}");
+    }
+    for (target, headers) in others {
+        let used = ask(&gateway, target, headers).number("x-ratelimit-used");
+        assert_eq!(used, 1, "{key} {target} {}", String::from_utf8_lossy(headers));
+    }
+}
+
+fn refused(key: &str, target: &str, headers: &[u8]) {
+    let gateway = counting(key, "token: [header:authorization, header:x-api-key, cookie:session]");
+    let response = ask(&gateway, target, headers);
+    assert_eq!(response.status, 400, "{key} {target} {}", String::from_utf8_lossy(headers));
+    assert!(!response.text().contains("secret"), "{}", response.text());
+}
+
+#[test]
+fn forged_forwarding_entries_do_not_change_the_client_address() {
+    let gateway = counting("client_ip", "trusted_proxies: [127.0.0.0/8, 10.0.0.0/8]");
+    let mut used = 0;
+    for before in [
+        &b"\xfe, "[..],
+        b"a\xfe\xff,",
+        b", ",
+        b",,,",
+        b"unknown, ",
+        b"_hidden,\t",
+        b"\"192.0.2.9\",",
+        b"6.6.6.6, ",
+        b"10.6.6.6, ",
+        b"\xfe\r\nX-Forwarded-For: ",
+        b"\r\nX-Forwarded-For: ",
+    ] {
+        for after in
+            [&b""[..], b", 10.2.2.2", b":4711 ,\t10.2.2.2 ", b"\r\nX-Forwarded-For:10.2.2.2"]
+        {
+            used += 1;
+            let line = [b"X-Forwarded-For: ", before, b"198.51.100.1", after, b"\r\n"].concat();
+            let response = ask(&gateway, "/items/1", &line);
+            let told = String::from_utf8_lossy(&line);
+            assert_eq!(response.number("x-ratelimit-used"), used, "{told}");
+        }
+    }
+}
+
+#[test]
+fn untrusted_callers_get_no_tier_by_address() {
+    let tiers =
+        "tiers: [{match: {part: client_ip, values: [127.0.0.0/8, 10.0.0.0/8]}, quota: 500}]";
+    let start = |client: &str| {
+        Gateway::start(&format!(
+            "client: {{{client}}}
+upstreams: {{hello: {{respond: {{body: hi}}}}}}
+limits: {{caller: {{quota: 100, window: 1h, key: [client_ip], {tiers}}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: hello, limits: [caller]}}]"
+        ))
+    };
+    let trusting = start("trusted_proxies: [127.0.0.0/8, 10.0.0.0/9]");
+    for (used, headers) in [
+        &b""[..],
+        b"X-Forwarded-For:\r\n",
+        b"X-Forwarded-For: \xfe\r\n",
+        b"X-Forwarded-For: unknown\r\n",
+        b"X-Forwarded-For: 010.0.0.1\r\n",
+        b"X-Forwarded-For: 198.51.100.1,\r\n",
+        b"X-Forwarded-For: 198.51.100.1, , 10.2.2.2\r\n",
+        b"X-Forwarded-For: 10.3.3.3, 10.2.2.2\r\n",
+        b"X-Forwarded-For: \xfe, 10.2.2.2\r\n",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let response = ask(&trusting, "/", headers);
+        let told = String::from_utf8_lossy(headers);
+        assert_eq!(response.number("x-ratelimit-limit"), 100, "no tier by address: {told}");
+        assert_eq!(response.number("x-ratelimit-used"), used as u64 + 1, "one counter: {told}");
+    }
+    let known = ask(&trusting, "/", b"X-Forwarded-For: \xfe, 10.200.0.1, 10.2.2.2\r\n");
+    assert_eq!(known.number("x-ratelimit-limit"), 500, "a client that a proxy has named");
+    let peer = ask(&start(""), "/", b"X-Forwarded-For: \xfe\r\n");
+    assert_eq!(peer.number("x-ratelimit-limit"), 500, "a client without a proxy");
+}
+
+#[test]
+fn bearer_token_spellings_are_one_caller() {
+    one_caller(
+        "token",
+        &[
+            ("/items/1", b"Authorization: Bearer abc\r\n"),
+            ("/items/1", b"Authorization: bearer \t abc\xa0\r\n"),
+            ("/items/1", b"Authorization: BEARER abc\xc2\xa0\r\n"),
+            ("/items/1", b"Authorization: \xa0Bearer abc\x85\r\n"),
+            ("/items/1", b"Authorization: abc\r\n"),
+            ("/items/1", b"Authorization: invented-scheme abc\r\n"),
+            ("/items/1", b"Authorization: Token token=\"abc\"\r\n"),
+            ("/items/1", b"X-Api-Key: abc\xa0\r\n"),
+            ("/items/1", b"Authorization: Bearer\r\nX-Api-Key: abc\r\n"),
+            ("/items/1", b"Cookie: session=%61bc\r\n"),
+        ],
+        &[
+            ("/items/1", b"Authorization: Bearer ABC\r\n"),
+            ("/items/1", b"Authorization: Digest username=\"a\", nonce=\"b\"\r\n"),
+            ("/items/1", b"Authorization: Digest username=\"b\", nonce=\"b\"\r\n"),
+        ],
+    );
+    for value in [
+        &b"Bearer secret junk"[..],
+        b"Bearer secret,junk",
+        b"Bearer secret\xa0junk",
+        b"Bearer\xa0secret",
+        b"Bearer secret, Bearer other",
+        b"invented secret junk",
+        b"secret\xff",
+        b"Token token=\"secret\", nonce=\"1\"",
+    ] {
+        refused("token", "/items/1", &[b"Authorization: ", value, b"\r\n"].concat());
+        refused(
+            "'header:authorization'",
+            "/items/1",
+            &[b"Authorization: ", value, b"\r\n"].concat(),
+        );
+    }
+}
+
+#[test]
+fn basic_credential_spellings_are_one_caller() {
+    // user:pass1, whose last base64 digit has four unused bits.
+    one_caller(
+        "token",
+        &[
+            ("/items/1", b"Authorization: Basic dXNlcjpwYXNzMQ==\r\n"),
+            ("/items/1", b"Authorization: basic  dXNlcjpwYXNzMQ\r\n"),
+            ("/items/1", b"Authorization: BASIC dXNlcjpwYXNzMR==\r\n"),
+            ("/items/1", b"Authorization: Basic dXNlcjpwYXNzMf=\r\n"),
+            ("/items/1", b"Authorization: Basic dXNlcjpwYXNzMQ====\xa0\r\n"),
+        ],
+        &[("/items/1", b"Authorization: Basic dXNlcjpwYXNzMg==\r\n")],
+    );
+    for junk in [
+        "dXNl cjpwYXNzMQ==",
+        "dXNl-cjpwYXNzMQ==",
+        "dXNlcjpwYXNzMQ==x",
+        "dXNl!cjpw",
+        "YWJj",
+        "====",
+        "a",
+    ] {
+        refused("token", "/items/1", format!("Authorization: Basic {junk}\r\n").as_bytes());
+    }
+}
+
+#[test]
+fn cookie_spellings_are_one_caller() {
+    one_caller(
+        "'cookie:c'",
+        &[
+            ("/items/1", b"Cookie: c=a b\r\n"),
+            ("/items/1", b"Cookie: x=1;  c = \"a b\" ; y=2\r\n"),
+            ("/items/1", b"Cookie: c=%61%20b\r\n"),
+            ("/items/1", b"Cookie: c=\"%61+b\"\r\n"),
+            ("/items/1", b"Cookie: \xa0c=a b\xa0\r\n"),
+            ("/items/1", b"Cookie: c=a b; c=%61+b\r\n"),
+        ],
+        &[
+            ("/items/1", b"Cookie: c=%zza\r\n"),
+            ("/items/1", b"Cookie: c=%2561\r\n"),
+            ("/items/1", b"Cookie: C=a b\r\n"),
+        ],
+    );
+    for value in ["c=\"secret", "c=\"\\163ecret\"", "c=secret; c=%73ecre", "c=x; c[]=secret"] {
+        refused("'cookie:c'", "/items/1", format!("Cookie: {value}\r\n").as_bytes());
+    }
+    refused("'cookie:a_c'", "/items/1", b"Cookie: a_c=x; a.c=secret\r\n");
+}
+
+#[test]
+fn header_spellings_are_one_caller() {
+    one_caller(
+        "'header:x-team'",
+        &[
+            ("/items/1", b"X-Team: r\xc3\xa9d\xc3\xa0\r\n"),
+            ("/items/1", b"x-team:\t r\xc3\xa9d\xc3\xa0\xc2\xa0 \r\n"),
+            ("/items/1", b"X-Team: \xe3\x80\x80r\xc3\xa9d\xc3\xa0\r\n"),
+        ],
+        &[("/items/1", b"X-Team: r\xc3\xa9d\xc3\x85\r\n"), ("/items/1", b"X-Team: red\r\n")],
+    );
+    one_caller(
+        "'header:x-team'",
+        &[("/items/1", b"X-Team: red\r\n"), ("/items/1", b"X-Team: red\xa0\x85\r\n")],
+        &[],
+    );
+    one_caller(
+        "'header:host'",
+        &[("/items/1", b""), ("http://GATEWAY.test.:81/items/1", b"")],
+        &[],
+    );
+}
+
+#[test]
+fn parameter_spellings_are_one_caller() {
+    one_caller(
+        "'path:id'",
+        &[
+            ("/items/a%20b", b""),
+            ("/items/%61%20b", b""),
+            ("/items/a%20b;v=1", b""),
+            ("/items/a%20b%20", b""),
+        ],
+        &[("/items/a+b", b""), ("/items/a%2520b", b""), ("/items/a%2Fb", b"")],
+    );
+    one_caller(
+        "'path:id'",
+        &[("/files/a/b", b""), ("/files/a%2fb", b""), ("/files/a;x/b", b"")],
+        &[],
+    );
+    one_caller("path", &[("/items/a", b""), ("/items/a;x=1", b"")], &[]);
+    one_caller(
+        "'query:k.1'",
+        &[
+            ("/items/1?k.1=a+b", b""),
+            ("/items/1?k%2e1=%61%20b", b""),
+            ("/items/1?x=1&k.1=a+b+&k.1=%20a%20b", b""),
+        ],
+        &[("/items/1?k.1=a%2Bb", b"")],
+    );
+    for query in [
+        "k=secret;x",
+        "k=1;k=secret",
+        "x;k=secret",
+        "k=x&k[]=secret",
+        "k[a]=secret",
+        "k=x&+k=secret",
+        "k=x&k%00=secret",
+    ] {
+        refused("'query:k'", &format!("/items/1?{query}"), b"");
+    }
+    refused("'query:k_1'", "/items/1?k_1=x&k.1=secret", b"");
+}

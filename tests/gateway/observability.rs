@@ -1,0 +1,220 @@
+use std::{fs, path::Path};
+
+use testkit::{
+    client::{Client, Response, get},
+    gateway::Gateway,
+    upstream::Upstream,
+    wait::eventually,
+};
+
+const SECRETS: [&str; 4] = ["tok-3c7e", "cook-91ab", "query-55f0", "team-d00d"];
+
+/// The access log at `file`, once it has `count` lines: a worker writes lines when they are one
+/// second old. Only lines of one worker are in order of completion.
+pub(crate) fn read_lines(file: &Path, count: usize) -> String {
+    let mut text = String::new();
+    eventually("every line of the access log", || {
+        text = fs::read_to_string(file).expect("a log");
+        text.ends_with('\n') && text.lines().count() >= count
+    });
+    text
+}
+
+fn start(upstream: &Upstream, more: &str) -> Gateway {
+    Gateway::start(&format!(
+        "{more}
+upstreams:
+  origin: {{targets: [{}], retries: 0}}
+  lost: {{targets: ['http://127.0.0.1:1']}}
+limits:
+  few: {{algorithm: sliding_window, quota: 2, window: 1h, key: [token]}}
+  team: {{algorithm: sliding_window, quota: 100, window: 1h, key: ['header:X-Team', 'cookie:c']}}
+routes:
+  - {{name: items, match: {{path: '/items/{{id}}'}}, upstream: origin, limits: [few, team]}}
+  - {{name: lost, match: {{path: /lost}}, upstream: lost}}",
+        upstream.target()
+    ))
+}
+
+/// A request with a secret in every place that may carry one.
+fn secretly(gateway: &Gateway, path: &str) -> Response {
+    let headers = "Authorization: Bearer tok-3c7e\r\nCookie: c=cook-91ab\r\nX-Team: team-d00d\r\n";
+    get(gateway.address(), &format!("{path}?key=query-55f0"), headers)
+}
+
+#[test]
+fn health_and_readiness_are_reported() {
+    let gateway = start(&Upstream::hello(), "");
+    let response = get(gateway.admin(), "/healthz", "");
+    assert_eq!((response.status, response.text().as_str()), (200, "ok\n"));
+    let response = get(gateway.admin(), "/readyz", "");
+    let body = response.json();
+    assert_eq!((response.status, body["ready"].as_bool()), (200, Some(true)));
+    assert_eq!(
+        (body["workers"].as_u64(), body["store"]["kind"].as_str()),
+        (Some(2), Some("memory"))
+    );
+    assert_eq!(get(gateway.address(), "/healthz", "").status, 404, "not on the clients' side");
+}
+
+#[test]
+fn metrics_count_every_outcome() {
+    let upstream = Upstream::hello();
+    let gateway = start(&upstream, "");
+    for status in [200, 200, 429, 429, 429] {
+        assert_eq!(secretly(&gateway, "/items/5").status, status);
+    }
+    assert_eq!(get(gateway.address(), "/lost", "").status, 502);
+    assert_eq!(get(gateway.address(), "/nowhere", "").status, 404);
+    let mut client = Client::connect(gateway.address());
+    assert_eq!(client.send("GET / HTTP/1.1\r\n\r\n").read_response().status, 400);
+    assert!(client.is_closed());
+    for (line, wanted) in [
+        ("requests_total{route=\"items\",status=\"2xx\"}", 2),
+        ("requests_total{route=\"items\",status=\"4xx\"}", 3),
+        ("requests_total{route=\"lost\",status=\"5xx\"}", 1),
+        ("requests_total{route=\"\",status=\"4xx\"}", 2),
+        ("request_duration_seconds_count{route=\"items\"}", 5),
+        ("limit_decisions_total{route=\"items\",limit=\"few\",decision=\"admitted\"}", 2),
+        ("limit_decisions_total{route=\"items\",limit=\"few\",decision=\"refused\"}", 3),
+        ("limit_decisions_total{route=\"items\",limit=\"few\",decision=\"unknown\"}", 0),
+        ("limit_decisions_total{route=\"items\",limit=\"team\",decision=\"refused\"}", 0),
+        ("upstream_failures_total{upstream=\"lost\",kind=\"connect\"}", 1),
+        ("upstream_failures_total{upstream=\"origin\"", 0),
+        ("malformed_requests_total", 1),
+        ("store_calls_total", 5),
+    ] {
+        gateway.wait_for_metric(&format!("tidegate_{line}"), wanted);
+    }
+    gateway.wait_for_metric("tidegate_connections", 0);
+    assert_eq!(gateway.metric("tidegate_accepted_connections_total"), 8);
+    let text = get(gateway.admin(), "/metrics", "Connection: close\r\n").text();
+    assert!(text.ends_with("# EOF\n"));
+    for secret in SECRETS {
+        assert!(!text.contains(secret), "{secret}");
+    }
+    assert!(!text.contains("/items/5"), "a path is no label: it has no bound");
+}
+
+#[test]
+fn access_log_has_one_line_per_request_and_no_secrets() {
+    let upstream = Upstream::hello();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("access.log");
+    let gateway = start(
+        &upstream,
+        &format!(
+            "access_log: {}\nworkers: 1\nclient: {{trusted_proxies: [127.0.0.1/32]}}",
+            file.display()
+        ),
+    );
+    let mut ids = Vec::new();
+    for path in ["/items/5", "//items/%35", "/items/6", "/lost", "/nowhere"] {
+        let response = secretly(&gateway, path);
+        ids.push(response.header("x-request-id").expect("an id").to_owned());
+    }
+    let claimed = "X-Forwarded-For: 192.0.2.7\r\nX-Request-Id: mine\r\n";
+    assert_eq!(get(gateway.address(), "/items/7", claimed).status, 200);
+    let mut client = Client::connect(gateway.address());
+    client.send("GET /tok-3c7e HTTP/1.1\r\nHost: tok-3c7e\r\nBroken : tok-3c7e\r\n\r\n");
+    assert_eq!(client.read_response().status, 400);
+    let text = read_lines(&file, 7);
+    for secret in SECRETS {
+        assert!(!text.contains(secret), "{secret} in {text}");
+    }
+    let lines: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let told: Vec<_> = lines
+        .iter()
+        .map(|line| {
+            let text = |key: &str| line[key].as_str().expect("a text").to_owned();
+            (text("route"), text("path"), line["status"].as_u64(), text("limit"))
+        })
+        .collect();
+    let wanted = [
+        ("items", "/items/5", 200, "admitted"),
+        ("items", "/items/5", 200, "admitted"),
+        ("items", "/items/6", 429, "refused"),
+        ("lost", "/lost", 502, "none"),
+        ("", "/nowhere", 404, "none"),
+        ("items", "/items/7", 200, "admitted"),
+        ("", "", 400, "unasked"),
+    ]
+    .map(|(route, path, status, limit)| {
+        (route.to_owned(), path.to_owned(), Some(status), limit.to_owned())
+    });
+    assert_eq!(told, wanted);
+    for (line, id) in lines.iter().zip(&ids) {
+        assert_eq!(line["request_id"].as_str(), Some(id.as_str()));
+        assert_eq!(line["client"], "127.0.0.1");
+        assert_eq!(
+            (line["method"].as_str(), line["complete"].as_bool()),
+            (Some("GET"), Some(true))
+        );
+        assert!(line["duration_ms"].is_number() && line["time"].is_string());
+    }
+    assert_eq!(
+        (lines[0]["bytes"].as_u64(), lines[0]["host"].as_str()),
+        (Some(5), Some("gateway.test"))
+    );
+    assert_eq!(
+        (&lines[5]["client"], &lines[5]["request_id"]),
+        (&"192.0.2.7".into(), &"mine".into())
+    );
+}
+
+#[test]
+fn truncated_responses_are_logged_as_truncated() {
+    use std::io::Write;
+    let upstream = Upstream::with(|_, socket| {
+        socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhalf").is_err()
+    });
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("access.log");
+    let gateway = start(&upstream, &format!("access_log: {}", file.display()));
+    let mut client = Client::connect(gateway.address());
+    client.send("GET /items/5 HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(client.try_read_response().is_none());
+    let text = read_lines(&file, 1);
+    let line: serde_json::Value = serde_json::from_str(text.trim_end()).expect("one line");
+    assert_eq!((line["status"].as_u64(), line["bytes"].as_u64()), (Some(200), Some(4)));
+    assert_eq!(line["complete"], false);
+}
+
+#[test]
+fn a_request_id_is_new_unless_a_trusted_caller_gives_one() {
+    let upstream = Upstream::hello();
+    let id = |gateway: &Gateway, sent: &str| -> String {
+        let headers =
+            if sent.is_empty() { String::new() } else { format!("X-Request-Id: {sent}\r\n") };
+        let response = get(gateway.address(), "/items/5", &headers);
+        let id = response.header("x-request-id").expect("an id").to_owned();
+        let seen = upstream.request_texts().pop().expect("a request");
+        let line = format!("\r\nx-request-id: {id}\r\n");
+        assert!(response.status != 200 || seen.contains(&line), "{line} in {seen}");
+        id
+    };
+    let is_new = |id: &str| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let gateway = start(&upstream, "");
+    let (first, second) = (id(&gateway, "given"), id(&gateway, ""));
+    assert!(is_new(&first) && is_new(&second) && first != second, "{first} {second}");
+    let gateway = start(&upstream, "client: {trusted_proxies: [127.0.0.1/32]}");
+    assert_eq!(id(&gateway, "given-1"), "given-1");
+    for bad in ["", "two words", "\u{e9}", &"x".repeat(129)] {
+        assert!(is_new(&id(&gateway, bad)), "{bad}");
+    }
+}
+
+#[test]
+fn a_gateway_that_has_started_serves_on_every_worker() {
+    for workers in [1, 2, 5] {
+        let gateway = Gateway::start(&format!(
+            "workers: {workers}
+upstreams: {{hello: {{respond: {{status: 200, body: hi, content_type: text/plain}}}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: hello}}]"
+        ));
+        let serving =
+            gateway.server.shared.accepting_workers.load(std::sync::atomic::Ordering::Acquire);
+        assert_eq!(serving, workers);
+    }
+}

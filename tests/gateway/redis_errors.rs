@@ -1,0 +1,40 @@
+use std::time::Duration;
+
+use rustix::process::Signal;
+use testkit::{
+    client::get,
+    redis_server::RedisServer,
+    wait::{eventually, timed},
+};
+
+use crate::token_lease::{hello, process, with};
+
+const LIMIT: &str = "calls: {quota: 1000, window: 24h, resolution: 1, key: [], reserve: 100}";
+
+#[test]
+fn sigterm_stops_the_gateway_while_redis_hangs() {
+    let redis = RedisServer::start();
+    let yaml = with(&redis, &hello(LIMIT, "calls")).replace("timeout: 5s", "timeout: 1m");
+    let mut process = process(&format!("drain_timeout: 1s\n{yaml}"));
+    redis.suspend();
+    process.signal(Signal::TERM);
+    // At most three seconds, plus slack for a busy machine.
+    let (ended, took) = timed(|| process.wait_exit());
+    assert_eq!(ended.code(), Some(0));
+    assert!(took < Duration::from_secs(20), "{took:?}");
+}
+
+#[test]
+fn log_contains_the_error_code_of_redis() {
+    let redis = RedisServer::start();
+    let process = process(&with(&redis, &hello(&LIMIT.replace("100}", "1}"), "calls")));
+    let command = ["ACL", "SETUSER", "default", "-evalsha"];
+    assert_eq!(redis.command::<String>(&command), "OK");
+    eventually("it is in the log", || {
+        assert_eq!(get(process.address, "/a", "Connection: close\r\n").status, 200);
+        process.log_line("NOPERM").is_some()
+    });
+    let said = process.log_line("NOPERM").expect("it said so");
+    assert!(said.contains("Redis refuses calls of limits"), "{said}");
+    assert!(said.contains(&redis.address()), "{said}");
+}

@@ -1,0 +1,403 @@
+use std::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
+    time::Duration,
+};
+
+use testkit::{
+    client::{Client, Response, get},
+    gateway::Gateway,
+    redis_server::RedisServer,
+    upstream::Upstream,
+    wait::{eventually, timed},
+};
+
+/// The response timeout for tests in which Redis hangs.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Slack above a timeout, for a busy machine.
+const GRACE: Duration = Duration::from_secs(4);
+
+const POLICIES: [&str; 3] = ["local", "open", "closed"];
+
+/// One route per policy, under a shared limit of `quota`. Generous timeouts: a machine
+/// that is busy with other tests must not look like a lost Redis.
+fn start(redis: &RedisServer, quota: u32) -> Gateway {
+    start_with(redis, quota, Duration::from_secs(5))
+}
+
+/// The same with a short `timeout`, for a Redis that will hang.
+fn start_with(redis: &RedisServer, quota: u32, timeout: Duration) -> Gateway {
+    let limit = |policy: &&str| {
+        format!(
+            "{policy}: {{quota: {quota}, window: 24h, resolution: 1, key: [], on_failure: {policy}}}"
+        )
+    };
+    let route = |policy: &&str| {
+        format!(
+            "{{name: {policy}, match: {{path: /{policy}}}, upstream: hello, limits: [{policy}]}}"
+        )
+    };
+    Gateway::start(&format!(
+        "store: {{redis: {{shards: [{{primary: \"{}\"}}], connect_timeout: {timeout}ms, \
+         response_timeout: {timeout}ms}}}}
+upstreams: {{hello: {{respond: {{body: hello}}}}}}
+limits: {{{}}}
+routes: [{}]
+",
+        redis.url(),
+        POLICIES.iter().map(limit).collect::<Vec<_>>().join(", "),
+        POLICIES.iter().map(route).collect::<Vec<_>>().join(", "),
+        timeout = timeout.as_millis(),
+    ))
+}
+
+fn store(gateway: &Gateway) -> serde_json::Value {
+    let response = get(gateway.admin(), "/readyz", "");
+    assert_eq!(response.status, 200, "a lost store makes no gateway unready");
+    response.json()["store"].clone()
+}
+
+/// The value of a metric with one label.
+fn metric(gateway: &Gateway, line: &str) -> u64 {
+    let text = get(gateway.admin(), "/metrics", "").text();
+    let value = text.lines().find_map(|own| own.strip_prefix(line)?.strip_prefix(' '));
+    value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {line} in\n{text}"))
+}
+
+fn has_rate_headers(response: &Response) -> bool {
+    response.head.to_ascii_lowercase().contains("x-ratelimit")
+}
+
+/// Waits until both gateways have registered in Redis.
+fn know_each_other(gateways: &[Gateway; 2]) {
+    eventually("they know of each other", || {
+        gateways.iter().all(|gateway| store(gateway)["gateways"] == 2)
+    });
+}
+
+/// Asserts the response of each policy during an outage.
+fn check_policies(gateway: &Gateway) {
+    let closed = get(gateway.address(), "/closed", "");
+    assert_eq!(closed.status, 503);
+    assert_eq!(closed.header("Content-Type"), Some("application/problem+json"));
+    let kind = closed.json()["type"].as_str().expect("a type").to_owned();
+    assert!(kind.ends_with("store-unavailable"), "{kind}");
+    assert!(closed.number("Retry-After") >= 1 && !has_rate_headers(&closed));
+    let open = get(gateway.address(), "/open", "");
+    assert_eq!(open.status, 200);
+    assert!(!has_rate_headers(&open), "nothing is known: {}", open.head);
+    let local = get(gateway.address(), "/local", "");
+    assert!(matches!(local.status, 200 | 429) && has_rate_headers(&local));
+}
+
+/// Opens the breakers of all workers: new connections reach both eventually.
+fn notice_the_loss(gateway: &Gateway) {
+    eventually("every worker has noticed", || {
+        let response = get(gateway.address(), "/local", "");
+        assert!(response.status < 500);
+        store(gateway)["workers_without"] == 2
+    });
+}
+
+/// Waits until all workers use Redis again and the gateways share their counters.
+fn shared_again(gateways: &[Gateway]) {
+    for gateway in gateways {
+        eventually("Redis is found again, and told", || {
+            let store = store(gateway);
+            store["healthy"] == true
+                && store["workers_without"] == 0
+                && metric(gateway, "tidegate_store_unmerged") == 0
+        });
+    }
+    let local = || gateways.iter().map(|g| g.metric("tidegate_store_fallbacks_total")).sum::<u64>();
+    for path in ["/local", "/open", "/closed"] {
+        eventually("decisions are shared again", || {
+            let before = local();
+            // Each twice: a single gateway keeps counting as well.
+            let ask = |gateway: &Gateway| get(gateway.address(), path, "");
+            let responses: Vec<_> = gateways.iter().chain(gateways).map(ask).collect();
+            let used = |response: &Response| response.number("X-RateLimit-Used");
+            // Requests admitted meanwhile count: the quota may be exhausted.
+            let is_full =
+                path == "/local" && responses.iter().all(|response| response.status == 429);
+            responses.iter().all(has_rate_headers)
+                && local() == before
+                && (is_full || responses.windows(2).all(|two| used(&two[1]) == used(&two[0]) + 1))
+        });
+    }
+}
+
+#[test]
+fn without_redis_at_start_each_policy_applies_until_it_connects() {
+    let mut redis = RedisServer::not_started();
+    let gateways = [start(&redis, 10), start(&redis, 10)];
+    for gateway in &gateways {
+        assert_eq!(store(gateway)["kind"], "redis");
+        notice_the_loss(gateway);
+        assert_eq!(store(gateway)["healthy"], false);
+        check_policies(gateway);
+        let address = gateway.address();
+        eventually("the local quota is used up", || get(address, "/local", "").status == 429);
+        let refused = get(address, "/local", "");
+        assert_eq!(refused.number("X-RateLimit-Remaining"), 0);
+        assert_eq!(refused.number("X-RateLimit-Limit"), 10, "no other gateway is known");
+        for _ in 0..20 {
+            assert_eq!(get(address, "/open", "").status, 200);
+        }
+        for (line, least) in [
+            ("tidegate_store_workers_without", 2),
+            ("tidegate_store_failures_total{kind=\"open\"}", 20),
+            ("tidegate_store_fallbacks_total{policy=\"local\"}", 10),
+            ("tidegate_store_fallbacks_total{policy=\"open\"}", 21),
+            ("tidegate_store_fallbacks_total{policy=\"closed\"}", 1),
+        ] {
+            assert!(metric(gateway, line) >= least, "{line}");
+        }
+        assert_eq!(store(gateway)["lost_shards"][0], redis.address());
+        let up = format!("tidegate_store_shard_up{{shard=\"{}\"}}", redis.address());
+        assert_eq!(metric(gateway, &up), 0);
+    }
+    redis.restart();
+    shared_again(&gateways);
+    // Started apart they count under the same keys all the same.
+    eventually("Redis knows what was let in", || {
+        gateways.iter().all(|gateway| {
+            let response = get(gateway.address(), "/local", "");
+            response.status == 429 && response.number("X-RateLimit-Used") >= 20
+        })
+    });
+}
+
+#[test]
+fn an_idle_gateway_detects_the_outage() {
+    let mut redis = RedisServer::start();
+    let gateway = start(&redis, 1_000_000);
+    eventually("all is well", || {
+        let decided = |_| has_rate_headers(&get(gateway.address(), "/open", ""));
+        store(&gateway)["healthy"] == true && (0..16).all(decided)
+    });
+    redis.kill();
+    eventually("the loss is told", || store(&gateway)["healthy"] == false);
+    eventually("each worker meets it", || store(&gateway)["workers_without"] == 2);
+    redis.restart();
+    eventually("so is the end of it", || store(&gateway)["healthy"] == true);
+}
+
+#[test]
+fn an_open_limit_removes_the_upstreams_rate_limit_headers() {
+    let upstream = Upstream::responding(
+        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-RateLimit-Limit: 999\r\n\
+         X-RateLimit-Remaining: 998\r\n\r\nok",
+    );
+    let gateway = Gateway::start(&format!(
+        "store: {{redis: {{shards: [{{primary: \"{}\"}}]}}}}
+upstreams: {{origin: {{targets: [{}]}}}}
+limits: {{few: {{quota: 1, window: 1h, on_failure: open}}}}
+routes: [{{name: a, match: {{path: /a}}, upstream: origin, limits: [few]}}]
+",
+        "redis://127.0.0.1:1",
+        upstream.target(),
+    ));
+    for _ in 0..3 {
+        let response = get(gateway.address(), "/a", "");
+        assert_eq!(response.status, 200);
+        assert!(!has_rate_headers(&response), "{}", response.head);
+    }
+}
+
+/// The outcome of a load.
+#[derive(Default)]
+struct Load {
+    stop: AtomicBool,
+    sent: AtomicU64,
+    slowest_us: AtomicU64,
+    unlimited: AtomicU64,
+}
+
+/// Requests `/local` and `/open` of both gateways while `act` runs; every response must be a 200.
+fn under_load(gateways: &[Gateway], act: impl FnOnce(&Load)) -> Load {
+    let load = Load::default();
+    thread::scope(|scope| {
+        for number in 0..8 {
+            let address = gateways[number % 2].address();
+            let (load, path) = (&load, ["/local", "/open"][number / 2 % 2]);
+            scope.spawn(move || {
+                let mut client = Client::connect(address);
+                while !load.stop.load(Ordering::Relaxed) {
+                    let (response, took) = timed(|| client.get(path, ""));
+                    assert_eq!(response.status, 200, "{path}: {}", response.text());
+                    if !has_rate_headers(&response) {
+                        assert_eq!(path, "/open", "only an open limit may know nothing");
+                        load.unlimited.fetch_add(1, Ordering::Relaxed);
+                    }
+                    load.slowest_us.fetch_max(took.as_micros() as u64, Ordering::Relaxed);
+                    load.sent.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        // Stops the load if `act` panics.
+        let _stop = StopOnDrop(&load.stop);
+        act(&load);
+    });
+    load
+}
+
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Load {
+    /// Waits for `count` more responses.
+    fn goes_on(&self, more: u64) {
+        let before = self.sent.load(Ordering::Relaxed);
+        eventually("requests go on", || self.sent.load(Ordering::Relaxed) >= before + more);
+    }
+
+    fn slowest(&self) -> Duration {
+        Duration::from_micros(self.slowest_us.load(Ordering::Relaxed))
+    }
+}
+
+fn is_lost(gateways: &[Gateway]) -> bool {
+    gateways.iter().all(|gateway| store(gateway)["workers_without"] != 0)
+}
+
+#[test]
+fn killed_under_load_no_request_fails_or_waits() {
+    let mut redis = RedisServer::start();
+    let gateways = [start(&redis, 50_000_000), start(&redis, 50_000_000)];
+    let load = under_load(&gateways, |load| {
+        load.goes_on(500);
+        redis.kill();
+        eventually("the loss is noticed", || is_lost(&gateways));
+        load.goes_on(500);
+        redis.restart();
+        eventually("it is found again", || gateways.iter().all(|g| store(g)["healthy"] == true));
+        load.goes_on(200);
+    });
+    assert!(load.slowest() < RESPONSE_TIMEOUT + GRACE, "one waited {:?}", load.slowest());
+    assert!(load.unlimited.load(Ordering::Relaxed) > 0, "some were let through unknown");
+    shared_again(&gateways);
+    assert!(metric(&gateways[0], "tidegate_store_failures_total{kind=\"open\"}") > 0);
+}
+
+#[test]
+fn a_hung_redis_holds_no_request_longer_than_the_timeout() {
+    let redis = RedisServer::start();
+    let gateways = [0; 2].map(|_| start_with(&redis, 50_000_000, RESPONSE_TIMEOUT));
+    let load = under_load(&gateways, |load| {
+        load.goes_on(500);
+        redis.suspend();
+        eventually("the loss is noticed", || is_lost(&gateways));
+        load.goes_on(2_000);
+        redis.resume();
+        eventually("it is found again", || gateways.iter().all(|g| store(g)["healthy"] == true));
+        load.goes_on(200);
+    });
+    assert!(load.slowest() < RESPONSE_TIMEOUT + GRACE, "one waited {:?}", load.slowest());
+    assert!(metric(&gateways[0], "tidegate_store_failures_total{kind=\"timeout\"}") > 0);
+    shared_again(&gateways);
+}
+
+#[test]
+fn a_hung_redis_and_each_policy() {
+    let redis = RedisServer::start();
+    let gateway = start_with(&redis, 1_000, RESPONSE_TIMEOUT);
+    get(gateway.address(), "/local", "");
+    redis.suspend();
+    notice_the_loss(&gateway);
+    let failed = |kind| gateway.metric(&format!("tidegate_store_failures_total{{kind=\"{kind}\""));
+    let before = ["timeout", "open"].map(failed);
+    check_policies(&gateway);
+    let [timeouts, opens] = before;
+    assert_eq!(
+        ["timeout", "open"].map(failed),
+        [timeouts, opens + 3],
+        "an open breaker holds nobody"
+    );
+    redis.resume();
+    shared_again(&[gateway]);
+}
+
+#[test]
+fn a_flushed_redis_keeps_counting() {
+    let redis = RedisServer::start();
+    let gateways = [start(&redis, 50_000_000), start(&redis, 50_000_000)];
+    let load = under_load(&gateways, |load| {
+        load.goes_on(300);
+        for flush in [&["SCRIPT", "FLUSH"][..], &["FLUSHALL"], &["SCRIPT", "FLUSH"]] {
+            let _: String = redis.command(flush);
+            load.goes_on(300);
+        }
+    });
+    assert_eq!(load.unlimited.load(Ordering::Relaxed), 0, "every answer was decided by Redis");
+    for gateway in &gateways {
+        for kind in ["open", "timeout", "io", "server", "response"] {
+            let line = format!("tidegate_store_failures_total{{kind=\"{kind}\"}}");
+            assert_eq!(metric(gateway, &line), 0, "{kind}");
+        }
+    }
+    shared_again(&gateways);
+}
+
+#[test]
+fn every_key_in_redis_expires() {
+    let redis = RedisServer::start();
+    let gateways = [start(&redis, 5), start(&redis, 5)];
+    know_each_other(&gateways);
+    for gateway in &gateways {
+        for policy in POLICIES.repeat(5) {
+            get(gateway.address(), &format!("/{policy}"), "");
+        }
+    }
+    let keys: Vec<String> = redis.command(&["KEYS", "*"]);
+    let limits = keys.iter().filter(|key| key.contains('{')).count();
+    assert_eq!(limits, POLICIES.len(), "{keys:?}");
+    for key in &keys {
+        let ttl: i64 = redis.command(&["PTTL", key]);
+        // The probe's connection may be closed by now.
+        assert!(ttl > 0 || (ttl == -2 && key.ends_with(":probe")), "{key}: {ttl}");
+    }
+}
+
+#[test]
+fn the_local_share_divides_the_quota_by_the_last_gateway_count() {
+    let mut redis = RedisServer::start();
+    let gateways = [start(&redis, 11), start(&redis, 11)];
+    know_each_other(&gateways);
+    redis.kill();
+    for gateway in &gateways {
+        notice_the_loss(gateway);
+        eventually("the share is used up", || get(gateway.address(), "/local", "").status == 429);
+        let refused = get(gateway.address(), "/local", "");
+        assert_eq!(refused.number("X-RateLimit-Limit"), 6);
+        assert_eq!(refused.number("X-RateLimit-Used"), 6);
+    }
+    redis.restart();
+    shared_again(&gateways);
+    assert_eq!(get(gateways[0].address(), "/local", "").number("X-RateLimit-Limit"), 11);
+}
+
+/// Requests are decided before the gateway count or a reply of Redis is known.
+#[test]
+fn the_start_does_not_wait_for_a_hung_redis() {
+    // The listener never accepts: connections are established and never answered.
+    let hung = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let yaml = format!(
+        "store: {{redis: {{shards: [{{primary: \"redis://{}\"}}], connect_timeout: 8s, \
+         response_timeout: 8s}}}}
+upstreams: {{hello: {{respond: {{body: hello}}}}}}
+throttle: {{max_active: 10, capacity: 1000}}
+routes: [{{name: hello, match: {{path: /}}, upstream: hello}}]
+",
+        hung.local_addr().expect("an address")
+    );
+    let (gateway, took) = timed(|| Gateway::start(&yaml));
+    assert!(took < GRACE, "{took:?}");
+    assert_eq!(get(gateway.address(), "/", "").status, 200);
+}

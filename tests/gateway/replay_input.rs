@@ -1,0 +1,414 @@
+use std::{fs, io::Write, net::IpAddr, process::Stdio, time::Duration};
+
+use flate2::{Compression, write::GzEncoder};
+use proptest::prelude::*;
+use serde_json::Value;
+use tempfile::TempDir;
+use tidegate::{
+    cli::{self, Exit},
+    config,
+    identity::Secret,
+    replay::{ConfigReplay, DecisionEvent, Format, LineReader, MAX_LINE, RawLine, Replay},
+    snapshot::Snapshot,
+    telemetry::AccessLine,
+};
+
+use crate::tidegate_command;
+
+const RULES: &str = "client: {trusted_proxies: [10.0.0.0/8]}
+upstreams: {hello: {respond: {}}}
+limits:
+  one: {quota: 1, window: 1m, key: [token]}
+  team: {quota: 3, window: 1m, key: ['header:x-team', 'query:k']}
+routes:
+  - {name: a, match: {path: /a}, upstream: hello, limits: [one]}
+  - {name: b, match: {path: '/b/{id}', methods: [GET]}, upstream: hello, limits: [team]}
+  - {name: c, match: {host: c.test, path: /c}, upstream: hello}
+";
+
+/// A directory with rules and logs.
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        let folder = Self(tempfile::tempdir().expect("a folder"));
+        folder.write("rules.yaml", RULES.as_bytes());
+        folder
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> String {
+        let path = self.0.path().join(name);
+        fs::write(&path, bytes).expect("a file");
+        path.to_str().expect("a path").to_owned()
+    }
+
+    fn replay(&self, log: &[u8], more: &[&str]) -> (Exit, String) {
+        let (log, rules) = (self.write("log", log), self.write("rules.yaml", RULES.as_bytes()));
+        let mut out = Vec::new();
+        let fixed = ["tidegate", "replay", "-c", &rules, &log];
+        let exit = cli::run(fixed.into_iter().chain(more.iter().copied()), &mut out);
+        (exit, String::from_utf8(out).expect("text"))
+    }
+
+    fn report(&self, log: &[u8], more: &[&str]) -> (Exit, Value) {
+        let (exit, text) = self.replay(log, &[more, &["--json"]].concat());
+        (exit, serde_json::from_str(&text).unwrap_or_else(|_| panic!("no JSON: {text}")))
+    }
+}
+
+fn json(second: u32, token: &str, path: &str) -> String {
+    format!(
+        "{{\"time\":\"2026-01-02T03:04:{second:02}.000Z\",\"client\":\"192.0.2.1\",\"token\":\"{token}\",\
+         \"method\":\"GET\",\"host\":\"x\",\"path\":\"{path}\",\"limit\":\"none\"}}\n"
+    )
+}
+
+fn combined(second: u32, user: &str, target: &str) -> String {
+    format!(
+        "192.0.2.1 - {user} [02/Jan/2026:03:04:{second:02} +0000] \"GET {target} HTTP/1.1\" 200 5 \"-\" \"curl\"\n"
+    )
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(bytes).expect("memory");
+    encoder.finish().expect("memory")
+}
+
+#[test]
+fn a_bad_line_skips_only_itself() {
+    let folder = Folder::new();
+    let long = format!("{{\"a\":\"{}\"}}\n", "x".repeat(3 * MAX_LINE));
+    let good = json(1, "t", "/a");
+    let log = [
+        good.as_bytes(),
+        b"\r\n   \n",
+        &good.as_bytes()[..40],
+        b"\n",
+        long.as_bytes(),
+        b"\x00\xff\xfe binary \x1f\n",
+        good.replace("2026-01-02T03", "2026-13-02T03").as_bytes(),
+        good.replace("192.0.2.1", "192.0.2.256").as_bytes(),
+        b"[1,2]\n{}\n",
+        good.trim_end().replace('{', " {").as_bytes(),
+        b"\r\n",
+        json(2, "t", "/a").trim_end().as_bytes(),
+    ]
+    .concat();
+    let (exit, report) = folder.report(&log, &[]);
+    assert_eq!(exit, Exit::Ok);
+    assert_eq!(report["lines"], 12);
+    assert_eq!((&report["requests"], &report["malformed"]), (&3.into(), &7.into()), "{report}");
+    assert_eq!(report["results"][0]["refused"], 2);
+    let told: Vec<_> = report["first_malformed"].as_array().expect("a list").iter().collect();
+    let faults = [
+        (4, "EOF while parsing a string, expected a JSON object with time"),
+        (5, "a line of more than 64 KiB"),
+        (6, "`\\0\u{fffd}\u{fffd} binary \\u{1f}` is not UTF-8, expected a JSON object"),
+        (7, "`2026-13-02T03:04:01.000Z`, expected a time such as"),
+        (8, "`192.0.2.256`, expected an IP address"),
+    ];
+    assert_eq!(told.len(), faults.len());
+    for (told, (line, fault)) in told.into_iter().zip(faults) {
+        let at = told["at"].as_str().expect("a place");
+        assert!(at.ends_with(&format!("log:{line}")), "{told}");
+        assert!(told["fault"].as_str().expect("a fault").starts_with(fault), "{told}");
+    }
+}
+
+#[test]
+fn empty_and_garbage_logs_are_distinguished() {
+    let folder = Folder::new();
+    for empty in [&b""[..], b"\n\n\r\n"] {
+        let (exit, report) = folder.report(empty, &[]);
+        assert_eq!((exit, &report["requests"]), (Exit::Ok, &0.into()));
+    }
+    let garbage: Vec<u8> =
+        (0..100_000_u32).map(|number| (number.wrapping_mul(number) >> 7) as u8).collect();
+    let (exit, report) = folder.report(&garbage, &[]);
+    assert_eq!((exit, &report["requests"]), (Exit::BadInput, &0.into()));
+    assert_eq!(report["files"][0]["format"], Value::Null);
+    let (exit, said) = folder.replay(json(1, "", "/a").as_bytes(), &["--format", "combined"]);
+    assert_eq!(exit, Exit::BadInput);
+    assert!(said.contains("log:1: no client, expected a line such as 192.0.2.1 - - ["), "{said}");
+    let missing = ["tidegate", "replay", "-c", "no-such.yaml", "no-such.log"];
+    assert_eq!(cli::run(missing, &mut Vec::new()), Exit::BadInput);
+    let rules = folder.write("rules.yaml", RULES.as_bytes());
+    let missing = ["tidegate", "replay", "-c", &rules, "no-such.log"];
+    assert_eq!(cli::run(missing, &mut Vec::new()), Exit::BadInput);
+    let none = ["tidegate", "replay", "-c", &rules];
+    assert_eq!(cli::run(none, &mut Vec::new()), Exit::Usage);
+}
+
+#[test]
+fn gzip_is_detected_and_may_be_truncated() {
+    let folder = Folder::new();
+    let lines: String = (0..20).map(|second| json(second, "t", "/a")).collect();
+    let whole = gzip(lines.as_bytes());
+    let (exit, report) = folder.report(&whole, &[]);
+    assert_eq!((exit, &report["requests"]), (Exit::Ok, &20.into()));
+    let twice = [&whole[..], &whole].concat();
+    assert_eq!(folder.report(&twice, &[]).1["requests"], 40);
+    for broken in [&whole[..whole.len() - 9], &[&whole[..], b"garbage"].concat(), &whole[..5]] {
+        let (exit, report) = folder.report(broken, &[]);
+        assert_eq!(exit, Exit::BadInput, "{report}");
+        assert!(report["files"][0]["broken"].is_string(), "{report}");
+    }
+    let mut flipped = whole.clone();
+    flipped[30] ^= 0x55;
+    assert_eq!(folder.report(&flipped, &[]).0, Exit::BadInput);
+}
+
+#[test]
+fn foreign_logs_are_replayed_as_far_as_their_fields_allow() {
+    let folder = Folder::new();
+    let log = [
+        combined(3, "alice", "/a"),
+        combined(1, "alice", "/a?x=1"),
+        combined(2, "bob \\x22[x] y", "/a"),
+        combined(4, "-", "/a"),
+        combined(5, "-", "/b/1?k=1"),
+        combined(5, "-", "/b/1?k=1&k=2"),
+        combined(6, "-", "/c"),
+        combined(6, "-", "http://c.test/c"),
+        combined(7, "-", "/%00"),
+        combined(7, "-", "/with space"),
+        combined(7, "-", "*"),
+        combined(8, "-", "/a").replace("GET /a HTTP/1.1", "\\x16\\x03\\x01"),
+        combined(9, "-", "/b/1").replace("GET", "POST"),
+        combined(9, "-", "/a").replace("192.0.2.1", "10.0.0.1"),
+        combined(9, "-", "/a").replace("192.0.2.1", "2001:db8::1"),
+        combined(9, "-", "/a").replace(" \"-\" \"curl\"", ""),
+    ]
+    .concat();
+    let (exit, said) = folder.replay(log.as_bytes(), &["--decisions"]);
+    assert_eq!(exit, Exit::Ok);
+    let told: Vec<String> = said
+        .lines()
+        .map(|line| {
+            let cells: Vec<&str> = line.split('\t').collect();
+            format!("{} {} {}", cells[2], cells[3], cells[4])
+        })
+        .collect();
+    let wanted = [
+        "a admitted -",
+        "a admitted -",
+        "a refused one",
+        "a admitted -",
+        "b admitted -",
+        "- none 400",
+        "- none 404",
+        "c none -",
+        "- none 400",
+        "- none 400",
+        "- none 400",
+        "- none 400",
+        "- none 405",
+        "a admitted -",
+        "a admitted -",
+        "a refused one",
+    ];
+    assert_eq!(told, wanted);
+    let (_, report) = folder.report(log.as_bytes(), &["--host", "C.test"]);
+    assert_eq!(report["results"][0]["routes"][2]["requests"], 2);
+    let notes = report["notes"].as_array().expect("notes");
+    let told =
+        |text: &str| notes.iter().any(|note| note.as_str().is_some_and(|n| n.contains(text)));
+    assert!(told("does not contain: host (see --host), headers, cookies, token"), "{report}");
+    assert!(
+        told("limits that count by them: one, team") && told("requests from trusted proxies: 1")
+    );
+    let callers = report["results"][0]["callers"].as_array().expect("callers");
+    assert_eq!((&callers[0]["caller"], &callers[0]["refused"]), (&"192.0.2.1".into(), &1.into()));
+    assert_eq!(callers[1]["caller"], "user:alice");
+}
+
+#[test]
+fn a_closed_output_pipe_is_not_a_failure() {
+    let folder = Folder::new();
+    let lines: String = (0..20_000).map(|number| json(number % 60, "t", "/a")).collect();
+    folder.write("log", format!("{lines}garbage\n").as_bytes());
+    let arguments = ["replay", "-c", "rules.yaml", "--decisions", "log"];
+    let mut command = tidegate_command(folder.0.path(), &arguments);
+    let mut child =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    drop((child.stdout.take(), child.stderr.take()));
+    assert_eq!(child.wait().expect("our own child").code(), Some(0));
+}
+
+#[test]
+fn lines_are_sorted_by_time() {
+    let folder = Folder::new();
+    let mut lines: Vec<String> = (0..60).map(|second| json(second, "t", "/a")).collect();
+    let sorted = folder.report(lines.concat().as_bytes(), &[]).1;
+    lines.reverse();
+    let reversed = folder.report(lines.concat().as_bytes(), &[]).1;
+    assert_eq!((&reversed["late"], &reversed["from"]), (&0.into(), &sorted["from"]));
+    assert_eq!(reversed["results"][0]["limits"][0]["refused"], 59);
+    let place = |report: &Value| report["results"][0]["limits"][0]["first_refusal"].clone();
+    assert_eq!(place(&sorted)["time"], place(&reversed)["time"]);
+    assert!(place(&reversed)["at"].as_str().is_some_and(|at| at.ends_with("log:59")));
+}
+
+#[test]
+fn lines_span_reads() {
+    struct Steps<'a>(&'a [u8], usize);
+    impl std::io::Read for Steps<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            let count = self.1.min(self.0.len()).min(buffer.len());
+            buffer[..count].copy_from_slice(&self.0[..count]);
+            self.0 = &self.0[count..];
+            Ok(count)
+        }
+    }
+    let edge = "e".repeat(MAX_LINE);
+    let long = "l".repeat(9 * MAX_LINE);
+    let text = format!("a\r\n\n{edge}\n{edge}e\n{long}\nb\n{edge}\r\n{long}");
+    for step in [1 << 20, 100_003, 65_537, 4_096, 7] {
+        let mut lines = LineReader::new(Steps(text.as_bytes(), step));
+        let mut told = Vec::new();
+        while let Some(piece) = lines.next_line().expect("memory") {
+            told.push(match piece {
+                RawLine::TooLong => "long".to_owned(),
+                RawLine::Line(line) if line.len() == MAX_LINE => "edge".to_owned(),
+                RawLine::Line(line) => String::from_utf8_lossy(line).into_owned(),
+            });
+        }
+        assert_eq!(told, ["a", "", "edge", "long", "long", "b", "edge", "long"], "{step}");
+    }
+}
+
+/// Escapes a text as nginx and Apache do in quotes.
+fn escaped(text: &[u8], apache: bool) -> Vec<u8> {
+    let one = |byte: &u8| match byte {
+        b'"' | b'\\' if apache => vec![b'\\', *byte],
+        b'\n' if apache => b"\\n".to_vec(),
+        b'"' | b'\\' | 0..=31 | 127.. => format!("\\x{byte:02X}").into_bytes(),
+        _ => vec![*byte],
+    };
+    text.iter().flat_map(one).collect()
+}
+
+fn address() -> impl Strategy<Value = IpAddr> {
+    prop_oneof![any::<u32>().prop_map(|v4| IpAddr::V4(v4.into())), v6()]
+}
+
+fn v6() -> impl Strategy<Value = IpAddr> {
+    any::<u128>().prop_map(|v6| IpAddr::V6(v6.into()).to_canonical())
+}
+
+proptest! {
+    #[test]
+    fn the_gateways_own_log_is_read_back(
+        time in 0_u64..253_402_300_799_000,
+        client in address(),
+        token: Option<u64>,
+        method in "[A-Z]{0,8}",
+        host in "\\PC{0,20}",
+        path in "\\PC{0,40}",
+        limit in prop::sample::select(vec!["admitted", "refused", "none", "unasked", "throttled"]),
+    ) {
+        let line = AccessLine {
+            time, client, token, method: method.as_bytes(), host: host.as_bytes(), path: path.as_bytes(),
+            route: "r", status: 200, bytes: 5, took: Duration::from_micros(7), delay: Duration::ZERO, limit,
+            upstream: "", upstream_time: None, attempts: 0, cut: None, complete: true, request_id: b"id",
+        };
+        let text = line.json();
+        let read = Format::Json.parse(text.as_bytes()).unwrap();
+        let token = token.map_or_else(String::new, |token| format!("{token:016x}"));
+        prop_assert_eq!((read.time, read.client, &*read.token), (time, client, &*token));
+        prop_assert_eq!((&*read.method, &*read.host), (&*method, &*host));
+        prop_assert_eq!((&*read.target, read.unasked), (path.as_bytes(), limit == "unasked"));
+        prop_assert_eq!(Format::detect(text.as_bytes()), Some(Format::Json));
+    }
+
+    #[test]
+    fn logs_of_other_servers_are_read_back(
+        second in 0_u64..253_402_300_799,
+        client in address(),
+        user in "[a-z][a-z \\[\\]]{0,8}[a-z]",
+        method in "[A-Z]{1,8}",
+        target in prop::collection::vec(any::<u8>(), 1..40),
+        agent in prop::collection::vec(any::<u8>(), 0..40),
+        minutes in 0_u64..14 * 60,
+        apache: bool,
+    ) {
+        let time = std::time::UNIX_EPOCH + Duration::from_secs(second);
+        let utc = humantime::format_rfc3339_seconds(time).to_string();
+        let number = |range: std::ops::Range<usize>| utc[range].parse::<usize>().unwrap();
+        let month = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+            [number(5..7) - 1];
+        // East of Greenwich local time is ahead of UTC.
+        let zone = format!("+{:02}{:02}", minutes / 60, minutes % 60);
+        let stamp = format!("{}/{month}/{}:{} {zone}", &utc[8..10], &utc[..4], &utc[11..19]);
+        let mut line = format!("{client} - {user} [{stamp}] \"{method} ").into_bytes();
+        line.extend(escaped(&target, apache));
+        line.extend_from_slice(b" HTTP/1.1\" 200 2326 \"-\" \"");
+        line.extend(escaped(&agent, apache));
+        line.push(b'"');
+        let Some(wanted) = second.checked_sub(minutes * 60) else { return Ok(()) };
+        let read = Format::Combined.parse(&line).unwrap();
+        prop_assert_eq!((read.time, read.client), (wanted * 1000, client));
+        prop_assert_eq!((&*read.token, &*read.method), (&*user, &*method));
+        prop_assert_eq!(&*read.target, &target[..]);
+        prop_assert_eq!(Format::detect(&line), Some(Format::Combined));
+    }
+
+    #[test]
+    fn no_line_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = Format::detect(&bytes);
+        let _ = (Format::Json.parse(&bytes), Format::Combined.parse(&bytes));
+    }
+
+    /// Each line of a log is counted once, whatever it contains.
+    #[test]
+    fn every_line_is_counted(
+        pieces in prop::collection::vec(
+            prop_oneof![
+                prop::collection::vec(any::<u8>(), 0..30),
+                (0_u32..60, "[ab]?", "/[abc]?/?[0-9%.]{0,3}").prop_map(|(s, t, p)| json(s, &t, &p).into()),
+                (0_u32..60, "[ab-]", "[/a-c?=*]{1,6}").prop_map(|(s, t, p)| combined(s, &t, &p).into()),
+                Just(json(1, "t", "/a").replace("none", "unasked").into_bytes()),
+                Just(b"\r\n".to_vec()),
+            ],
+            0..40,
+        ),
+    ) {
+        let log = pieces.concat();
+        let loaded = config::parse("rules", RULES).unwrap();
+        let rules = || Snapshot::compile(&loaded).unwrap();
+        let candidate = || ConfigReplay::new("rules", rules(), 10, Secret(1, 2));
+        let mut replay = Replay::new([candidate(), candidate()].into_iter().collect(), "c.test");
+        let mut told = 0;
+        replay.read("log", &*log, None, Some(&mut |_: &DecisionEvent<'_>| told += 1));
+        replay.finish(Some(&mut |_: &DecisionEvent<'_>| told += 1));
+        let lines = log.split_inclusive(|byte| *byte == b'\n').count() as u64;
+        prop_assert_eq!(replay.files[0].lines, lines);
+        prop_assert_eq!(lines, replay.requests() + replay.malformed + replay.empty);
+        prop_assert_eq!(told, replay.requests());
+        for rules in &replay.configs {
+            let unserved: u64 = rules.unserved.values().sum();
+            let decided = rules.admitted + rules.refused + rules.unlimited + unserved;
+            prop_assert_eq!(decided + replay.unasked, told);
+            prop_assert!(rules.unshared_refusals.iter().all(|refusals| *refusals == 0));
+        }
+    }
+
+    /// A valid line with bytes replaced or cut off: closer to valid input than noise.
+    #[test]
+    fn no_damaged_line_panics(
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+        cut: prop::sample::Index,
+        own: bool,
+    ) {
+        let line = if own { json(7, "t", "/a?\\u00e9") } else { combined(7, "a [b] c", "/\\x22\\\"") };
+        let mut line = line.into_bytes();
+        for (at, byte) in damage {
+            let at = at.index(line.len());
+            line[at] = byte;
+        }
+        line.truncate(cut.index(2 * line.len()));
+        let _ = Format::detect(&line);
+        let _ = (Format::Json.parse(&line), Format::Combined.parse(&line));
+    }
+}

@@ -1,0 +1,240 @@
+use std::fs;
+
+use rustix::process::Signal;
+use testkit::{
+    client::{Client, Response, get},
+    gateway::Gateway,
+    process::Process,
+    redis_server::RedisServer,
+    wait::eventually,
+};
+use tidegate::clock::Clock;
+
+use crate::{
+    policies::{NOW, one_limit, statuses},
+    tidegate_command,
+};
+
+/// A gateway on that Redis, with generous timeouts.
+fn start(redis: &RedisServer, yaml: &str) -> Gateway {
+    Gateway::start_at(&with(redis, yaml), Clock::manual(NOW))
+}
+
+pub(crate) fn with(redis: &RedisServer, yaml: &str) -> String {
+    format!(
+        "store: {{redis: {{shards: [{{primary: \"{}\"}}], connect_timeout: 5s, \
+         response_timeout: 5s}}}}\n{yaml}",
+        redis.url()
+    )
+}
+
+/// One route with a fixed response and these limits.
+pub(crate) fn hello(limits: &str, used: &str) -> String {
+    format!(
+        "upstreams: {{hello: {{respond: {{body: hello}}}}}}
+limits: {{{limits}}}
+routes: [{{name: a, match: {{path: /a}}, upstream: hello, limits: [{used}]}}]
+"
+    )
+}
+
+/// The number of script calls at Redis, heartbeats of the gateway included.
+fn calls(redis: &RedisServer) -> u64 {
+    let stats: String = redis.command(&["INFO", "commandstats"]);
+    let of = |line: &str| {
+        let rest = line.strip_prefix("cmdstat_evalsha:calls=");
+        let rest = rest.or_else(|| line.strip_prefix("cmdstat_eval:calls="));
+        rest.and_then(|rest| rest.split(',').next()?.parse::<u64>().ok())
+    };
+    stats.lines().filter_map(of).sum()
+}
+
+fn asked(gateway: &Gateway) -> u64 {
+    gateway.metric("tidegate_store_asked_total")
+}
+
+/// The usage of the whole limit by the admin API.
+fn used(gateway: &Gateway, limit: &str) -> u64 {
+    let response = get(gateway.admin(), &format!("/api/limits/{limit}"), "");
+    response.json()["used"].as_u64().unwrap_or_else(|| panic!("{}", response.text()))
+}
+
+fn ask(gateway: &Gateway) -> Response {
+    get(gateway.address(), "/a", "Connection: close\r\n")
+}
+
+#[test]
+fn remaining_is_exact_with_one_gateway() {
+    let redis = RedisServer::start();
+    let limits = "calls: {quota: 5000, window: 1h, key: [], reserve: 100}";
+    let gateway = start(&redis, &hello(limits, "calls"));
+    let mut clients: Vec<_> = (0..4).map(|_| Client::connect(gateway.address())).collect();
+    let mut reset = 0;
+    for sent in 1..=1_000 {
+        let response = clients[sent as usize % 4].get("/a", "");
+        assert_eq!((response.status, response.number("X-RateLimit-Limit")), (200, 5_000));
+        assert_eq!(response.number("X-RateLimit-Remaining"), 5_000 - sent);
+        assert_eq!(response.number("X-RateLimit-Used"), sent);
+        assert!(response.number("X-RateLimit-Reset") >= reset);
+        reset = response.number("X-RateLimit-Reset");
+    }
+    assert!(asked(&gateway) <= 12, "{} calls for 1000 requests", asked(&gateway));
+    let metric = |name: &str| gateway.metric(&format!("tidegate_store_{name}"));
+    assert_eq!(metric("calls_total"), 1_000);
+    assert_eq!(metric("ahead_total"), 1_000 - asked(&gateway));
+    let (granted, here) = (metric("tokens_granted_total"), metric("tokens_outstanding"));
+    assert_eq!(granted, 1_000 + here + metric("tokens_given_back_total"));
+    assert_eq!(metric("tokens_lost_total"), 0);
+    assert_eq!(metric("failures_total"), 0);
+}
+
+#[test]
+fn refunds_within_a_lease_cost_redis_nothing() {
+    let (redis, upstream) = (RedisServer::start(), statuses());
+    let limit = "quota: 1000, window: 1h, key: [], refund: [304], reserve: 100";
+    let gateway = start(&redis, &one_limit(&upstream, limit));
+    let mut client = Client::connect(gateway.address());
+    assert_eq!(client.get("/200", "").number("X-RateLimit-Remaining"), 999);
+    let before = (asked(&gateway), calls(&redis));
+    for _ in 0..300 {
+        let response = client.get("/304", "");
+        assert_eq!((response.status, response.number("X-RateLimit-Remaining")), (304, 999));
+    }
+    assert_eq!(client.get("/404", "").number("X-RateLimit-Remaining"), 998);
+    assert_eq!(asked(&gateway), before.0);
+    assert!(calls(&redis) < before.1 + 50, "Redis was told of them");
+    gateway.stop();
+    let other = start(&redis, &one_limit(&upstream, limit));
+    assert_eq!(used(&other, "calls"), 2);
+}
+
+#[test]
+fn a_blocked_flood_is_refused_without_redis() {
+    let redis = RedisServer::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("access.log");
+    let limits = "few: {quota: 3, window: 1h, key: []}, many: {quota: 1000, window: 1h, key: []}";
+    let yaml = hello(limits, "many, few");
+    let gateway = start(&redis, &format!("access_log: {}\n{yaml}", log.display()));
+    let mut clients: Vec<_> = (0..4).map(|_| Client::connect(gateway.address())).collect();
+    let first = (0..4).map(|_| ask(&gateway)).last().expect("one");
+    assert_eq!(first.status, 429);
+    let before = (asked(&gateway), calls(&redis));
+    for sent in 0..500 {
+        let response = clients[sent % 4].get("/a", "");
+        assert_eq!((response.status, response.number("X-RateLimit-Remaining")), (429, 0));
+        assert_eq!(response.number("Retry-After"), first.number("Retry-After"));
+        assert_eq!(response.json()["violated-policies"], serde_json::json!(["few"]));
+    }
+    assert_eq!(asked(&gateway), before.0);
+    assert!(calls(&redis) < before.1 + 50, "Redis was asked");
+    let metric = |name: &str| gateway.metric(&format!("tidegate_{name}"));
+    assert_eq!(metric("store_refusals_remembered_total"), 500);
+    assert_eq!(metric("store_refusals "), 1);
+    let decided = |limit: &str, decision: &str| {
+        let labels = format!("{{route=\"a\",limit=\"{limit}\",decision=\"{decision}\"}}");
+        metric(&format!("limit_decisions_total{labels}"))
+    };
+    assert_eq!((decided("few", "refused"), decided("few", "admitted")), (501, 3));
+    assert_eq!(decided("few", "unknown") + decided("many", "unknown"), 0);
+    assert_eq!(used(&gateway, "many"), 3, "a refused request is charged nowhere");
+    let lines = || fs::read_to_string(&log).unwrap_or_default();
+    let told = |word: &str| lines().matches(&format!("\"limit\":\"{word}\"")).count();
+    eventually("all are logged", || told("refused") == 501);
+    assert_eq!((told("admitted"), told("unknown")), (3, 0), "{}", lines());
+}
+
+#[test]
+fn a_reset_or_a_larger_quota_admits_a_blocked_caller_at_once() {
+    for reserve in ["off", "100"] {
+        let redis = RedisServer::start();
+        let yaml = |quota: u32| {
+            let limits =
+                format!("calls: {{quota: {quota}, window: 1h, key: [], reserve: {reserve}}}");
+            hello(&limits.replace("reserve: 100", &format!("reserve: {}", quota.min(100))), "calls")
+        };
+        let gateway = start(&redis, &yaml(3));
+        let is_blocked = || (0..8).all(|_| ask(&gateway).status == 429);
+        let admitted = (0..8).filter(|_| ask(&gateway).status == 200).count();
+        assert!(admitted == 3 && is_blocked(), "{reserve}");
+
+        let mut operator = Client::connect(gateway.admin());
+        operator.send("DELETE /api/limits/calls HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        assert_eq!(operator.read_response().status, 204);
+        assert_eq!(ask(&gateway).number("X-RateLimit-Remaining"), 2, "{reserve}");
+        assert_eq!((0..8).filter(|_| ask(&gateway).status == 200).count(), 2, "{reserve}");
+        assert!(is_blocked(), "{reserve}");
+
+        gateway.reload(&with(&redis, &yaml(4))).expect("no fault");
+        assert_eq!(ask(&gateway).number("X-RateLimit-Used"), 4, "{reserve}");
+        assert!(is_blocked(), "{reserve}");
+        gateway.reload(&with(&redis, &yaml(2))).expect("no fault");
+        assert!(is_blocked(), "{reserve}");
+    }
+}
+
+#[test]
+fn a_stopped_gateway_returns_unspent_tokens() {
+    for reserve in ["auto", "100"] {
+        let redis = RedisServer::start();
+        let limits = format!(
+            "calls: {{quota: 1000, window: 1h, key: [], reserve: {reserve}}}, \
+             more: {{quota: 2000, window: 1h, key: [], reserve: {reserve}}}"
+        );
+        let yaml = hello(&limits, "calls, more");
+        let gateway = start(&redis, &yaml);
+        let mut clients: Vec<_> = (0..4).map(|_| Client::connect(gateway.address())).collect();
+        for sent in 0..90 {
+            assert_eq!(clients[sent % 4].get("/a", "").status, 200);
+        }
+        let here = gateway.metric("tidegate_store_tokens_outstanding");
+        assert!(here > 0 || reserve == "auto", "{here}");
+        gateway.stop();
+        let other = start(&redis, &yaml);
+        assert_eq!((used(&other, "calls"), used(&other, "more")), (90, 90), "{reserve}");
+    }
+}
+
+#[test]
+fn two_gateways_with_leases_admit_exactly_the_quota() {
+    let redis = RedisServer::start();
+    let limits = "calls: {quota: 300, window: 1h, key: [], reserve: 40}";
+    let gateways = [0, 1].map(|_| start(&redis, &hello(limits, "calls")));
+    let admitted: u32 = std::thread::scope(|scope| {
+        let load = |number: usize| {
+            let address = gateways[number % 2].address();
+            scope.spawn(move || {
+                let mut client = Client::connect(address);
+                (0..100).map(|_| u32::from(client.get("/a", "").status == 200)).sum::<u32>()
+            })
+        };
+        let clients: Vec<_> = (0..8).map(load).collect();
+        clients.into_iter().map(|client| client.join().expect("no panic")).sum()
+    });
+    assert_eq!(admitted, 300);
+}
+
+/// A process of two workers that holds leased tokens, after 20 requests.
+pub(crate) fn process(yaml: &str) -> Process {
+    let folder = tempfile::tempdir().expect("a folder");
+    let own = "listen: [{address: \"127.0.0.1:0\"}]\nadmin: {address: \"127.0.0.1:0\", hosts: [gateway.test]}\nworkers: 2\n\
+               access_log: off\n";
+    fs::write(folder.path().join("own.yaml"), format!("{own}{yaml}")).expect("a file");
+    let process =
+        Process::start(tidegate_command(folder.path(), &["serve", "--config", "own.yaml"]));
+    for _ in 0..20 {
+        assert_eq!(get(process.address, "/a", "Connection: close\r\n").status, 200);
+    }
+    process
+}
+
+#[test]
+fn sigterm_returns_unspent_tokens() {
+    let redis = RedisServer::start();
+    let limits = "calls: {quota: 1000, window: 24h, resolution: 1, key: [], reserve: 100}";
+    let yaml = with(&redis, &hello(limits, "calls"));
+    let mut process = process(&yaml);
+    process.signal(Signal::TERM);
+    assert_eq!(process.wait_exit().code(), Some(0));
+    assert_eq!(used(&Gateway::start(&yaml), "calls"), 20);
+}

@@ -1,0 +1,368 @@
+use std::io::{Read, Write};
+
+use testkit::{
+    client::{Client, get},
+    gateway::Gateway,
+    upstream::Upstream,
+};
+
+fn start(upstream: &Upstream) -> Gateway {
+    Gateway::start(&format!(
+        "workers: 1
+upstreams: {{origin: {{targets: [{}], retries: 0}}}}
+routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]",
+        upstream.target()
+    ))
+}
+
+#[test]
+fn an_ambiguous_response_is_a_502() {
+    for answer in [
+        "HTTP/1.1 200 OK\r\nX: y\nSet-Cookie: evil\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
+        "HTTP/1.1 200 OK\r\nContent-Length: 5, 5\r\n\r\nhello",
+        "HTTP/1.1 200 OK\r\nContent-Length: +5\r\n\r\nhello",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX: y\r\n folded\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX : y\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX: y\0\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n",
+        "HTTP/1.1 2000 OK\r\n\r\n",
+        "HTTP/2 200 OK\r\n\r\n",
+        "SSH-2.0-OpenSSH_9.9\r\n\r\n",
+        "\0\0\0\0\n",
+    ] {
+        let upstream = Upstream::responding(answer);
+        let gateway = start(&upstream);
+        let mut client = Client::connect(gateway.address());
+        let response = client.get("/", "");
+        assert_eq!(response.status, 502, "{answer:?}");
+        assert_eq!(response.header("content-type"), Some("application/problem+json"));
+        assert_eq!(response.header("set-cookie"), None);
+        assert!(!response.text().contains("127.0.0.1"), "a client is not told who failed");
+        assert_eq!(
+            gateway.metric("tidegate_upstream_failures_total{upstream=\"origin\",kind=\"broken\"}"),
+            1
+        );
+        assert_eq!(client.get("/", "").status, 502, "the client's connection goes on");
+        assert_eq!(upstream.connections(), 2, "the upstream's does not");
+    }
+}
+
+#[test]
+fn a_response_truncated_in_its_head_is_a_502() {
+    for answer in ["", "HTTP/1.1 200 OK\r\nContent-Le", "HTTP/1.1 200 OK\r\nA: b\r\n"] {
+        let upstream =
+            Upstream::with(move |_, socket| socket.write_all(answer.as_bytes()).is_err());
+        let gateway = start(&upstream);
+        assert_eq!(get(gateway.address(), "/", "").status, 502, "{answer:?}");
+    }
+}
+
+#[test]
+fn a_response_truncated_in_its_body_is_never_delimited_as_complete() {
+    for answer in [
+        "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhello",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nxyz\r\n",
+    ] {
+        let upstream =
+            Upstream::with(move |_, socket| socket.write_all(answer.as_bytes()).is_err());
+        let gateway = start(&upstream);
+        let mut client = Client::connect(gateway.address());
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert!(client.try_read_response().is_none(), "{answer:?}");
+        // HTTP/1.0 delimits by close: an orderly close would mark the body as complete.
+        let mut client = Client::connect(gateway.address());
+        client.send("GET / HTTP/1.0\r\nHost: a\r\n\r\n");
+        let end = client.read_to_end();
+        let length = answer.contains("Content-Length");
+        assert!(end.is_err() || length, "{answer:?}: {end:?}");
+    }
+}
+
+#[test]
+fn interim_responses_are_not_final() {
+    let upstream = Upstream::responding(
+        "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\
+         X-RateLimit-Remaining: 9\r\nRateLimit: 9\r\nX-Request-Id: theirs\r\n\r\n\
+         HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+    );
+    let gateway = start(&upstream);
+    let mut client = Client::connect(gateway.address());
+    for _ in 0..3 {
+        let interim = client.get("/", "");
+        assert_eq!((interim.status, interim.header("link")), (103, Some("x")), "passed on");
+        // Fields of the interim response must not reach the final one.
+        for name in ["x-ratelimit-remaining", "ratelimit", "x-request-id"] {
+            assert_eq!(interim.header(name), None, "{name}");
+        }
+        let response = client.read_response();
+        assert_eq!((response.status, response.text().as_str()), (200, "hello"));
+        assert_eq!(response.header("link"), None);
+    }
+    // HTTP/1.0 has no interim responses.
+    let mut old = Client::connect(gateway.address());
+    assert_eq!(old.send("GET / HTTP/1.0\r\n\r\n").read_response().status, 200);
+}
+
+#[test]
+fn bodyless_responses_keep_both_connections_in_sync() {
+    let upstream = Upstream::with(|request, socket| {
+        let answer = match request {
+            [b'H', ..] => "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-Kind: head\r\n\r\n",
+            text if text.starts_with(b"GET /204") => "HTTP/1.1 204 No Content\r\nX: y\r\n\r\n",
+            text if text.starts_with(b"GET /304") => {
+                "HTTP/1.1 304 Not Modified\r\nETag: \"1\"\r\nContent-Length: 5\r\n\r\n"
+            }
+            _ => "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        };
+        socket.write_all(answer.as_bytes()).is_ok()
+    });
+    let gateway = start(&upstream);
+    let mut client = Client::connect(gateway.address());
+    for _ in 0..2 {
+        client.send("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
+        let (status, head) = client.read_head().expect("an answer");
+        assert_eq!(status, 200);
+        assert!(head.to_ascii_lowercase().contains("content-length: 5\r\n"), "{head}");
+        let response = client.get("/204", "");
+        assert_eq!((response.status, response.header("content-length")), (204, None));
+        let response = client.get("/304", "");
+        assert_eq!((response.status, response.header("etag")), (304, Some("\"1\"")));
+        assert_eq!(client.get("/", "").text(), "hello");
+    }
+    assert_eq!(upstream.connections(), 1);
+}
+
+#[test]
+fn head_responses_keep_the_upstreams_length_headers() {
+    for (length, told) in
+        [("Transfer-Encoding: chunked\r\n", ""), ("", ""), ("Content-Length: 7\r\n", "7")]
+    {
+        let upstream = Upstream::with(move |_, socket| {
+            let head = format!("HTTP/1.1 200 OK\r\n{length}\r\n");
+            socket.write_all(head.as_bytes()).is_ok()
+        });
+        let gateway = start(&upstream);
+        let mut client = Client::connect(gateway.address());
+        for _ in 0..2 {
+            client.send("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
+            let (status, head) = client.read_head().expect("an answer");
+            let head = head.to_ascii_lowercase();
+            let seen = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+            assert_eq!((status, seen.unwrap_or_default()), (200, told), "{head}");
+        }
+        assert_eq!(upstream.connections(), 1);
+    }
+}
+
+#[test]
+fn the_body_of_a_204_is_not_forwarded() {
+    let upstream =
+        Upstream::responding("HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\nHTTP/");
+    let gateway = start(&upstream);
+    let mut client = Client::connect(gateway.address());
+    for _ in 0..3 {
+        let response = client.get("/", "");
+        assert_eq!((response.status, response.header("content-length")), (204, None));
+    }
+    // Also if the body arrives late: it would precede the next response.
+    let upstream = Upstream::responding("HTTP/1.1 204 No Content\r\nContent-Length: 38\r\n\r\n");
+    let gateway = start(&upstream);
+    let mut client = Client::connect(gateway.address());
+    for connections in 1..=3 {
+        assert_eq!(client.get("/", "").status, 204);
+        assert_eq!(upstream.connections(), connections, "no other request comes after it");
+    }
+}
+
+#[test]
+fn too_many_interim_responses_or_fields_are_a_502() {
+    const FINAL: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+    for (count, status) in [(30, 200), (40, 502), (100_000, 502)] {
+        let upstream = Upstream::with(move |_, socket| {
+            let flood = "HTTP/1.1 100 Continue\r\n\r\n".repeat(count) + FINAL;
+            socket.write_all(flood.as_bytes()).is_ok()
+        });
+        assert_eq!(get(start(&upstream).address(), "/", "").status, status, "{count} interim");
+    }
+    for (count, status) in [(1000, 200), (1100, 502), (13_000, 502)] {
+        let upstream = Upstream::with(move |_, socket| {
+            let fields: Vec<_> = (0..count).map(|number| format!("{number:x}:\r\n")).collect();
+            let head = FINAL.replace("\r\n\r\n", &format!("\r\n{}\r\n", fields.concat()));
+            socket.write_all(head.as_bytes()).is_ok()
+        });
+        assert_eq!(get(start(&upstream).address(), "/", "").status, status, "{count} fields");
+    }
+}
+
+#[test]
+fn a_response_head_in_single_bytes_is_parsed_alike() {
+    let upstream = Upstream::with(|_, socket| {
+        let answer = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n\
+            HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;x=y\r\nhello\r\n0\r\n\r\n";
+        answer.iter().all(|byte| socket.write_all(&[*byte]).is_ok())
+    });
+    let gateway = start(&upstream);
+    let mut client = Client::connect(gateway.address());
+    for _ in 0..3 {
+        assert_eq!(client.get("/", "").status, 103);
+        let response = client.read_response();
+        assert_eq!((response.status, response.text().as_str()), (200, "hello"));
+    }
+    assert_eq!(upstream.connections(), 1);
+}
+
+#[test]
+fn a_response_delimited_by_close_is_complete() {
+    let upstream = Upstream::with(|_, socket| {
+        socket.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhello").is_err()
+    });
+    let gateway = start(&upstream);
+    let mut client = Client::connect(gateway.address());
+    for _ in 0..2 {
+        let response = client.get("/", "");
+        assert_eq!((response.status, response.text().as_str()), (200, "hello"));
+        assert_eq!(response.header("connection"), None, "it was the upstream's connection");
+    }
+    let mut client = Client::connect(gateway.address());
+    client.send("GET / HTTP/1.0\r\n\r\n");
+    let whole = client.read_to_end().expect("an orderly end");
+    assert!(whole.ends_with(b"\r\n\r\nhello"));
+    let host = format!("host: {}\r\n", upstream.address);
+    assert!(upstream.request_texts()[2].contains(&host), "HTTP/1.1 without Host is no request");
+}
+
+#[test]
+fn response_trailers_are_forwarded() {
+    let upstream = Upstream::responding(
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum, Set-Cookie\r\n\r\n\
+         5;x=y\r\nhello\r\n0\r\nX-Sum: 1\r\nSet-Cookie: a=b\r\n\r\n",
+    );
+    let gateway = start(&upstream);
+    let mut client = Client::connect(gateway.address());
+    for _ in 0..2 {
+        client.send("GET / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nConnection: TE\r\n\r\n");
+        let (status, head) = client.read_head().expect("an answer");
+        assert_eq!(status, 200, "{head}");
+        let (body, trailers) = client.read_chunked().expect("a body");
+        assert_eq!(body, b"hello");
+        assert_eq!(trailers.to_ascii_lowercase(), "x-sum: 1\r\n", "and no cookie after the head");
+    }
+    assert_eq!(upstream.connections(), 1);
+}
+
+#[test]
+fn bytes_after_a_response_are_discarded() {
+    for (name, more) in [
+        ("whole", "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"),
+        ("half a head", "HTTP/1.1 200 OK\r\nX-Evil: "),
+        ("one byte", "H"),
+        ("a line's end", "\r\n"),
+    ] {
+        for apart in [false, true] {
+            let more = more.as_bytes();
+            let (told, all_sent) = std::sync::mpsc::channel();
+            let upstream = Upstream::with(move |_, socket| {
+                let mut bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello".to_vec();
+                if !apart {
+                    bytes.extend(more);
+                }
+                let sent = socket.write_all(&bytes).is_ok();
+                let sent = !apart || (sent && socket.write_all(more).is_ok());
+                let _ = told.send(());
+                sent
+            });
+            let gateway = start(&upstream);
+            let mut client = Client::connect(gateway.address());
+            assert_eq!(client.get("/1", "").text(), "hello");
+            all_sent.recv().expect("the upstream's word");
+            for _ in 0..5 {
+                // Everything has been sent and the event loop has run: nothing is pending.
+                for _ in 0..3 {
+                    assert_eq!(client.get("/../x", "").status, 400);
+                }
+                let response = client.get("/2", "");
+                // Bytes that arrive during a request may fail it; they must never alter its response.
+                assert!(matches!(response.status, 200 | 502), "{name}: {}", response.head);
+                assert!(
+                    response.status == 502 || response.text() == "hello",
+                    "{name}: {}",
+                    response.text()
+                );
+                assert_eq!(response.header("x-evil"), None, "{name}");
+                all_sent.recv().expect("the upstream's word");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_response_before_the_request_body_reaches_the_client() {
+    let upstream = Upstream::on_connection(|socket| {
+        let _ = socket.read(&mut [0; 100]);
+        let _ = socket.write_all(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno");
+        testkit::upstream::read_until_closed(socket);
+    });
+    let gateway = start(&upstream);
+    let mut client = Client::connect(gateway.address());
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
+    client.send([b'x'; 1000]);
+    let response = client.read_response();
+    assert_eq!((response.status, response.text().as_str()), (403, "no"));
+    let _ = client.socket.write_all(&vec![b'x'; 100_000]);
+    assert!(client.is_closed_or_reset(), "a half-sent body leaves nothing to go on with");
+    // The upstream connection carries half a request and is not reused.
+    assert_eq!(get(gateway.address(), "/", "").status, 403);
+    assert_eq!(upstream.connections(), 2);
+}
+
+#[test]
+fn http_1_0_clients_get_http_1_0_framing() {
+    let upstream = Upstream::with(|request, socket| {
+        let answer = if request.starts_with(b"GET /chunked") {
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+        } else {
+            "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+        };
+        socket.write_all(answer.as_bytes()).is_ok()
+    });
+    let gateway = start(&upstream);
+    let mut client = Client::connect(gateway.address());
+    for _ in 0..2 {
+        client.send("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+        let response = client.read_response();
+        assert_eq!((response.status, response.text().as_str()), (200, "hello"));
+        assert_eq!(response.header("connection"), Some("keep-alive"));
+    }
+    client.send("GET /chunked HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+    let response = client.read_response();
+    assert_eq!((response.text().as_str(), response.header("transfer-encoding")), ("hello", None));
+    assert!(client.is_closed(), "the close is the end");
+    let mut client = Client::connect(gateway.address());
+    client.send("GET / HTTP/1.0\r\nHost: a\r\n\r\nGET /next HTTP/1.0\r\nHost: a\r\n\r\n");
+    assert_eq!(client.read_response().text(), "hello");
+    assert!(client.is_closed(), "HTTP/1.0 closes unless asked not to");
+    assert_eq!(upstream.request_count(), 4);
+    assert_eq!(upstream.connections(), 1);
+}
+
+#[test]
+fn response_heads_pass_up_to_the_size_limit() {
+    for (length, status) in [(60_000, 200), (70_000, 502)] {
+        let upstream = Upstream::with(move |_, socket| {
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX: {}\r\n\r\nok",
+                "y".repeat(length)
+            );
+            socket.write_all(head.as_bytes()).is_ok()
+        });
+        assert_eq!(get(start(&upstream).address(), "/", "").status, status, "{length}");
+    }
+}

@@ -1,0 +1,41 @@
+//! Limits, stores and statistics for benchmarks.
+
+use std::sync::Arc;
+
+use tidegate::{
+    clock::Clock,
+    limit::{Algorithm, Limit, OnFailure, Quota, Reserve},
+    store::{CounterStore, Topology},
+};
+
+use crate::{options::redis_options, redis_server::RedisServer};
+
+/// One hour in ms: longer than any run.
+const WINDOW: u64 = 3_600_000;
+
+/// A sliding-window limit of one hour.
+pub fn limit(quota: u32, reserve: Reserve) -> Limit {
+    Limit {
+        name: "hourly".into(),
+        fingerprint: 1,
+        algorithm: Algorithm::SlidingWindow,
+        quota: Quota::new(quota, WINDOW, 6),
+        cost: 1,
+        on_failure: OnFailure::Closed,
+        reserve,
+        enforce: true,
+        index: 0,
+    }
+}
+
+/// One gateway's store on `redis`, with timeouts that no measurement reaches.
+pub fn stores(redis: &RedisServer) -> Arc<CounterStore> {
+    let options = redis_options(Topology::one(redis.url()));
+    CounterStore::redis(options, Clock::system(), 1_000).expect("a store")
+}
+
+/// The median; of an even number of values the larger middle one.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

@@ -1,0 +1,155 @@
+//! A gateway in the test's process: the real server on free ports, its configuration in a temporary
+//! directory.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+use tidegate::{
+    clock::{Clock, instant},
+    server::Server,
+};
+
+use crate::wait::{TIMEOUT, sleep};
+
+/// How far [`Gateway::while_time_passes`] advances a simulated clock at a time.
+const STEP: Duration = Duration::from_millis(20);
+
+/// A running gateway. Dropping it drains it and waits for its threads.
+pub struct Gateway {
+    /// The server, for what the methods do not offer.
+    pub server: Server,
+    /// Its clock; all clones move together.
+    pub clock: Clock,
+    file: PathBuf,
+    _directory: TempDir,
+}
+
+impl Gateway {
+    /// Starts `yaml` on the system's clock. Absent `listen`, `admin`, `workers`, `access_log` and
+    /// `drain_timeout` are filled in: free ports, two workers, no log, 2 s.
+    ///
+    /// Panics if it does not start; the message holds every fault.
+    pub fn start(yaml: &str) -> Self {
+        Self::start_at(yaml, Clock::system())
+    }
+
+    /// [`Self::start`] on the given clock.
+    pub fn start_at(yaml: &str, clock: Clock) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("tidegate.yaml");
+        fs::write(&file, with_defaults(yaml)).expect("a file");
+        let started = Server::start(&file, clock.clone());
+        let server = started.unwrap_or_else(|error| panic!("{error}"));
+        Self { server, clock, file, _directory: directory }
+    }
+
+    /// Runs `act` while time passes; returns its value, and how much time passed by the gateway's clock. A
+    /// simulated clock advances in steps of 20 ms, each as soon as the workers have done the work of the one
+    /// before: seconds of deadlines take milliseconds.
+    pub fn while_time_passes<T>(&self, act: impl FnOnce() -> T) -> (T, Duration) {
+        let start = self.clock.uptime();
+        let is_over = AtomicBool::new(!self.clock.is_simulated());
+        let value = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Acquire) {
+                    self.clock.advance(STEP);
+                    sleep(STEP / 100);
+                }
+            });
+            // Ends the thread when `act` panics, too.
+            let _end = OnDrop(|| is_over.store(true, Ordering::Release));
+            act()
+        });
+        (value, self.clock.uptime().saturating_sub(start))
+    }
+
+    /// Stops the gateway: drains it and waits for its threads. Returns how long that took by its clock.
+    pub fn stop(&self) -> Duration {
+        self.while_time_passes(|| self.server.stop()).1
+    }
+
+    /// The first listener's address.
+    pub fn address(&self) -> SocketAddr {
+        self.server.addresses[0]
+    }
+
+    /// The admin listener's address.
+    pub fn admin(&self) -> SocketAddr {
+        self.server.admin.expect("an admin listener")
+    }
+
+    /// The sum of the metrics whose lines start with `prefix`, such as `name{label="x"`.
+    pub fn metric(&self, prefix: &str) -> u64 {
+        let text = crate::client::get(self.admin(), "/metrics", "Connection: close\r\n").text();
+        let lines = text.lines().filter(|line| line.starts_with(prefix));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+    }
+
+    /// Waits until the sum of the metrics that start with `prefix` is `expected`.
+    pub fn wait_for_metric(&self, prefix: &str, expected: u64) {
+        let start: Instant = instant();
+        loop {
+            let value = self.metric(prefix);
+            if value == expected {
+                return;
+            }
+            assert!(start.elapsed() < TIMEOUT, "{prefix} is {value}, not {expected}");
+            sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Replaces the configuration file, with defaults as at the start. Only the file watcher may
+    /// notice.
+    pub fn write_configuration(&self, yaml: &str) {
+        fs::write(&self.file, with_defaults(yaml)).expect("a file");
+    }
+
+    /// Replaces the configuration file and reloads it; returns the configuration's generation.
+    ///
+    /// # Errors
+    ///
+    /// The faults of `yaml`.
+    pub fn reload(&self, yaml: &str) -> Result<u64, String> {
+        self.write_configuration(yaml);
+        self.server.reloader.reload().map_err(|faults| faults.to_string())
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Calls a function when it is dropped.
+struct OnDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// Adds the keys that `yaml` lacks.
+fn with_defaults(yaml: &str) -> String {
+    let mut text = String::new();
+    for (key, line) in [
+        ("listen:", "listen: [{address: \"127.0.0.1:0\"}]\n"),
+        ("admin:", "admin: {address: \"127.0.0.1:0\", hosts: [gateway.test]}\n"),
+        ("workers:", "workers: 2\n"),
+        ("access_log:", "access_log: off\n"),
+        ("drain_timeout:", "drain_timeout: 2s\n"),
+    ] {
+        if !yaml.lines().any(|own| own.starts_with(key)) {
+            text.push_str(line);
+        }
+    }
+    text + yaml
+}

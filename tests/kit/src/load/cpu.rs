@@ -1,0 +1,25 @@
+//! CPU affinity: the process under test has one core to itself, everything else shares the other.
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+/// The core of the process under test, and of the main thread, from which it inherits the affinity.
+pub const SUBJECT: usize = 0;
+/// The core of the load generator and the upstream.
+pub const HARNESS: usize = 1;
+
+/// Pins the calling thread to `cpu`. Prints a warning if the machine has no such core.
+pub fn pin(cpu: usize) {
+    pin_to(&[cpu]);
+}
+
+/// Pins the calling thread to `cpus`. Prints a warning if the machine lacks one.
+#[expect(clippy::print_stderr, reason = "a benchmark's output")]
+pub fn pin_to(cpus: &[usize]) {
+    let mut set = CpuSet::new();
+    for cpu in cpus {
+        set.set(*cpu);
+    }
+    if let Err(error) = sched_setaffinity(None, &set) {
+        eprintln!("not pinned to CPU {cpus:?}, the figures are less reliable: {error}");
+    }
+}

@@ -1,0 +1,29 @@
+//! Connection options for a gateway's Redis.
+
+use std::time::Duration;
+
+use tidegate::{
+    secret::SharedSecret,
+    store::{Credentials, RedisOptions, Topology},
+};
+
+/// Long enough that a busy machine is never mistaken for a lost Redis; a server that is dead or
+/// refuses connections is detected at once.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The same for one reply.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Options for `topology` with generous timeouts, in the namespace `tidegate`, without credentials
+/// and TLS.
+pub fn redis_options(topology: Topology) -> RedisOptions {
+    RedisOptions {
+        topology,
+        credentials: Credentials::default(),
+        tls_ca: None,
+        namespace: "tidegate".into(),
+        secret: SharedSecret::of_namespace("tidegate"),
+        connect_timeout: CONNECT_TIMEOUT,
+        response_timeout: RESPONSE_TIMEOUT,
+    }
+}

@@ -1,0 +1,115 @@
+//! The gateway's binary as a child process, and its log on standard error.
+
+use std::{
+    io::{BufRead, BufReader},
+    net::SocketAddr,
+    path::Path,
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{Arc, Mutex},
+    thread::{self, JoinHandle},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::wait::eventually;
+
+/// A command line of `binary`, to be run in `directory` without standard input. Cargo gives the
+/// binary's path to integration tests and benchmarks alone: `env!("CARGO_BIN_EXE_tidegate")`.
+pub fn command(binary: &str, directory: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(binary);
+    command.args(arguments).current_dir(directory).stdin(Stdio::null());
+    command
+}
+
+/// A gateway as a child process; killed when dropped.
+pub struct Process {
+    child: Child,
+    lines: Arc<Mutex<Vec<String>>>,
+    /// Collects the log until the process ends.
+    reader: Option<JoinHandle<()>>,
+    /// The only listener's address.
+    pub address: SocketAddr,
+    /// The admin listener's address.
+    pub admin: SocketAddr,
+}
+
+impl Process {
+    /// Starts it and waits until it serves. It must have one listener and an admin listener on
+    /// 127.0.0.1.
+    pub fn start(mut command: Command) -> Self {
+        let mut child = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let stderr = child.stderr.take().expect("a pipe");
+        let lines = Arc::<Mutex<Vec<String>>>::default();
+        let collected = lines.clone();
+        let reader = thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                collected.lock().expect("no panic").push(line);
+            }
+        });
+        let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
+        let mut process =
+            Self { child, lines, reader: Some(reader), address: unknown, admin: unknown };
+        eventually("it serves", || process.log_line("\"serving\"").is_some());
+        let serving = process.log_line("\"serving\"").expect("logged above");
+        let mut addresses = serving.split("127.0.0.1:").skip(1).map(|rest| {
+            let port: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            SocketAddr::from(([127, 0, 0, 1], port.parse().expect("a port")))
+        });
+        // The order of the line's keys is not fixed.
+        let (first, second) = (addresses.next(), addresses.next());
+        let admin_first = serving.find("\"admin\"") < serving.find("\"listen\"");
+        let (listen, admin) = if admin_first { (second, first) } else { (first, second) };
+        process.address = listen.expect("a listener");
+        process.admin = admin.expect("an admin listener");
+        process
+    }
+
+    /// The first log line that contains `text`.
+    pub fn log_line(&self, text: &str) -> Option<String> {
+        let lines = self.lines.lock().expect("no panic");
+        lines.iter().find(|line| line.contains(text)).cloned()
+    }
+
+    /// The whole log so far.
+    pub fn log(&self) -> String {
+        self.lines.lock().expect("no panic").join("\n")
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("a signal to our own child");
+    }
+
+    /// Its resident memory in bytes.
+    pub fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))
+            .expect("our own child");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");
+        1024 * line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number of KiB")
+    }
+
+    /// Waits until it has exited and its log is complete.
+    pub fn wait_exit(&mut self) -> ExitStatus {
+        let mut status = None;
+        eventually("it exits", || {
+            status = self.child.try_wait().expect("our own child");
+            status.is_some()
+        });
+        if let Some(reader) = self.reader.take() {
+            reader.join().expect("no panic");
+        }
+        status.expect("it exited")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have exited already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

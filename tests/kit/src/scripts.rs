@@ -1,0 +1,158 @@
+//! The Lua scripts as the store loads them into Redis, for measurements call by call.
+
+use redis::{Connection, Pipeline};
+use tidegate::limit::{Algorithm, Quota};
+
+/// The parts of a script in the order in which the store puts them together.
+macro_rules! with_records {
+    ($($script:literal),+) => {
+        concat!(
+            include_str!("../../../lua/prelude.lua"),
+            include_str!("../../../lua/sliding_window.lua"),
+            include_str!("../../../lua/sliding_log.lua"),
+            include_str!("../../../lua/fixed_window.lua"),
+            include_str!("../../../lua/token_bucket.lua"),
+            include_str!("../../../lua/leaky_bucket.lua"),
+            include_str!("../../../lua/free_slots.lua"),
+            include_str!("../../../lua/concurrency.lua"),
+            include_str!("../../../lua/record.lua"),
+            $(include_str!($script)),+,
+        )
+    };
+}
+
+/// Charges one record.
+pub const CHARGE: &str = with_records!("../../../lua/charge.lua");
+
+/// Leases tokens.
+pub const ACQUIRE: &str = with_records!("../../../lua/acquire.lua");
+
+/// Reads a record without changing it.
+pub const PEEK: &str = with_records!("../../../lua/peek.lua");
+
+/// Adjusts a charge.
+pub const ADJUST: &str = with_records!("../../../lua/adjust.lua");
+
+/// Commands in one pipeline.
+const BATCH: usize = 500;
+
+/// Calls one loaded script and measures what the calls cost Redis.
+pub struct ScriptCaller {
+    /// A connection to the Redis in question.
+    pub connection: Connection,
+    sha: String,
+}
+
+/// What calls cost Redis, by `INFO commandstats`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cost {
+    /// Calls.
+    pub calls: u64,
+    /// CPU time of all calls, in us.
+    pub micros: u64,
+}
+
+impl std::ops::AddAssign for Cost {
+    fn add_assign(&mut self, other: Self) {
+        self.calls += other.calls;
+        self.micros += other.micros;
+    }
+}
+
+impl ScriptCaller {
+    /// Loads [`CHARGE`].
+    pub fn new(url: &str) -> Self {
+        Self::of(url, CHARGE)
+    }
+
+    /// Loads `script`.
+    pub fn of(url: &str, script: &str) -> Self {
+        let client = redis::Client::open(url).expect("a URL");
+        let mut connection = client.get_connection().expect("the test's Redis");
+        let load = redis::cmd("SCRIPT").arg("LOAD").arg(script).query(&mut connection);
+        Self { connection, sha: load.expect("a script that compiles") }
+    }
+
+    /// Charges each `(now, cost)`; the number of admitted charges. `now` is in ms.
+    pub fn charge(
+        &mut self,
+        key: &str,
+        algorithm: Algorithm,
+        quota: &Quota,
+        charges: &[(u64, u32)],
+    ) -> u64 {
+        let mut admitted = 0;
+        for batch in charges.chunks(BATCH) {
+            let mut pipe = Pipeline::new();
+            for (now, cost) in batch {
+                pipe.cmd("EVALSHA").arg(&self.sha).arg(1).arg(key).arg(now).arg(algorithm.tag());
+                pipe.arg(cost).arg(quota.limit).arg(quota.window).arg(quota.resolution);
+                pipe.arg(quota.max_wait.max(quota.strict.into()));
+            }
+            let replies: Vec<Vec<i64>> = pipe.query(&mut self.connection).expect("replies");
+            admitted += replies.iter().map(|reply| reply[1].unsigned_abs()).sum::<u64>();
+        }
+        admitted
+    }
+
+    /// Refunds at `now` each `(charged_at, cost)`: one call of [`ADJUST`] each. Times are in ms.
+    pub fn refund(
+        &mut self,
+        key: &str,
+        algorithm: Algorithm,
+        quota: &Quota,
+        now: u64,
+        charges: &[(u64, u32)],
+    ) {
+        for batch in charges.chunks(BATCH) {
+            let mut pipe = Pipeline::new();
+            for (charged_at, cost) in batch {
+                pipe.cmd("EVALSHA").arg(&self.sha).arg(1).arg(key).arg(now).arg(algorithm.tag());
+                pipe.arg(cost).arg(quota.limit).arg(quota.window).arg(quota.resolution);
+                pipe.arg(quota.max_wait.max(quota.strict.into())).arg(charged_at);
+            }
+            let _: Vec<Vec<i64>> = pipe.query(&mut self.connection).expect("replies");
+        }
+    }
+
+    /// A call without its keys and arguments.
+    pub fn command(&self) -> redis::Cmd {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&self.sha);
+        command
+    }
+
+    /// Calls with one key and these arguments; the reply.
+    pub fn call(&mut self, key: &str, arguments: &[String]) -> i64 {
+        let mut command = self.command();
+        command.arg(1).arg(key).arg(arguments);
+        command.query(&mut self.connection).expect("a reply")
+    }
+
+    /// What the calls of `work` cost Redis.
+    pub fn cost_of(&mut self, work: impl FnOnce(&mut Self)) -> Cost {
+        let before = self.total_cost();
+        work(self);
+        let after = self.total_cost();
+        Cost { calls: after.calls - before.calls, micros: after.micros - before.micros }
+    }
+
+    fn total_cost(&mut self) -> Cost {
+        let stats: String =
+            redis::cmd("INFO").arg("commandstats").query(&mut self.connection).expect("statistics");
+        let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:"));
+        let Some(line) = line else { return Cost::default() };
+        let field = |name| {
+            let fields = line.split(',').find_map(|field| field.strip_prefix(name));
+            fields.and_then(|value| value.parse().ok()).expect("a number")
+        };
+        Cost { calls: field("calls="), micros: field("usec=") }
+    }
+
+    /// Memory of a key in bytes; 0 if it is absent.
+    pub fn memory_usage(&mut self, key: &str) -> u64 {
+        let mut command = redis::cmd("MEMORY");
+        command.arg("USAGE").arg(key).arg("SAMPLES").arg(0);
+        command.query::<Option<u64>>(&mut self.connection).expect("a size").unwrap_or(0)
+    }
+}

@@ -1,0 +1,184 @@
+//! An upstream on raw sockets: records the bytes of each request and answers with given bytes.
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+/// The requests that an upstream has received, each with head and body as on the wire.
+type Requests = Arc<Mutex<Vec<Vec<u8>>>>;
+
+/// Serves one request: may read more from the socket, and writes a response. Returning false closes
+/// the connection.
+type Handler = dyn Fn(&[u8], &mut TcpStream) -> bool + Send + Sync;
+
+/// An upstream on a free port. It lives as long as the test process.
+pub struct Upstream {
+    /// Where it listens.
+    pub address: SocketAddr,
+    requests: Requests,
+    bytes: Arc<Mutex<Vec<u8>>>,
+    connections: Arc<AtomicUsize>,
+}
+
+impl Upstream {
+    /// Answers every request with `200` and `hello`, and keeps the connection.
+    pub fn hello() -> Self {
+        Self::responding("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+    }
+
+    /// Answers every request with the same bytes, and keeps the connection.
+    pub fn responding(response: &'static str) -> Self {
+        Self::with(move |_, socket| socket.write_all(response.as_bytes()).is_ok())
+    }
+
+    /// Passes each request, head and body, to `handler`, which may read more from the socket and
+    /// writes a response. Returning false closes the connection.
+    pub fn with(handler: impl Fn(&[u8], &mut TcpStream) -> bool + Send + Sync + 'static) -> Self {
+        Self::on_each(move |socket, requests, bytes| serve(socket, &handler, requests, bytes))
+    }
+
+    fn on_each(
+        serve: impl Fn(TcpStream, &Requests, &Mutex<Vec<u8>>) + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("a bound address");
+        let (requests, bytes, connections) = (Requests::default(), Arc::default(), Arc::default());
+        let serve = Arc::new(serve);
+        let upstream = Self { address, requests, bytes, connections };
+        let (requests, bytes) = (upstream.requests.clone(), upstream.bytes.clone());
+        let connections = upstream.connections.clone();
+        thread::spawn(move || {
+            for socket in listener.incoming().flatten() {
+                connections.fetch_add(1, Ordering::SeqCst);
+                let (serve, requests, bytes) = (serve.clone(), requests.clone(), bytes.clone());
+                thread::spawn(move || serve(socket, &requests, &bytes));
+            }
+        });
+        upstream
+    }
+
+    /// Passes each connection to `handler`; nothing is recorded.
+    pub fn on_connection(handler: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> Self {
+        Self::on_each(move |mut socket, _, _| handler(&mut socket))
+    }
+
+    /// Reads everything and never responds.
+    pub fn silent() -> Self {
+        Self::on_connection(|socket| {
+            read_until_closed(socket);
+        })
+    }
+
+    /// Every byte received so far, whole requests or not.
+    pub fn received_bytes(&self) -> Vec<u8> {
+        self.bytes.lock().expect("no panic").clone()
+    }
+
+    /// How many connections have been accepted.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+
+    /// The requests received so far.
+    pub fn requests(&self) -> Vec<Vec<u8>> {
+        self.requests.lock().expect("no panic").clone()
+    }
+
+    /// The requests received so far, as text.
+    pub fn request_texts(&self) -> Vec<String> {
+        self.requests().iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect()
+    }
+
+    /// How many requests have been received.
+    pub fn request_count(&self) -> usize {
+        self.requests.lock().expect("no panic").len()
+    }
+
+    /// Its entry in a configuration's `targets`.
+    pub fn target(&self) -> String {
+        format!("http://{}", self.address)
+    }
+}
+
+fn serve(mut socket: TcpStream, handler: &Handler, requests: &Requests, bytes: &Mutex<Vec<u8>>) {
+    let _ = socket.set_read_timeout(Some(Duration::from_secs(20)));
+    let _ = socket.set_nodelay(true);
+    let mut buffer = Vec::new();
+    while let Some(request) = read_request(&mut socket, &mut buffer, bytes) {
+        requests.lock().expect("no panic").push(request.clone());
+        if !handler(&request, &mut socket) {
+            return;
+        }
+    }
+}
+
+/// Reads one request: its head, and the body that `Content-Length` or `chunked` announces.
+fn read_request(
+    socket: &mut TcpStream,
+    buffer: &mut Vec<u8>,
+    bytes: &Mutex<Vec<u8>>,
+) -> Option<Vec<u8>> {
+    let mut fill = |buffer: &mut Vec<u8>| {
+        let before = buffer.len();
+        let filled = fill(socket, buffer);
+        bytes.lock().expect("no panic").extend_from_slice(&buffer[before..]);
+        filled
+    };
+    let end = loop {
+        if let Some(at) = buffer.windows(4).position(|four| four == b"\r\n\r\n") {
+            break at + 4;
+        }
+        fill(buffer)?;
+    };
+    let head = String::from_utf8_lossy(&buffer[..end]).to_ascii_lowercase();
+    let field = |name: &str| {
+        head.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned())
+    };
+    let length = if let Some(length) = field("content-length:") {
+        end + length.parse::<usize>().ok()?
+    } else if field("transfer-encoding:").is_some() {
+        loop {
+            if let Some(at) = buffer[end..].windows(5).position(|five| five == b"0\r\n\r\n") {
+                break end + at + 5;
+            }
+            // With trailers, the last chunk is not followed by the empty line at once.
+            if buffer[end..].windows(3).any(|three| three == b"0\r\n")
+                && buffer.ends_with(b"\r\n\r\n")
+            {
+                break buffer.len();
+            }
+            fill(buffer)?;
+        }
+    } else {
+        end
+    };
+    while buffer.len() < length {
+        fill(buffer)?;
+    }
+    Some(buffer.drain(..length).collect())
+}
+
+/// Reads and discards until the other side closes; returns the number of bytes.
+pub fn read_until_closed(socket: &mut TcpStream) -> usize {
+    let mut buffer = [0; 16 * 1024];
+    let mut sum = 0;
+    while let Some(count) = socket.read(&mut buffer).ok().filter(|count| *count > 0) {
+        sum += count;
+    }
+    sum
+}
+
+/// Reads what is available into `buffer`; `None` at the end of the connection.
+fn fill(socket: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<()> {
+    let mut chunk = [0; 16 * 1024];
+    let count = socket.read(&mut chunk).ok().filter(|count| *count > 0)?;
+    buffer.extend_from_slice(&chunk[..count]);
+    Some(())
+}

@@ -1,0 +1,57 @@
+//! Shorthands for reading a store's verdicts.
+
+use tidegate::limit::{Decision, DecisionSource, Millis, Outcome, Verdict};
+
+/// Shorthands for a [`Verdict`].
+pub trait VerdictExt {
+    /// The decision at `index`, which must have been made.
+    fn decision(&self, index: usize) -> Decision;
+    /// When the first decision was made, in ms.
+    fn now(&self) -> Millis;
+    /// Whether Redis did not decide some of it.
+    fn is_fallback(&self) -> bool;
+}
+
+impl VerdictExt for Verdict {
+    fn decision(&self, index: usize) -> Decision {
+        self.decided(index).expect("a decision").decision
+    }
+
+    fn now(&self) -> Millis {
+        let mut decided = self.outcomes.iter().filter_map(Outcome::decided);
+        decided.next().expect("a decision").at
+    }
+
+    fn is_fallback(&self) -> bool {
+        self.outcomes.iter().any(|outcome| match outcome {
+            Outcome::Decided(decided) => decided.source == DecisionSource::Fallback,
+            Outcome::Unknown => true,
+            Outcome::NotCharged => false,
+        })
+    }
+}
+
+/// Shorthands for the outcomes of adjustments.
+pub trait OutcomesExt {
+    /// The state after the adjustment at `index`, which must have been made.
+    fn decision(&self, index: usize) -> Decision;
+    /// The state after each adjustment, all of which must have been made.
+    fn decisions(&self) -> Vec<Decision>;
+    /// Whether each adjustment was made.
+    fn are_made(&self) -> Vec<bool>;
+}
+
+impl OutcomesExt for [Outcome] {
+    fn decision(&self, index: usize) -> Decision {
+        self.decisions()[index]
+    }
+
+    fn decisions(&self) -> Vec<Decision> {
+        let decided = self.iter().map(|outcome| outcome.decided().expect("an adjustment"));
+        decided.map(|decided| decided.decision).collect()
+    }
+
+    fn are_made(&self) -> Vec<bool> {
+        self.iter().map(|outcome| outcome.decided().is_some()).collect()
+    }
+}

@@ -1,0 +1,200 @@
+use std::{sync::Arc, time::Duration};
+
+use testkit::{
+    redis_server::RedisServer,
+    verdict::VerdictExt as _,
+    wait::{TIMEOUT, eventually_async},
+};
+use tidegate::{
+    limit::{Algorithm, Change, Charge, Key, Limit, OnFailure, Verdict},
+    store::{Correction, CounterStore, Failure, StoreHandle},
+};
+
+use crate::support::{charge, gateway, hasty_gateway, limit, lose, now, of_each_algorithm};
+
+async fn used(stores: &CounterStore, limit: &Limit) -> u64 {
+    let looked = stores.peek(&[Charge { cost: 0, ..charge(limit, 1) }]).await.expect("Redis");
+    looked.decision(0).used
+}
+
+/// Charges one unit of each limit concurrently while Redis hangs; whether each was admitted.
+async fn charge_while_redis_hangs(
+    redis: &RedisServer,
+    store: &StoreHandle,
+    limits: &[Limit],
+) -> Vec<bool> {
+    redis.suspend();
+    let charging = limits.iter().map(async |limit| {
+        let verdict = store.charge(&[charge(limit, 1)], now()).await;
+        verdict.is_ok_and(|verdict| verdict.is_fallback() && verdict.admitted)
+    });
+    let passed = futures_util::future::join_all(charging).await;
+    redis.resume();
+    passed
+}
+
+/// A request decided locally holds its slot locally, so the slot of the late reply belongs to no request.
+/// With other algorithms the late charge stands for the request: it counts once.
+#[tokio::test]
+async fn a_late_reply_releases_its_slot_and_counts_once() {
+    let redis = RedisServer::start();
+    let (stores, store) = hasty_gateway(&redis).await;
+    let limits = of_each_algorithm();
+    assert_eq!(charge_while_redis_hangs(&redis, &store, &limits).await, [true; 6]);
+    for limit in &limits {
+        let holds = matches!(limit.algorithm, Algorithm::LeakyBucket | Algorithm::Concurrency);
+        let expected = u64::from(!holds);
+        eventually_async(&format!("{} counts {expected}", limit.name), async || {
+            used(&stores, limit).await == expected
+        })
+        .await;
+    }
+}
+
+/// A request refused for lack of a reply has used nothing.
+#[tokio::test]
+async fn a_late_charge_of_a_refused_request_is_refunded() {
+    let redis = RedisServer::start();
+    let (stores, store) = hasty_gateway(&redis).await;
+    let mut limits = of_each_algorithm();
+    for limit in &mut limits {
+        limit.on_failure = OnFailure::Closed;
+    }
+    assert_eq!(charge_while_redis_hangs(&redis, &store, &limits).await, [false; 6]);
+    for limit in &limits {
+        eventually_async(&format!("{} counts nothing", limit.name), async || {
+            used(&stores, limit).await == 0
+        })
+        .await;
+    }
+}
+
+/// Refunds for all charges of `verdict`, one unit each.
+fn refund(limit: &Limit, verdict: &Verdict) -> Correction {
+    let charged_at = verdict.now() + verdict.decision(0).wait;
+    let change = Change::Refund { charged_at, cost: 1 };
+    Correction {
+        limit: Arc::new(limit.clone()),
+        key: Key(1),
+        change,
+        source: verdict.decided(0).expect("a decision").source,
+    }
+}
+
+#[tokio::test]
+async fn adjustments_during_an_outage_are_made_in_order() {
+    let redis = RedisServer::start();
+    let (stores, store) = hasty_gateway(&redis).await;
+    let limits = of_each_algorithm();
+    let mut refunds = Vec::new();
+    for _ in 0..40 {
+        for limit in &limits {
+            let verdict = store.charge(&[charge(limit, 1)], now()).await.expect("Redis");
+            assert!(verdict.admitted && !verdict.is_fallback());
+            refunds.push(refund(limit, &verdict));
+        }
+    }
+    redis.suspend();
+    lose(&stores, &store).await;
+    // In a leaky bucket only the last slot can be refunded.
+    refunds.reverse();
+    store.adjust_in_background(refunds, now());
+    redis.resume();
+    for limit in &limits {
+        eventually_async(&format!("{} is free", limit.name), async || {
+            used(&stores, limit).await == 0
+        })
+        .await;
+    }
+    assert_eq!(stores.stats().merge_drops, 0);
+}
+
+#[tokio::test]
+async fn adjustments_of_several_workers_keep_their_order() {
+    let redis = RedisServer::start();
+    let (stores, store) = gateway(&redis);
+    let workers = [store, stores.worker(), stores.worker()];
+    let bucket =
+        of_each_algorithm().into_iter().find(|limit| limit.algorithm == Algorithm::LeakyBucket);
+    let bucket = bucket.expect("one of each");
+    let mut refunds = Vec::new();
+    for at in 0..39 {
+        let verdict = workers[at % 3].charge(&[charge(&bucket, 1)], now()).await.expect("Redis");
+        assert!(verdict.admitted && !verdict.is_fallback());
+        refunds.push(refund(&bucket, &verdict));
+    }
+    redis.suspend();
+    for (at, refund) in refunds.into_iter().rev().enumerate() {
+        workers[at % 3].adjust_in_background([refund], now());
+    }
+    redis.resume();
+    eventually_async("every slot is free", async || used(&stores, &bucket).await == 0).await;
+}
+
+#[tokio::test]
+async fn a_leaving_worker_flushes_its_queue() {
+    let redis = RedisServer::start();
+    let (stores, store) = gateway(&redis);
+    let of = limit("left", 1_000);
+    let mut refunds = Vec::new();
+    for _ in 0..300 {
+        let verdict = store.charge(&[charge(&of, 1)], now()).await.expect("Redis");
+        refunds.push(refund(&of, &verdict));
+    }
+    store.adjust_in_background(refunds, now());
+    store.leave(TIMEOUT).await;
+    assert_eq!(used(&stores, &of).await, 0);
+}
+
+#[tokio::test]
+async fn adjustments_of_an_ended_worker_are_sent_by_another() {
+    let redis = RedisServer::start();
+    let (stores, store) = gateway(&redis);
+    let of = limit("ended", 1_000);
+    let verdict = store.charge(&[charge(&of, 1)], now()).await.expect("Redis");
+    let (correcting, charged) = (stores.clone(), of.clone());
+    let ended = std::thread::spawn(move || {
+        let builder = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = builder.expect("a runtime");
+        let store = runtime.block_on(async { correcting.worker() });
+        let entered = runtime.enter();
+        store.adjust_in_background([refund(&charged, &verdict)], now());
+        // Tasks spawned there have not run and never will.
+        drop(entered);
+        drop(runtime);
+    });
+    ended.join().expect("no panic");
+    eventually_async("it is given back", async || used(&stores, &of).await == 0).await;
+}
+
+/// Redis reports that it did not execute them: they stay queued until it does.
+#[tokio::test]
+async fn a_rejected_adjustment_is_retried_once() {
+    let redis = RedisServer::start();
+    let (stores, store) = gateway(&redis);
+    let of = limit("refused", 1_000);
+    let mut refunds = Vec::new();
+    for _ in 0..2 {
+        let verdict = store.charge(&[charge(&of, 1)], now()).await.expect("Redis");
+        refunds.push(refund(&of, &verdict));
+    }
+    let user = |rights: &[&str]| {
+        let command = ["ACL", "SETUSER", "default"];
+        let _: String = redis.command(&[&command[..], rights].concat());
+    };
+    let failed = || stores.stats().failures[Failure::Server.index()];
+    user(&["-evalsha", "-eval"]);
+    store.adjust_in_background(refunds.drain(..1), now());
+    eventually_async("it was refused", async || failed() == 1).await;
+    user(&["+evalsha", "+eval"]);
+    eventually_async("it is made", async || used(&stores, &of).await == 1).await;
+    assert_eq!(stores.stats().merge_drops, 0);
+    user(&["-evalsha", "-eval"]);
+    store.adjust_in_background(refunds, now());
+    eventually_async("it was refused", async || failed() == 2).await;
+    // New connections succeed only when scripts are permitted.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!((failed(), stores.stats().merge_drops), (2, 0), "it waits");
+    user(&["+evalsha", "+eval"]);
+    eventually_async("it is made", async || used(&stores, &of).await == 0).await;
+}

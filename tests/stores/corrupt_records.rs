@@ -1,0 +1,216 @@
+use proptest::prelude::*;
+use redis::{Connection, RedisResult};
+use testkit::{
+    redis_server::RedisServer,
+    scripts::{ACQUIRE, ADJUST, CHARGE, PEEK, ScriptCaller},
+};
+use tidegate::limit::{Algorithm, MAX_RESERVE};
+
+use crate::support::NOW;
+
+/// The largest count of the scripts: every number in a reply stays an exact integer.
+const LARGEST: i64 = 1 << 53;
+
+/// Quotas of 60 s, a small one and the largest.
+const QUOTAS: [u32; 2] = [100, u32::MAX];
+
+/// A value that is not a record.
+#[derive(Clone, Debug)]
+enum ForeignValue {
+    Text(Vec<u8>),
+    List(Vec<Vec<u8>>),
+    Hash,
+}
+
+/// A time near the present, or any.
+fn time() -> impl Strategy<Value = u64> {
+    prop_oneof![1 => any::<u64>(), 3 => NOW - 90_000..NOW + 90_000]
+}
+
+/// Bytes of the lengths of records, and of others, with times and numbers at the places of fields.
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    let length = prop_oneof![Just(10), Just(26), Just(40), Just(30), Just(32), 0_usize..80];
+    let random = prop::collection::vec(any::<u8>(), 80);
+    let number = prop_oneof![Just(0), prop::sample::select(&QUOTAS[..]), any::<u32>()];
+    (random, length, prop::collection::vec(time(), 3), number, 0_u8..4).prop_map(
+        |(mut bytes, length, times, number, shape)| {
+            let mut put = |at: usize, value: &[u8]| {
+                bytes[at..at + value.len()].copy_from_slice(value);
+            };
+            let times: Vec<[u8; 8]> = times.iter().map(|time| time.to_le_bytes()).collect();
+            match shape {
+                0 => {}
+                // Leases: the reset, the end of the renewed ones, the slots of all, the end of the
+                // first.
+                1 => {
+                    put(0, &times[0][..6]);
+                    put(6, &times[2][..6]);
+                    put(12, &number.to_le_bytes());
+                    put(16, &times[1][..6]);
+                }
+                // Buckets: last seen, the reset, when it is full, a fraction, the rate; then the start of free
+                // slots, a fraction, and their number.
+                _ => {
+                    put(26, &times[0][..6]);
+                    put(32, &[0; 4]);
+                    put(38, &[0; 2]);
+                    for (nth, time) in times.iter().enumerate() {
+                        put(6 * nth, &time[..6]);
+                    }
+                    put(22, &number.to_le_bytes());
+                }
+            }
+            bytes.truncate(length);
+            bytes
+        },
+    )
+}
+
+/// The last element of a log, whose count of preceding elements is right or too high.
+fn log() -> impl Strategy<Value = ForeignValue> {
+    let entries = prop::collection::vec(any::<(u32, u32)>(), 0..40);
+    let blocks =
+        prop::collection::vec((any::<u8>(), prop_oneof![Just(2_036), 0_usize..2_100]), 0..4);
+    (entries, blocks, 0_u32..5, NOW - 70_000..NOW + 9_000, any::<u32>()).prop_map(
+        |(entries, blocks, claimed, seen, total)| {
+            let mut last = seen.to_le_bytes()[..6].to_vec();
+            last.extend(&(seen + 60_000).to_le_bytes()[..6]);
+            last.extend(total.to_le_bytes());
+            last.extend(claimed.to_le_bytes());
+            last.extend(7_u32.to_le_bytes());
+            for (time, before) in entries {
+                last.extend((NOW as u32).wrapping_sub(time % 90_000).to_le_bytes());
+                last.extend(before.to_le_bytes());
+            }
+            let mut list: Vec<Vec<u8>> =
+                blocks.into_iter().map(|(byte, length)| vec![byte; length]).collect();
+            list.push(last);
+            ForeignValue::List(list)
+        },
+    )
+}
+
+fn foreign() -> impl Strategy<Value = ForeignValue> {
+    prop_oneof![
+        5 => bytes().prop_map(ForeignValue::Text),
+        2 => prop::collection::vec(bytes(), 1..4).prop_map(ForeignValue::List),
+        3 => log(),
+        1 => Just(ForeignValue::Hash),
+    ]
+}
+
+fn plant(connection: &mut Connection, key: &str, foreign: &ForeignValue) {
+    let command = |name: &str| {
+        let mut command = redis::cmd(name);
+        command.arg(key);
+        command
+    };
+    let planted: RedisResult<()> = match foreign {
+        ForeignValue::Text(text) => command("SET").arg(text).query(connection),
+        ForeignValue::List(list) => command("RPUSH").arg(list).query(connection),
+        ForeignValue::Hash => command("HSET").arg("a").arg("b").query(connection),
+    };
+    planted.expect("a record of its own");
+}
+
+/// The four scripts that read records, and their arguments besides the limit.
+struct Scripts {
+    charge: ScriptCaller,
+    look: ScriptCaller,
+    settle: ScriptCaller,
+    acquire: ScriptCaller,
+}
+
+/// One call: the script, the cost, and when an adjusted charge was made.
+#[derive(Clone, Debug)]
+enum Call {
+    Charge(u32),
+    Look(u32),
+    Settle(u32, i64),
+    Acquire(u32),
+}
+
+fn calls() -> impl Strategy<Value = Vec<Call>> {
+    let at = prop_oneof![
+        Just(-1_i64),
+        (NOW - 70_000..NOW + 70_000).prop_map(u64::cast_signed),
+        (NOW - 70_000..NOW + 70_000).prop_map(|at| -2 - at.cast_signed()),
+    ];
+    let cost = || prop_oneof![4 => 1_u32..9, 1 => any::<u32>()];
+    let call = prop_oneof![
+        cost().prop_map(Call::Charge),
+        cost().prop_map(Call::Look),
+        (cost(), at).prop_map(|(cost, at)| Call::Settle(cost, at)),
+        (1..MAX_RESERVE).prop_map(Call::Acquire),
+    ];
+    prop::collection::vec(call, 1..6)
+}
+
+impl Scripts {
+    fn new(redis: &RedisServer) -> Self {
+        let [charge, look, settle, acquire] =
+            [CHARGE, PEEK, ADJUST, ACQUIRE].map(|script| ScriptCaller::of(&redis.url(), script));
+        Self { charge, look, settle, acquire }
+    }
+
+    /// `None` if tokens of this algorithm cannot be leased.
+    fn call(
+        &mut self,
+        key: &str,
+        (algorithm, quota): (Algorithm, u32),
+        now: u64,
+        call: &Call,
+    ) -> Option<RedisResult<Vec<i64>>> {
+        let resolution = if algorithm == Algorithm::SlidingWindow { 6 } else { 1 };
+        let option = if algorithm == Algorithm::LeakyBucket { 5_000 } else { 0 };
+        let reserves = matches!(algorithm, Algorithm::SlidingWindow | Algorithm::FixedWindow);
+        let (caller, cost, more) = match *call {
+            Call::Charge(cost) => (&mut self.charge, cost, vec![]),
+            Call::Look(cost) => (&mut self.look, cost, vec![]),
+            Call::Settle(cost, at) => (&mut self.settle, cost, vec![at]),
+            Call::Acquire(_) if !reserves => return None,
+            Call::Acquire(more) => (&mut self.acquire, 1, vec![1, more.into(), 4, 0, 0]),
+        };
+        let mut command = caller.command();
+        command.arg(1).arg(key).arg(now).arg(algorithm.tag()).arg(cost);
+        command.arg(quota).arg(60_000).arg(resolution).arg(option).arg(more);
+        Some(command.query(&mut caller.connection))
+    }
+}
+
+#[test]
+fn scripts_return_sane_replies_for_corrupt_records() {
+    let redis = RedisServer::start();
+    let scripts = std::cell::RefCell::new(Scripts::new(&redis));
+    let number = std::cell::Cell::new(0);
+    let algorithms = prop::sample::select(Algorithm::ALL.to_vec());
+    let quotas = prop::sample::select(&QUOTAS[..]);
+    let config = ProptestConfig { cases: 3_000, ..ProptestConfig::default() };
+    proptest!(config, |(foreign in foreign(), calls in calls(), algorithm in algorithms, quota in quotas)| {
+        let mut scripts = scripts.borrow_mut();
+        number.set(number.get() + 1);
+        let key = number.get().to_string();
+        plant(&mut scripts.charge.connection, &key, &foreign);
+        let (mut now, mut failed) = (NOW, false);
+        for call in &calls {
+            let Some(reply) = scripts.call(&key, (algorithm, quota), now, call) else { continue };
+            match reply {
+                Ok(reply) => {
+                    let retry = |at: usize| at % 6 == 5;
+                    for (at, &value) in reply.iter().enumerate() {
+                        let least = if retry(at) { -1 } else { 0 };
+                        prop_assert!((least..=LARGEST).contains(&value), "{call:?}: {reply:?}");
+                    }
+                }
+                // A log with invalid blocks is removed once.
+                Err(error) => {
+                    let corrects = matches!(call, Call::Settle(..));
+                    let removed = algorithm == Algorithm::SlidingLog && !corrects && !failed;
+                    prop_assert!(removed, "{call:?}: {error}");
+                    failed = true;
+                }
+            }
+            now += 700;
+        }
+    });
+}

@@ -1,0 +1,124 @@
+use proptest::{prelude::*, test_runner::TestCaseResult};
+use testkit::{
+    redis_server::RedisServer,
+    scripts::{ACQUIRE, ScriptCaller},
+};
+use tidegate::limit::{Algorithm, Decision, Grant, Limit, Quota, State, TokenDemand, TokenReturn};
+
+use crate::support::{NOW, limit};
+
+/// After a delay in ms, a demand that returns tokens charged some ms ago.
+#[derive(Clone, Debug)]
+struct Call {
+    later: u64,
+    order: TokenDemand,
+    ago: u64,
+}
+
+fn limits() -> impl Strategy<Value = Limit> {
+    let reserving = [Algorithm::SlidingWindow, Algorithm::FixedWindow];
+    let one = (
+        prop::sample::select(reserving.to_vec()),
+        prop_oneof![8 => 1_u32..60, 1 => 1_000_000_u32..40_000_000],
+        prop::sample::select(vec![1_u64, 7, 1_000, 10_000]),
+        prop::sample::select(vec![1_u32, 2, 6, 60]),
+        any::<bool>(),
+    );
+    one.prop_map(|(algorithm, quota, s, k, strict)| {
+        let window = s * u64::from(k);
+        let resolution = if algorithm == Algorithm::SlidingWindow { k } else { 1 };
+        let quota = Quota { strict, ..Quota::new(quota, window, resolution) };
+        Limit { algorithm, quota, ..limit("ahead", 1) }
+    })
+}
+
+fn calls(limit: &Limit) -> impl Strategy<Value = Vec<Call>> + use<> {
+    let (s, quota) = (limit.quota.sub_window(), limit.quota.limit);
+    let later = prop_oneof![3 => 0..=s / 3, 2 => 0..=s * 2, 1 => 0..=s * 70];
+    let least = prop_oneof![5 => Just(1_u32), 2 => 1_u32..8, 1 => 1..=quota.saturating_add(2)];
+    let more = prop_oneof![2 => Just(0_u32), 2 => 0_u32..20, 1 => 0..=quota];
+    let extra = prop_oneof![1 => Just(0_u32), 2 => 0_u32..40, 1 => 0..=quota];
+    let back = prop_oneof![3 => Just(0_u32), 1 => 1_u32..20];
+    let call = (later, least, more, extra, 1_u32..12, back, 0..s * 9).prop_map(
+        |(later, least, more, extra, share, tokens, ago)| {
+            let back = TokenReturn { charged_at: 0, tokens };
+            let needed = least.saturating_add(more);
+            Call {
+                later,
+                order: TokenDemand {
+                    minimum: least,
+                    needed,
+                    extra,
+                    extra_divisor: share,
+                    returned: back,
+                },
+                ago,
+            }
+        },
+    );
+    prop::collection::vec(call, 1..40)
+}
+
+fn sequences() -> impl Strategy<Value = (Limit, Vec<Call>)> {
+    limits().prop_flat_map(|limit| {
+        let calls = calls(&limit);
+        (Just(limit), calls)
+    })
+}
+
+/// The grant of Redis, as the script replies.
+fn theirs(
+    caller: &mut ScriptCaller,
+    limit: &Limit,
+    run: u64,
+    now: u64,
+    order: &TokenDemand,
+) -> Vec<i64> {
+    let Limit { algorithm, quota, .. } = limit;
+    let mut command = caller.command();
+    command.arg(1).arg(run).arg(now).arg(algorithm.tag()).arg(order.minimum).arg(quota.limit);
+    command.arg(quota.window).arg(quota.resolution).arg(u8::from(quota.strict)).arg(order.needed);
+    command
+        .arg(order.extra)
+        .arg(order.extra_divisor)
+        .arg(order.returned.tokens)
+        .arg(order.returned.charged_at);
+    command.query(&mut caller.connection).expect("a reply")
+}
+
+/// The grant of the Rust implementation.
+fn ours(state: &mut State, limit: &Limit, now: u64, order: &TokenDemand) -> Vec<i64> {
+    let Grant { tokens, spendable_until: end, decision } = state.acquire(&limit.quota, now, order);
+    let Decision { admitted, remaining, used, reset_at, retry_at, wait, .. } = decision;
+    let mut reply =
+        [now, admitted.into(), remaining, used, reset_at].map(u64::cast_signed).to_vec();
+    reply.push(retry_at.map_or(-1, u64::cast_signed));
+    reply.extend([wait, tokens.into(), end].map(u64::cast_signed));
+    reply
+}
+
+#[test]
+fn rust_and_lua_grant_alike() {
+    let redis = RedisServer::start();
+    let caller = std::cell::RefCell::new(ScriptCaller::of(&redis.url(), ACQUIRE));
+    let run = std::cell::Cell::new(0);
+    let config = ProptestConfig { cases: 600, ..ProptestConfig::default() };
+    proptest!(config, |((limit, calls) in sequences())| {
+        run.set(run.get() + 1);
+        check(&mut caller.borrow_mut(), run.get(), &limit, &calls)?;
+    });
+}
+
+fn check(caller: &mut ScriptCaller, run: u64, limit: &Limit, calls: &[Call]) -> TestCaseResult {
+    let (mut state, mut now) = (State::fresh(limit.algorithm), NOW);
+    for Call { later, order, ago } in calls {
+        now += later;
+        let order = TokenDemand {
+            returned: TokenReturn { charged_at: now - ago, ..order.returned },
+            ..*order
+        };
+        let theirs = theirs(caller, limit, run, now, &order);
+        prop_assert_eq!(ours(&mut state, limit, now, &order), theirs);
+    }
+    Ok(())
+}

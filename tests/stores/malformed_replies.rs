@@ -1,0 +1,86 @@
+use futures_util::future::join_all;
+use testkit::{
+    override_proxy::OverrideProxy, redis_server::RedisServer, verdict::VerdictExt as _,
+    wait::eventually_async,
+};
+use tidegate::{
+    clock::Clock,
+    store::{CounterStore, Failure, RedisOptions, Topology},
+};
+
+use crate::support::{charge, gateway, limit, options};
+
+/// Replies that are not valid for the call, as RESP.
+const ANSWERS: [&str; 14] = [
+    "-LOADING Redis is loading the dataset in memory\r\n",
+    "-CLUSTERDOWN The cluster is down\r\n",
+    "-MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.\r\n",
+    "-READONLY You can't write against a read only replica.\r\n",
+    "-OOM command not allowed when used memory > 'maxmemory'.\r\n",
+    "-BUSY Redis is busy running a script.\r\n",
+    "-MISCONF Redis is configured to save RDB snapshots, but is unable to persist to disk.\r\n",
+    "-NOPERM this user has no permissions to run the 'evalsha' command\r\n",
+    "-MOVED 1 127.0.0.1:1\r\n",
+    "-nonsense\r\n",
+    ":1\r\n",
+    "$-1\r\n",
+    "*2\r\n:1\r\n$3\r\nabc\r\n",
+    "*3\r\n:9223372036854775807\r\n:-1\r\n:-1\r\n",
+];
+
+async fn survived(redis: &RedisServer, number: usize, answer: &str) {
+    let proxy = OverrideProxy::start(&redis.url());
+    let topology = Topology::one(proxy.url());
+    let options = RedisOptions { topology, ..options(redis) };
+    let stores = CounterStore::redis(options, Clock::system(), 1_000).expect("usable options");
+    let store = stores.worker();
+    let limit = limit(&format!("fault-{number}"), 1_000);
+    let ask = async || store.charge(&[charge(&limit, 1)], 0).await.expect("a local policy");
+    eventually_async("Redis decides", async || !ask().await.is_fallback()).await;
+    let used = ask().await.decision(0).used;
+
+    proxy.reply_with(answer);
+    let waited = || stores.stats().failures[Failure::Timeout.index()];
+    let before = waited();
+    let verdict = ask().await;
+    assert!(verdict.is_fallback() && verdict.admitted, "{answer}: {verdict:?}");
+    for _ in 0..100 {
+        assert!(ask().await.is_fallback(), "{answer}: the breaker is open");
+    }
+    assert_eq!(waited(), before, "{answer}: nobody waits");
+
+    proxy.forward();
+    eventually_async("Redis decides again", async || !ask().await.is_fallback()).await;
+    eventually_async("what passed meanwhile is told", async || {
+        // A server that has charged may send an invalid reply.
+        let counted = ask().await.decision(0).used > used + 100;
+        counted || !answer.starts_with('-')
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn malformed_replies_delay_nothing_and_redis_recovers() {
+    let redis = RedisServer::start();
+    let all = ANSWERS.iter().enumerate().map(|(number, answer)| survived(&redis, number, answer));
+    join_all(all).await;
+}
+
+#[tokio::test]
+async fn an_evicted_record_equals_a_new_one() {
+    let redis = RedisServer::start();
+    let (stores, store) = gateway(&redis);
+    let limit = limit("evicted", 3);
+    let ask = async || store.charge(&[charge(&limit, 1)], 0).await.expect("Redis decides");
+    for left in [2, 1] {
+        assert_eq!(ask().await.decision(0).remaining, left);
+    }
+    let records: Vec<String> = redis.command(&["KEYS", "*:evicted:*"]);
+    let [record] = &records[..] else { panic!("all of a limit is one key: {records:?}") };
+    let _: u64 = redis.command(&["DEL", record]);
+    let verdict = ask().await;
+    let decision = verdict.decision(0);
+    assert_eq!((decision.remaining, decision.used), (2, 1));
+    assert!(decision.reset_at > verdict.now(), "a window of its own");
+    assert_eq!(stores.stats().failures, [0; 5]);
+}

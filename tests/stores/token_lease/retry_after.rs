@@ -1,0 +1,38 @@
+use testkit::{redis_server::RedisServer, verdict::VerdictExt as _};
+use tidegate::{
+    clock::Clock,
+    limit::{Algorithm, Limit, Quota},
+};
+
+use super::{Gateway, reserving};
+use crate::support::{NOW, charge};
+
+/// One request per window.
+fn single(name: &str, window: u64, tokens: u32) -> Limit {
+    let quota = Quota::new(1, window, 1);
+    Limit { algorithm: Algorithm::FixedWindow, quota, ..reserving(name, 1, tokens) }
+}
+
+#[tokio::test]
+async fn the_longest_retry_at_of_several_limits_admits() {
+    for tokens in [(0, 0), (1, 0), (0, 1), (1, 1)] {
+        let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+        let gateway = Gateway::new(&redis, &clock);
+        let (short, long) = (single("short", 2_000, tokens.0), single("long", 60_000, tokens.1));
+        for both in [[&short, &long], [&long, &short]] {
+            let charges = both.map(|limit| charge(limit, 1));
+            assert!(gateway.ask(&charges).await.admitted, "{tokens:?}");
+            // Decided by the store, by the wait queue, or by the deny cache.
+            for turn in 0..4 {
+                let verdict = gateway.ask(&charges).await;
+                let longest = verdict
+                    .outcomes
+                    .iter()
+                    .filter_map(|outcome| outcome.refused()?.decision.retry_at);
+                let wait = longest.max().expect("a refusal") - verdict.now();
+                assert!(!verdict.admitted && wait > 59_000, "{tokens:?} {turn}: {wait}");
+            }
+            clock.set(clock.now() + 60_000);
+        }
+    }
+}

@@ -1,0 +1,306 @@
+use std::{
+    path::Path,
+    sync::{Arc, LazyLock, Mutex},
+};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tempfile::TempDir;
+use testkit::{
+    options::redis_options,
+    redis_server::{RedisServer, free_port},
+    verdict::VerdictExt as _,
+    wait::eventually_async,
+};
+use tidegate::{
+    clock::Clock,
+    server::{Server, StartError},
+    store::{
+        CounterStore, Credentials, RedisOptions, SetupError, ShardUrls, StoreHandle, Topology,
+    },
+    throttle::{redis::RedisLink, sync::Exchange},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{ask, shards, shared};
+use crate::support::{charge, limit};
+
+fn with(options: RedisOptions) -> (Arc<CounterStore>, StoreHandle) {
+    let stores = CounterStore::redis(options, Clock::system(), 100).expect("usable options");
+    let store = stores.worker();
+    (stores, store)
+}
+
+fn credentials(username: Option<&str>, password: &str) -> Credentials {
+    Credentials { username: username.map(Box::from), password: Some(password.into()) }
+}
+
+/// A CA, and a server certificate and key that it signed, in PEM.
+fn certificates(folder: &Path) -> String {
+    let mut params = CertificateParams::new(vec![]).expect("certificates");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority =
+        CertifiedIssuer::self_signed(params, KeyPair::generate().expect("certificates"))
+            .expect("certificates");
+    let key = KeyPair::generate().expect("certificates");
+    let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("certificates");
+    let server = params.signed_by(&key, &authority).expect("certificates");
+    std::fs::write(folder.join("ca.pem"), authority.pem()).expect("certificates");
+    std::fs::write(folder.join("server.pem"), server.pem()).expect("certificates");
+    std::fs::write(folder.join("server.key"), key.serialize_pem()).expect("certificates");
+    authority.pem()
+}
+
+#[tokio::test]
+async fn tls_is_verified_against_the_configured_ca() {
+    let folder = TempDir::new().unwrap();
+    let ca = certificates(folder.path());
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let port = free_port().to_string();
+    let _server = RedisServer::start_with(&[
+        "--tls-port",
+        &port,
+        "--tls-cert-file",
+        &file("server.pem"),
+        "--tls-key-file",
+        &file("server.key"),
+        "--tls-ca-cert-file",
+        &file("ca.pem"),
+        "--tls-auth-clients",
+        "no",
+    ]);
+    let url: Box<str> = format!("rediss://127.0.0.1:{port}").into();
+    let to = |tls_ca: Option<&str>| {
+        let topology = Topology::Shards(vec![ShardUrls { primary: url.clone(), replicas: vec![] }]);
+        let tls_ca = tls_ca.map(|ca| ca.as_bytes().into());
+        RedisOptions { tls_ca, ..redis_options(topology) }
+    };
+    let limit = limit("tls", 1_000);
+    let (stores, store) = with(to(Some(&ca)));
+    shared("TLS with the authority", &store, &limit, 1).await;
+    assert!(stores.peek(&[charge(&limit, 1)]).await.is_ok());
+
+    let other = certificates(TempDir::new().unwrap().path());
+    for wrong in [Some(&*other), None] {
+        let (stores, store) = with(to(wrong));
+        assert!(ask(&store, &[charge(&limit, 1)]).await.is_fallback());
+        assert!(stores.peek(&[charge(&limit, 1)]).await.is_err());
+    }
+    let nonsense = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let made = CounterStore::redis(to(Some(nonsense)), Clock::system(), 100);
+    assert!(matches!(made, Err(SetupError::Ca)));
+}
+
+#[tokio::test]
+async fn the_configured_password_applies_to_urls_without_one() {
+    let mut server = RedisServer::not_started_with(&["--requirepass", "hush"]);
+    server.login = Some(":hush".to_owned());
+    server.restart();
+    let _: String = server.command(&["ACL", "SETUSER", "gateway", "on", ">hash", "~*", "+@all"]);
+    let limit = limit("secret", 1_000);
+    for right in [credentials(None, "hush"), credentials(Some("gateway"), "hash")] {
+        let (_stores, store) =
+            with(RedisOptions { credentials: right, ..redis_options(shards(&[&server])) });
+        shared("the right password", &store, &limit, 1).await;
+    }
+    // The URL takes precedence.
+    let url = format!("redis://:hush@{}", server.address()).into();
+    let topology = Topology::Shards(vec![ShardUrls { primary: url, replicas: vec![] }]);
+    let wrong = credentials(None, "wrong");
+    let (_stores, store) =
+        with(RedisOptions { credentials: wrong.clone(), ..redis_options(topology) });
+    shared("the URL's password", &store, &limit, 1).await;
+
+    let (stores, store) =
+        with(RedisOptions { credentials: wrong, ..redis_options(shards(&[&server])) });
+    assert!(ask(&store, &[charge(&limit, 1)]).await.is_fallback());
+    eventually_async("it is known to be lost", async || !stores.shards()[0].is_up).await;
+}
+
+#[tokio::test]
+async fn user_and_password_are_taken_from_url_or_configuration() {
+    let server = RedisServer::start();
+    let _: String = server.command(&["ACL", "SETUSER", "gateway", "on", ">hash", "~*", "+@all"]);
+    let _: String = server.command(&["ACL", "SETUSER", "default", "resetpass", ">hush"]);
+    let limit = limit("halves", 1_000);
+    for login in ["gateway@", ":hash@"] {
+        let url = format!("redis://{login}{}", server.address()).into();
+        let topology = Topology::Shards(vec![ShardUrls { primary: url, replicas: vec![] }]);
+        let credentials = Credentials {
+            username: Some("gateway".into()).filter(|_| login.starts_with(':')),
+            password: Some(if login.starts_with(':') { "wrong" } else { "hash" }.into()),
+        };
+        let (_stores, store) = with(RedisOptions { credentials, ..redis_options(topology) });
+        shared(login, &store, &limit, 1).await;
+    }
+}
+
+/// The process's log from warnings up: servers are probed on another thread.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+static LOG: LazyLock<Log> = LazyLock::new(|| {
+    let log = Log::default();
+    let (lines, to) = (tracing_subscriber::fmt().with_max_level(tracing::Level::WARN), log.clone());
+    lines.with_ansi(false).with_writer(move || to.clone()).init();
+    log
+});
+
+impl Log {
+    /// The log lines that name a server.
+    fn of(&self, server: &RedisServer) -> String {
+        let all = self.0.lock().expect("no thread panics with it").clone();
+        let all = String::from_utf8(all).expect("text");
+        all.lines().filter(|line| line.contains(&*server.address())).collect()
+    }
+}
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("no thread panics with it").write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn the_error_code_of_an_unusable_server_is_logged_once() {
+    let mut server = RedisServer::not_started_with(&["--requirepass", "hush"]);
+    server.login = Some("default:hush".to_owned());
+    server.restart();
+    let rights = ["on", ">hash", "~*", "+@all", "-set"];
+    let _: String = server.command(&[&["ACL", "SETUSER", "gateway"][..], &rights].concat());
+    let nobody = Credentials::default();
+    for (login, code) in [(credentials(Some("gateway"), "hash"), "NOPERM"), (nobody, "NOAUTH")] {
+        LazyLock::force(&LOG);
+        let (stores, store) =
+            with(RedisOptions { credentials: login, ..redis_options(shards(&[&server])) });
+        let stop = CancellationToken::new();
+        tokio::spawn(stores.clone().run(stop.clone()));
+        assert!(ask(&store, &[charge(&limit("refused", 9), 1)]).await.is_fallback());
+        let rejected = || -> u32 {
+            let stats: String = server.command(&["INFO", "commandstats"]);
+            let set = stats.lines().find(|line| line.starts_with("cmdstat_set:"));
+            set.and_then(|line| {
+                line.split("rejected_calls=").nth(1)?.split(',').next()?.parse().ok()
+            })
+            .unwrap_or(0)
+        };
+        let before = rejected();
+        eventually_async("it is tried again", async || rejected() > before + 1).await;
+        let said = LOG.of(&server);
+        assert_eq!(said.matches(code).count(), 1, "{said}");
+        assert!(!said.contains("hash") && !said.contains("gateway:"), "{said}");
+        stop.cancel();
+    }
+}
+
+#[tokio::test]
+async fn a_sentinel_and_its_primary_have_their_own_passwords() {
+    let mut server = RedisServer::not_started_with(&["--requirepass", "hush"]);
+    server.login = Some(":hush".to_owned());
+    server.restart();
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("sentinel.conf");
+    let rules = format!(
+        "requirepass watch\nsentinel monitor main 127.0.0.1 {} 1\nsentinel auth-pass main hush\n",
+        server.port()
+    );
+    std::fs::write(&file, rules).unwrap();
+    let mut sentinel = RedisServer::sentinel(&file);
+    sentinel.login = Some(":watch".to_owned());
+    sentinel.restart();
+    let topology = |password: &str| Topology::Sentinel {
+        master: "main".into(),
+        nodes: vec![sentinel.url().into()],
+        credentials: credentials(None, password),
+    };
+    let limit = limit("watched", 1_000);
+    let to = |password| RedisOptions {
+        credentials: credentials(None, "hush"),
+        ..redis_options(topology(password))
+    };
+    let (_stores, store) = with(to("watch"));
+    shared("both passwords are right", &store, &limit, 1).await;
+    let (_stores, store) = with(to("hush"));
+    assert!(
+        ask(&store, &[charge(&limit, 1)]).await.is_fallback(),
+        "the primary's is not Sentinel's"
+    );
+}
+
+#[tokio::test]
+async fn a_missing_secret_is_reported_at_the_start() {
+    let mut redis = RedisServer::not_started_with(&["--requirepass", "hush"]);
+    redis.login = Some(":hush".to_owned());
+    redis.restart();
+    let folder = TempDir::new().unwrap();
+    let secret = folder.path().join("secret");
+    let config = folder.path().join("tidegate.yaml");
+    let start = |more: &str| {
+        let text = format!(
+            "listen: [{{address: 127.0.0.1:0}}]\nworkers: 1\nstore: {{redis: {{shards: \
+             [{{primary: '{}'}}], connect_timeout: 5s, response_timeout: 10s, {more}}}}}\n\
+             upstreams: {{a: {{respond: {{body: hi}}}}}}\n\
+             routes: [{{name: a, match: {{path: /}}, upstream: a}}]\n",
+            redis.url()
+        );
+        std::fs::write(&config, text).unwrap();
+        let variables = |name: &str| match name {
+            "HERE" => Some("hush".to_owned()),
+            "LONG" => Some("hush".repeat(4)),
+            _ => None,
+        };
+        Server::start_with(&config, Clock::system(), &variables)
+    };
+    let file = format!("password: 'file:{}'", secret.display());
+    std::fs::write(&secret, "hush\n").unwrap();
+    for right in ["password: env:HERE", &file] {
+        let server = start(right).unwrap_or_else(|error| panic!("{right}: {error}"));
+        let is_there = async || redis.command::<bool>(&["EXISTS", "tidegate:gateways"]);
+        eventually_async("it has reported", is_there).await;
+        drop(server);
+        assert!(!is_there().await, "it has left");
+    }
+    let wrong = |more: &str| start(more).err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(wrong("password: env:GONE").contains("the variable GONE is not set"));
+    // The secret under which keys are hashed.
+    assert!(wrong("password: env:HERE, secret: env:GONE").contains("the variable GONE is not set"));
+    let short = wrong("password: env:HERE, secret: env:HERE");
+    assert!(short.contains("env:HERE has 4 bytes, fewer than 16"), "{short}");
+    let secrets = ["", ", secret: env:LONG", ", namespace: other"].map(|more| {
+        let server = start(&format!("password: env:HERE{more}"));
+        server.unwrap_or_else(|error| panic!("{more}: {error}")).shared.stores.secret()
+    });
+    assert!(secrets[0] != secrets[1] && secrets[0] != secrets[2]);
+    std::fs::remove_file(&secret).unwrap();
+    assert!(wrong(&file).contains(secret.to_str().unwrap()));
+    let ca = start("tls_ca: /nowhere/ca.pem").err();
+    assert!(matches!(ca, Some(StartError::Faults(_))), "without TLS");
+}
+
+#[tokio::test]
+async fn a_rejected_connection_does_not_refuse_requests() {
+    let mut server = RedisServer::not_started_with(&["--requirepass", "one"]);
+    server.login = Some("default:one".to_owned());
+    server.restart();
+    let topology = shards(&[&server]);
+    let (stores, store) =
+        with(RedisOptions { credentials: credentials(None, "one"), ..redis_options(topology) });
+    let stop = CancellationToken::new();
+    tokio::spawn(stores.clone().run(stop.clone()));
+    let limit = limit("l", 100);
+    shared("the password is right", &store, &limit, 1).await;
+
+    server.command::<()>(&["CONFIG", "SET", "requirepass", "two"]);
+    let connector = stores.connector().expect("a Redis");
+    let mut link = RedisLink::new(connector, "throttle", Clock::system(), Arc::default());
+    assert!(link.time().await.is_err());
+    assert!(stores.shards().iter().all(|shard| shard.is_up), "connections go on");
+    assert!(!ask(&store, &[charge(&limit, 1)]).await.is_fallback());
+    server.login = Some("default:two".to_owned());
+    server.command::<()>(&["CONFIG", "SET", "requirepass", "one"]);
+    assert!(link.time().await.is_ok());
+    stop.cancel();
+}

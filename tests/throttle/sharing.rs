@@ -1,0 +1,240 @@
+use testkit::redis_server::RedisServer;
+use tidegate::{
+    clock::Clock,
+    counter::Counter,
+    throttle::{
+        payload::Refusal,
+        sync::{CALLS_A_TICK, Synced},
+    },
+};
+
+use crate::support::{Gateway, MINUTE, NOW, geometry, key, other_seed};
+
+/// The number of script calls at Redis.
+fn scripts_run(redis: &RedisServer) -> u64 {
+    let stats: String = redis.command(&["INFO", "commandstats"]);
+    let runs = stats.lines().filter_map(|line| {
+        let rest = line.strip_prefix("cmdstat_eval")?;
+        rest.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok()
+    });
+    runs.sum()
+}
+
+fn ts(redis: &RedisServer, index: u64) -> u64 {
+    redis.command(&["HGET", &key(index), "ts"])
+}
+
+#[tokio::test]
+async fn activity_reaches_all_three_gateways() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let mut a = Gateway::loaded(&redis, &clock).await;
+    let mut b = Gateway::loaded(&redis, &clock).await;
+    let mut c = Gateway::loaded(&redis, &clock).await;
+    let mut next = 0;
+    while a.stats.conflicts.get() + b.stats.conflicts.get() + c.stats.conflicts.get() < 10 {
+        a.record(next..next + 3);
+        b.record(next + 3..next + 6);
+        c.record(next + 6..next + 9);
+        next += 9;
+        clock.set(clock.now() + 1_000);
+        // Concurrently: a gateway that reads before another's write has a conflict.
+        let (first, second, third) = tokio::join!(a.tick(), b.tick(), c.tick());
+        assert!(first.is_ok() && second.is_ok() && third.is_ok());
+        assert!(next < 9_000, "nothing collides");
+    }
+    for gateway in [&mut a, &mut b, &mut c] {
+        gateway.ticks(1).await;
+    }
+    for gateway in [&mut a, &mut b, &mut c] {
+        gateway.ticks(1).await;
+        assert_eq!(gateway.pending().await, 0);
+        assert!(gateway.complete() && !gateway.sync.is_behind());
+        assert_eq!(gateway.unknown(0..next), [0; 0]);
+    }
+    for key in redis.command::<Vec<String>>(&["KEYS", "tidegate:{*"]) {
+        let left: i64 = redis.command(&["TTL", &key]);
+        let promised = 31 * 60 + 600;
+        assert!(left > promised - 60 && left <= promised, "{key}: {left} s");
+    }
+}
+
+#[tokio::test]
+async fn a_later_gateway_loads_the_whole_memory() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let mut a = Gateway::loaded(&redis, &clock).await;
+    for minute in 0..40 {
+        clock.set(NOW + minute * MINUTE);
+        a.filter.turn(clock.now());
+        a.record([minute]);
+        a.ticks(1).await;
+    }
+    a.ticks(3).await;
+    let b = Gateway::loaded(&redis, &clock).await;
+    assert!(b.complete());
+    assert_eq!(b.unknown(9..40), [0; 0], "30 minutes and the current one");
+    assert_eq!(b.unknown(0..9).len(), 9, "and none before");
+    assert_eq!(b.stats.calls.get(), 1 + 31, "the time, and each minute");
+}
+
+#[tokio::test]
+async fn the_timestamp_grows_whatever_the_clocks_do() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let mut a = Gateway::loaded(&redis, &clock).await;
+    let index = a.current();
+    let mut last = 0;
+    for (token, now) in [(1, NOW + 500), (2, NOW + 500), (3, NOW + 100), (4, NOW + 90_000)] {
+        clock.set(now);
+        a.record([token]);
+        assert_eq!(a.pending().await, 0);
+        let ts = ts(&redis, index);
+        assert!(ts > last && ts >= now.min(NOW + 500), "{ts} after {last} at {now}");
+        last = ts;
+    }
+    // Far in the future, as left by a clock that was wrong for a while.
+    let mut b = Gateway::loaded(&redis, &clock).await;
+    let index = b.current();
+    let ahead = 9_007_199_254_740_000_u64;
+    a.record([5]);
+    assert_eq!(a.pending().await, 0);
+    let _: u64 = redis.command(&["HSET", &key(index), "ts", &ahead.to_string()]);
+    for step in 1..5 {
+        b.record([10 + step]);
+        assert_eq!(b.pending().await, 0);
+        assert_eq!(ts(&redis, index), ahead + step);
+    }
+    assert_eq!(b.stats.refused(Refusal::Type), 0);
+}
+
+#[tokio::test]
+async fn the_clock_of_redis_is_used() {
+    let (redis, clock) = (RedisServer::start(), Clock::system());
+    let mut a = Gateway::loaded(&redis, &clock).await;
+    let before = clock.now();
+    a.record([1]);
+    // A new minute may begin before the tick.
+    let index = a.current();
+    let Synced { now, ahead, pending } = a.tick().await.expect("a tick");
+    assert_eq!(pending, 0);
+    assert!(now >= before && now <= clock.now(), "one machine, one clock");
+    assert!(ahead.abs() < 1_000, "{ahead} ms ahead");
+    assert!((before..=clock.now()).contains(&ts(&redis, index)));
+    assert!((before..=clock.now()).contains(&a.stats.last_success()));
+}
+
+/// Ticks with the same tokens, each recorded `times` times: the calls, and the bytes in both directions.
+async fn cost(times: usize) -> (u64, u64) {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let mut a = Gateway::loaded(&redis, &clock).await;
+    let mut b = Gateway::loaded(&redis, &clock).await;
+    a.ticks(2).await;
+    b.ticks(2).await;
+    let _: String = redis.command(&["CONFIG", "RESETSTAT"]);
+    for second in 0..90 {
+        for _ in 0..times {
+            a.record(second * 20..second * 20 + 10);
+            b.record(second * 20 + 5..second * 20 + 15);
+        }
+        let before = scripts_run(&redis);
+        a.ticks(1).await;
+        assert!(scripts_run(&redis) - before <= CALLS_A_TICK as u64);
+        b.ticks(1).await;
+    }
+    let bytes =
+        |gateway: &Gateway| gateway.stats.bytes_read.get() + gateway.stats.bytes_written.get();
+    (scripts_run(&redis), bytes(&a) + bytes(&b))
+}
+
+#[tokio::test]
+async fn a_hundred_times_the_traffic_costs_redis_the_same() {
+    let (once, often) = (cost(1).await, cost(100).await);
+    assert_eq!(once.0, often.0, "calls");
+    assert!(once.1.abs_diff(often.1) * 100 <= once.1, "{} and {} bytes", once.1, often.1);
+    assert!(
+        once.0 <= 2 * 90 * 6,
+        "{} calls: time, two minutes, a scrub and up to two commits",
+        once.0
+    );
+}
+
+#[tokio::test]
+async fn a_tick_with_nothing_new_downloads_and_writes_nothing() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let mut a = Gateway::loaded(&redis, &clock).await;
+    a.record(0..100);
+    a.ticks(10).await;
+    let before = [&a.stats.bytes_read, &a.stats.bytes_written].map(Counter::get);
+    let (calls, commits) = (a.stats.calls.get(), a.stats.commits.get());
+    a.record(0..100);
+    a.ticks(10).await;
+    assert_eq!([&a.stats.bytes_read, &a.stats.bytes_written].map(Counter::get), before);
+    assert_eq!(a.stats.calls.get() - calls, 10 * 4);
+    assert_eq!(a.stats.commits.get(), commits);
+}
+
+#[tokio::test]
+async fn an_evicted_minute_is_restored() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let mut a = Gateway::loaded(&redis, &clock).await;
+    for minute in 0..20 {
+        clock.set(NOW + minute * MINUTE);
+        a.filter.turn(clock.now());
+        a.record([minute]);
+        a.ticks(1).await;
+    }
+    let first = a.current() - 19;
+    a.ticks(31).await;
+    let _: u64 = redis.command(&["DEL", &key(first + 3)]);
+    let _: u64 = redis.command(&["DEL", &key(first + 12)]);
+    a.ticks(31).await;
+    let b = Gateway::loaded(&redis, &clock).await;
+    assert_eq!(b.unknown(0..20), [0; 0]);
+}
+
+#[tokio::test]
+async fn a_gateway_that_loads_from_an_emptied_redis_catches_up() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let mut a = Gateway::loaded(&redis, &clock).await;
+    for minute in 0..30 {
+        clock.set(NOW + minute * MINUTE);
+        a.filter.turn(clock.now());
+        a.record([minute]);
+        a.ticks(1).await;
+    }
+    let _: String = redis.command(&["FLUSHALL"]);
+    let mut b = Gateway::loaded(&redis, &clock).await;
+    assert_eq!(b.unknown(0..30).len(), 30);
+    a.ticks(22).await;
+    assert!(!a.sync.is_behind(), "it has looked at all");
+    b.ticks(30).await;
+    assert_eq!(b.unknown(1..30), [0; 0], "what is still within memory");
+}
+
+/// Each leaves the other's minutes alone and counts them.
+#[tokio::test]
+async fn filters_under_another_secret_are_left_alone() {
+    let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
+    let mut a = Gateway::loaded(&redis, &clock).await;
+    a.record([1]);
+    a.ticks(1).await;
+    let index = a.current();
+    let before: Vec<u8> = redis.command(&["HGET", &key(index), "value"]);
+    let mut b = Gateway::with(&redis, &clock, geometry(1_000, 30), other_seed());
+    assert!(b.load().await.is_ok());
+    assert!(!b.complete(), "somebody may be known there");
+    b.record([2]);
+    b.ticks(3).await;
+    assert_eq!(b.stats.refused(Refusal::Seed), 1);
+    assert_eq!(redis.command::<Vec<u8>>(&["HGET", &key(index), "value"]), before);
+    // In the next minute it writes first.
+    clock.set(NOW + MINUTE);
+    b.filter.turn(clock.now());
+    b.record([3]);
+    b.ticks(1).await;
+    a.ticks(1).await;
+    assert_eq!(a.stats.refused(Refusal::Seed), 1);
+    for minute in 2..=31 {
+        clock.set(NOW + minute * MINUTE);
+        b.ticks(3).await;
+    }
+    assert!(b.complete(), "what it could not read has left memory");
+}

@@ -1,0 +1,151 @@
+//! A store in virtual time that behaves like Redis and the scripts, with configured faults.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    time::Duration,
+};
+
+use testkit::random::SplitMix64;
+use tidegate::{
+    store::Failure,
+    throttle::sync::{Commit, Exchange, Read, Time, Version},
+};
+
+use super::world::World;
+
+/// The configured faults.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Faults {
+    /// One call in `lost_calls` fails before it reaches the store; 0: none.
+    pub(crate) lost_calls: u64,
+    /// One call in `lost_answers` is executed and its reply is lost; 0: none.
+    pub(crate) lost_answers: u64,
+    /// One in `jammed` pairs of gateway and minute is jammed: until the minute ends, each of
+    /// its commits conflicts; 0: none.
+    pub(crate) jammed: u64,
+    /// Redis is unreachable between these two times, in ms.
+    pub(crate) outage: (u64, u64),
+}
+
+pub(crate) struct FakeStore<'a> {
+    pub(crate) world: &'a World,
+    pub(crate) faults: Cell<Faults>,
+    pub(crate) commits: RefCell<Vec<u64>>,
+    pub(crate) conflicts: Cell<u64>,
+    minutes: RefCell<BTreeMap<u64, (u64, Vec<u8>)>>,
+}
+
+impl<'a> FakeStore<'a> {
+    pub(crate) fn new(world: &'a World, faults: Faults) -> Self {
+        Self {
+            world,
+            faults: Cell::new(faults),
+            commits: RefCell::default(),
+            conflicts: Cell::new(0),
+            minutes: RefCell::default(),
+        }
+    }
+
+    /// Flushes everything, as a restart would.
+    pub(crate) fn empty(&self) {
+        self.minutes.borrow_mut().clear();
+    }
+
+    /// Evicts one minute, as a full Redis would.
+    pub(crate) fn evict(&self, rng: &mut SplitMix64) {
+        let mut minutes = self.minutes.borrow_mut();
+        let at = rng.below(minutes.len().max(1) as u64) as usize;
+        if let Some(&minute) = minutes.keys().nth(at) {
+            minutes.remove(&minute);
+        }
+    }
+}
+
+/// One gateway's link to the store.
+pub(crate) struct FakeLink<'a> {
+    pub(crate) store: &'a FakeStore<'a>,
+    pub(crate) gateway: u64,
+    pub(crate) rng: SplitMix64,
+    /// The calls of the current tick, and the most of any tick.
+    pub(crate) calls: usize,
+    pub(crate) most_calls: usize,
+}
+
+impl FakeLink<'_> {
+    /// One network latency, 0.5 to 4 ms.
+    async fn travel(&mut self) {
+        let time = 500 + self.rng.below(3_500);
+        self.store.world.sleep(time).await;
+    }
+
+    async fn call<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Result<T, Failure> {
+        self.calls += 1;
+        self.most_calls = self.most_calls.max(self.calls);
+        self.travel().await;
+        let faults = self.store.faults.get();
+        let out = (faults.outage.0..faults.outage.1).contains(&self.store.world.now());
+        if out || self.rng.one_in(faults.lost_calls) {
+            return Err(Failure::Io);
+        }
+        let answer = work(self);
+        self.travel().await;
+        if self.rng.one_in(faults.lost_answers) {
+            return Err(Failure::Timeout);
+        }
+        Ok(answer)
+    }
+
+    fn is_jammed(&self, minute: u64) -> bool {
+        let jammed = self.store.faults.get().jammed;
+        let over = (minute + 1) * 60_000;
+        self.store.world.now() < over && SplitMix64(self.gateway ^ minute << 8).one_in(jammed)
+    }
+}
+
+impl Exchange for FakeLink<'_> {
+    async fn time(&mut self) -> Result<Time, Failure> {
+        self.calls = 0;
+        self.call(|link| Time { now: link.store.world.now(), ahead: 0 }).await
+    }
+
+    async fn read(
+        &mut self,
+        minute: u64,
+        known: Option<Version>,
+        _max_len: usize,
+    ) -> Result<Read, Failure> {
+        self.call(|link| match link.store.minutes.borrow().get(&minute) {
+            None => Read::Absent,
+            Some((ts, payload)) => {
+                let version = Version { ts: *ts, len: payload.len() as u64 };
+                let is_known = known == Some(version);
+                if is_known { Read::Unchanged } else { Read::Value(version, payload.clone()) }
+            }
+        })
+        .await
+    }
+
+    async fn commit(
+        &mut self,
+        minute: u64,
+        expected: Option<u64>,
+        payload: &[u8],
+        _ttl: Duration,
+    ) -> Result<Commit, Failure> {
+        self.call(|link| {
+            let store = link.store;
+            let mut minutes = store.minutes.borrow_mut();
+            let current = minutes.get(&minute).map(|(ts, _)| *ts);
+            if current != expected || link.is_jammed(minute) {
+                store.conflicts.set(store.conflicts.get() + 1);
+                return Commit::Conflict;
+            }
+            let ts = store.world.now().max(current.unwrap_or(0) + 1);
+            minutes.insert(minute, (ts, payload.to_vec()));
+            store.commits.borrow_mut().push(store.world.now());
+            Commit::Done(ts)
+        })
+        .await
+    }
+}
