@@ -1,7 +1,7 @@
-//! What an access line costs: the time that a worker takes for it, and how many are lost while the disk
-//! takes all of them. With `valgrind --tool=callgrind`, the difference between two numbers of lines is
-//! what a line takes in instructions: `access_log 20000`, `access_log 40000`.
-#![allow(clippy::print_stdout, reason = "a bench tells its figures")]
+//! The cost of an access line: a worker's time per line, and lost lines while the sink accepts everything.
+//! With `valgrind --tool=callgrind`, two runs with different numbers of lines give the instructions per line:
+//! `access_log 20000`, `access_log 40000`.
+#![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
 use std::{hint::black_box, path::Path, time::Duration};
 
@@ -45,6 +45,6 @@ fn main() -> std::io::Result<()> {
     let took = clock::instant().saturating_duration_since(start);
     drop(guard);
     let nanos = took.as_nanos() as f64 / lines as f64;
-    println!("{lines} lines: {nanos:.0} ns a line, {} lost", log.dropped());
+    println!("{lines} lines: {nanos:.0} ns per line, {} lost", log.dropped());
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! What the throttle's filters cost, full: `cargo bench --bench filter`.
+//! The cost of the throttle's filters at capacity: `cargo bench --bench filter`.
 //!
-//! Every live minute has as many tokens as the default geometry is made for. Beside it, in the same
-//! run and with the same tokens, the design that it came from: a filter a minute behind one lock.
+//! Every live minute has as many tokens as the default geometry is sized for. The baseline, in the same run
+//! and with the same tokens, is the design of the article: one filter per minute behind one lock.
 #![expect(clippy::print_stdout, reason = "the table is the result")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -29,40 +29,40 @@ const MINUTES: u64 = 31;
 type Article = RwLock<Vec<Bloom<u64>>>;
 
 fn main() {
-    // Without it nothing is measured, and each benchmark only runs.
-    let measured = std::env::args().any(|arg| arg == "--bench");
-    let capacity: u64 = if measured { 1_000_000 } else { 1_000 };
-    let asked = capacity * 2;
+    // Without it, as in `cargo test`, each benchmark only runs briefly.
+    let is_measuring = std::env::args().any(|arg| arg == "--bench");
+    let capacity: u64 = if is_measuring { 1_000_000 } else { 1_000 };
+    let lookups = capacity * 2;
     let sizing = Sizing { capacity, false_positive: 0.001, memory: 30 * MINUTE };
     let geometry = Geometry::new(&sizing).expect("a sizing");
     let seed = Seed { secret: (1, 2), positions: std::array::from_fn(|i| i as u8 * 37 + 11) };
     println!(
-        "{MINUTES} minutes of {capacity} tokens, P {}: {} positions a minute, {} a token, {:.1} MB",
+        "{MINUTES} minutes of {capacity} tokens, P {}: {} positions per minute, {} per token, {:.1} MB",
         sizing.false_positive,
         geometry.bits,
         geometry.hashes,
         geometry.bytes() as f64 / 1e6,
     );
-    let article = RwLock::new(crowd(&geometry, &seed, capacity));
+    let article = RwLock::new(full_filters(&geometry, &seed, capacity));
     let filter = Filter::new(geometry, seed, START);
     merges(&filter, &article.read());
 
-    println!("\none check, ns          alone: p50    p99   in a row   two threads");
+    println!("\none lookup, ns         alone: p50    p99   in a row   two threads");
     let unknown = |i: u64| mixed(1 << 40 | i);
     let known = |i: u64| token(i % MINUTES, i / MINUTES % capacity);
-    let ours = |token| filter.knows(token);
+    let ours = |token| filter.contains(token);
     let theirs = |token| article.read().iter().rev().any(|filter| filter.check(&token));
     let rows = [
-        row("sliced, unknown", asked, &unknown, &ours),
-        row("sliced, known", asked, &known, &ours),
-        row("article, unknown", asked / 10, &unknown, &theirs),
-        row("article, known", asked / 10, &known, &theirs),
+        row("sliced, unknown", lookups, &unknown, &ours),
+        row("sliced, known", lookups, &known, &ours),
+        row("article, unknown", lookups / 10, &unknown, &theirs),
+        row("article, known", lookups / 10, &known, &theirs),
     ];
     ratio("unknown", rows[2], rows[0]);
     ratio("known", rows[3], rows[1]);
     cold_read(geometry.bits);
-    let wrong = (0..asked).filter(|i| filter.knows(unknown(*i))).count();
-    println!("false positives: {:.4} % of {asked}", 100.0 * wrong as f64 / asked as f64);
+    let wrong = (0..lookups).filter(|i| filter.contains(unknown(*i))).count();
+    println!("false positives: {:.4} % of {lookups}", 100.0 * wrong as f64 / lookups as f64);
 
     records(&filter, &article, capacity);
     rotation(&filter);
@@ -82,8 +82,8 @@ fn token(minute: u64, number: u64) -> u64 {
     mixed(minute << 32 | number)
 }
 
-/// The article's filters, full.
-fn crowd(geometry: &Geometry, seed: &Seed, capacity: u64) -> Vec<Bloom<u64>> {
+/// The article's filters, at capacity.
+fn full_filters(geometry: &Geometry, seed: &Seed, capacity: u64) -> Vec<Bloom<u64>> {
     let filled = |minute| {
         let empty = payload::encode(geometry, seed, &vec![0xff; geometry.bits / 8]);
         let mut filter = Bloom::from_bytes(empty[1..].to_vec()).expect("the crate's format");
@@ -99,12 +99,12 @@ fn crowd(geometry: &Geometry, seed: &Seed, capacity: u64) -> Vec<Bloom<u64>> {
     })
 }
 
-/// Fills the sliced filters with the same bits, as gateways do that share theirs.
+/// Fills the sliced filter with the same bits, as gateways do when they share filters.
 fn merges(filter: &Filter, article: &[Bloom<u64>]) {
     let mut took = Duration::ZERO;
     for (minute, full) in article.iter().enumerate() {
         let now = START + minute as u64 * MINUTE + 2 * 1_000;
-        filter.turn(now);
+        filter.rotate(now);
         let bits = &full.as_slice()[45..];
         let start = Instant::now();
         filter.merge(filter.geometry().index(now), bits).expect("a live minute");
@@ -113,14 +113,14 @@ fn merges(filter: &Filter, article: &[Bloom<u64>]) {
     println!("merge of a full minute into an empty one: {:.1} ms", ms(took) / MINUTES as f64);
     let (index, bits) = (*filter.live().end(), &article[30].as_slice()[45..]);
     let same = time(3, || filter.merge(index, bits));
-    println!("merge of what is there: {:.1} ms", ms(same));
+    println!("merge of equal bits: {:.1} ms", ms(same));
 }
 
 fn ms(took: Duration) -> f64 {
     took.as_secs_f64() * 1e3
 }
 
-/// The best of some.
+/// The shortest of several runs.
 fn time<T>(times: u32, mut work: impl FnMut() -> T) -> Duration {
     let once = |_| {
         let start = Instant::now();
@@ -130,15 +130,15 @@ fn time<T>(times: u32, mut work: impl FnMut() -> T) -> Duration {
     (0..times).map(once).min().unwrap_or_default()
 }
 
-/// One operation alone, from reading the clock to reading it again, less what that takes: p50 and p99.
-/// The clock waits for what is under way, so that nothing overlaps.
+/// p50 and p99 of one operation alone, without the time of reading the clock. Reading the clock waits for
+/// pending operations, so that none overlap.
 fn alone<T>(count: u64, tokens: &impl Fn(u64) -> u64, work: &impl Fn(u64) -> T) -> [f64; 2] {
-    let sample = |asked: bool| {
+    let sample = |is_executed: bool| {
         let mut took: Vec<_> = (0..count)
             .map(|i| {
                 let token = black_box(tokens(i));
                 let start = Instant::now();
-                if asked {
+                if is_executed {
                     black_box(work(token));
                 }
                 start.elapsed()
@@ -151,7 +151,7 @@ fn alone<T>(count: u64, tokens: &impl Fn(u64) -> u64, work: &impl Fn(u64) -> T) 
     [full[0] - empty[0], full[1] - empty[0]]
 }
 
-/// Each of `count` operations after the other, of which the processor overlaps what it can.
+/// Mean time of `count` consecutive operations, which the processor may overlap.
 fn in_a_row<T>(from: u64, count: u64, tokens: impl Fn(u64) -> u64, work: impl Fn(u64) -> T) -> f64 {
     let start = Instant::now();
     for i in from..from + count {
@@ -160,7 +160,7 @@ fn in_a_row<T>(from: u64, count: u64, tokens: impl Fn(u64) -> u64, work: impl Fn
     start.elapsed().as_nanos() as f64 / count as f64
 }
 
-/// Measures checks; returns those in a row and those of two threads.
+/// Measures and prints an operation; returns its time in a row and on two threads, in ns.
 fn row(
     name: &str,
     count: u64,
@@ -183,7 +183,7 @@ fn ratio(name: &str, theirs: [f64; 2], ours: [f64; 2]) {
     println!("{name}: {row:.1} times, on two threads {two:.1} times as fast as the article's");
 }
 
-/// What one read costs somewhere in as much memory: nothing that asks it is quicker, alone.
+/// Prints the cost of one random read in as much memory: the lower bound of a lookup alone.
 fn cold_read(words: usize) {
     let memory: Vec<u32> = (0..words as u32).collect();
     let mut last = 0;
@@ -192,13 +192,16 @@ fn cold_read(words: usize) {
         last = u64::from(memory[(mixed(i ^ last) % words as u64) as usize]);
     }
     black_box(last);
-    println!("one read in as much memory: {:.0} ns", start.elapsed().as_nanos() as f64 / 1e6);
+    println!(
+        "one random read in as much memory: {:.0} ns",
+        start.elapsed().as_nanos() as f64 / 1e6
+    );
 }
 
-/// A minute's tokens, new and again. The article's are all in one filter, which a
-/// cache holds, but keep every check waiting.
+/// Recordings of new and repeated tokens. The article's filter of one minute fits into a cache, but its lock
+/// blocks every lookup.
 fn records(filter: &Filter, article: &Article, capacity: u64) {
-    filter.turn(START + MINUTES * MINUTE);
+    filter.rotate(START + MINUTES * MINUTE);
     article.write()[30].clear();
     let part = capacity / 7;
     let ours = |token| filter.record(token);
@@ -219,31 +222,31 @@ fn records(filter: &Filter, article: &Article, capacity: u64) {
     ratio("again", rows[3], rows[1]);
 }
 
-/// A boundary, and what clears the minute that left memory.
+/// Rotation at a minute boundary, and the clearing of the minute that left memory.
 fn rotation(filter: &Filter) {
     let boundary = START + (MINUTES + 1) * MINUTE;
-    // What left before is cleared by now, as in any minute.
-    (1..60).rev().for_each(|second| filter.turn(boundary - second * 1_000));
+    // The minute that left before is cleared by now, as in operation.
+    (1..60).rev().for_each(|second| filter.rotate(boundary - second * 1_000));
     let steps: Vec<_> =
-        (0..60).map(|second| time(1, || filter.turn(boundary + second * 1_000))).collect();
+        (0..60).map(|second| time(1, || filter.rotate(boundary + second * 1_000))).collect();
     let [at, longest] = [steps[0], steps.iter().copied().max().unwrap_or_default()];
     let all: Duration = steps.iter().sum();
     println!(
-        "\nturn: at the boundary {:.2} ms, longest {:.1} ms, a minute's {:.0} ms",
+        "\nrotate: at the boundary {:.2} ms, longest {:.1} ms, per minute {:.0} ms",
         ms(at),
         ms(longest),
         ms(all)
     );
 }
 
-/// What the control thread does.
+/// Operations of the control thread.
 fn control(filter: &Filter) {
     let index = *filter.live().start();
-    println!("cut: {:.1} ms", ms(time(5, || filter.cut(index))));
+    println!("export: {:.1} ms", ms(time(5, || filter.export(index))));
     println!("occupied: {:.1} ms", ms(time(5, || filter.occupied())));
 }
 
-/// What goes to Redis and comes from there.
+/// Encoding and decoding of payloads.
 fn payloads(geometry: &Geometry, seed: &Seed) {
     println!("\nfill      bytes   encode   decode, ms");
     for fill in [1, 7, 15, 50] {

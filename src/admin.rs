@@ -1,5 +1,13 @@
-//! The operator's port: health, metrics and the control API. It lives on the control thread and asks for
-//! no password, so it belongs on loopback or a private network.
+//! The admin port: health, metrics and the control API. It has no authentication, so it belongs on loopback
+//! or on a private network. It runs on the control thread.
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `connections` | accepts connections within bounds of time, number and size |
+//! | `guard` | refuses requests that a web page in a browser could make |
+//! | `limits` | `/api/limits`: lists limits, shows and resets the counter of a caller |
+//! | `metrics`, `throttle_metrics` | `/metrics` |
+//! | `throttle` | `/api/throttle`: shows the throttle and sets its mode |
 
 mod connections;
 mod guard;
@@ -22,7 +30,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use self::connections::Bounds;
-pub use self::guard::OwnHosts;
+pub use self::guard::AllowedHosts;
 use crate::{gateway::Shared, reload::Reloader};
 
 #[derive(Clone)]
@@ -31,15 +39,19 @@ struct Control {
     reloader: Arc<Reloader>,
 }
 
-/// Opens the port's listener.
+/// Opens the listener of the admin port.
+///
+/// # Errors
+///
+/// If the address cannot be bound.
 pub fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     let listener = std::net::TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
-/// What the port answers, to requests for one of its `own` hosts.
-pub fn router(shared: Arc<Shared>, reloader: Arc<Reloader>, own: OwnHosts) -> Router {
+/// The routes of the admin port, for requests to one of the `hosts`.
+pub fn router(shared: Arc<Shared>, reloader: Arc<Reloader>, hosts: AllowedHosts) -> Router {
     Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
@@ -49,7 +61,7 @@ pub fn router(shared: Arc<Shared>, reloader: Arc<Reloader>, own: OwnHosts) -> Ro
         .route("/api/reload", post(reload))
         .route("/api/throttle", get(throttle::show).put(throttle::set))
         .with_state(Control { shared, reloader })
-        .layer(from_fn_with_state(own, guard::guard))
+        .layer(from_fn_with_state(hosts, guard::guard))
 }
 
 /// Serves `router` on `listener` until `stop` is cancelled.
@@ -59,17 +71,17 @@ pub async fn serve(listener: std::net::TcpListener, router: Router, stop: Cancel
             let serving = connections::accept(listener, router, Bounds::default());
             stop.run_until_cancelled(serving).await;
         }
-        Err(error) => tracing::error!(%error, "admin cannot be served"),
+        Err(error) => tracing::error!(%error, "the admin port cannot be served"),
     }
 }
 
-/// Alive: it answers.
+/// Liveness: 200 as long as the control thread runs.
 async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Ready: workers accept, and with a throttle its filters are loaded. A lost store does not make it unready, because limits then follow their
-/// `on_failure`; it is told, though.
+/// Readiness: 200 if workers accept connections and the throttle, if there is one, has loaded its filters. A
+/// lost store is reported but does not make the gateway unready, because limits then follow `on_failure`.
 async fn readyz(State(control): State<Control>) -> Response {
     let workers = control.shared.accepting_workers.load(Ordering::Acquire);
     let store = control.shared.stores.status();
@@ -97,7 +109,7 @@ async fn readyz(State(control): State<Control>) -> Response {
     (status, Json(body)).into_response()
 }
 
-/// Replaces the rules by what the file says now.
+/// Reloads the configuration file.
 async fn reload(State(control): State<Control>) -> Response {
     match control.reloader.reload() {
         Ok(generation) => Json(json!({ "generation": generation })).into_response(),

@@ -118,7 +118,7 @@ struct ConfigFile {
 
 /// Validates a log filter.
 fn parse_log_filter(text: &str) -> Result<String, String> {
-    match telemetry::filter(text) {
+    match telemetry::parse_filter(text) {
         Ok(_) => Ok(text.to_owned()),
         Err(error) => Err(format!(
             "{error}; expected error, warn, info, debug, trace, or a filter such as tidegate=debug"

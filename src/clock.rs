@@ -196,6 +196,11 @@ impl Clock {
         }
     }
 
+    /// Starts to measure a duration.
+    pub fn stopwatch(&self) -> Stopwatch {
+        Stopwatch { clock: self.clone(), start: self.uptime() }
+    }
+
     /// Ticks at once, and then every `period`; ticks that were missed are skipped.
     pub fn interval(&self, period: Duration) -> Interval {
         let id = self.simulation().map_or(0, |manual| {
@@ -224,6 +229,20 @@ impl Manual {
             }
             moved.await;
         }
+    }
+}
+
+/// A duration that is being measured; made by [`Clock::stopwatch`].
+#[derive(Clone, Debug)]
+pub struct Stopwatch {
+    clock: Clock,
+    start: Duration,
+}
+
+impl Stopwatch {
+    /// The time since it was started.
+    pub fn read(&self) -> Duration {
+        self.clock.uptime().saturating_sub(self.start)
     }
 }
 

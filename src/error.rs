@@ -5,7 +5,7 @@ use http::{Method, StatusCode};
 
 use crate::{
     framing::FramingError, identity::AmbiguousValue, route::normalize::PathError,
-    snapshot::LimitRequestError, throttle::Turned, upstream::UpstreamError,
+    snapshot::LimitRequestError, throttle::AdmissionDenied, upstream::UpstreamError,
 };
 
 /// Why a request was refused or failed. `Display` is the text for clients, except that of
@@ -56,7 +56,7 @@ pub enum GatewayError {
     LimitExceeded,
     /// The throttle admits only active users, and this caller is not one.
     #[error("more users are active than can be served; those already active are served first")]
-    Throttled(Box<Turned>),
+    Throttled(Box<AdmissionDenied>),
     /// `request_timeout` passed while the request was delayed by a leaky bucket.
     #[error("the request timed out while it waited for its slot in a leaky bucket")]
     DelayTimeout,

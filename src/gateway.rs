@@ -72,13 +72,13 @@ use crate::{
     identity::Secret,
     limit::Admission,
     live::LiveSnapshot,
-    metrics::{Metrics, RouteCounters, Shard},
+    metrics::{Metrics, RouteCounters, WorkerMetrics},
     plan::check_supported,
     respond,
     snapshot::{Action, Route},
     store::{CounterStore, StoreHandle},
     telemetry::{AccessLog, AccessWriter},
-    throttle::{Gate, Throttle},
+    throttle::{AdmissionGate, Throttle},
     upstream::PeerAddress,
 };
 
@@ -126,9 +126,9 @@ pub struct Peer {
 /// A worker's gateway: it answers the requests of all of the worker's connections.
 pub struct Gateway {
     shared: Arc<Shared>,
-    shard: Arc<Shard>,
+    metrics: Arc<WorkerMetrics>,
     store: Rc<StoreHandle>,
-    gate: Option<Rc<Gate>>,
+    gate: Option<Rc<AdmissionGate>>,
     access_log: Option<Rc<AccessWriter>>,
     cache: RulesCache,
     ids: RequestIds,
@@ -149,35 +149,35 @@ impl Gateway {
     /// The gateway of the current worker; call it on the worker's runtime. `clock` holds the
     /// worker's coarse time, in ms.
     pub fn new(shared: Arc<Shared>, clock: Rc<Cell<u64>>) -> Self {
-        let shard = shared.metrics.shard();
+        let metrics = shared.metrics.add_worker();
         let store = Rc::new(shared.stores.worker());
         let background = Rc::new(Background::new(Rc::clone(&store), shared.clock.clone()));
         Self {
             store,
             gate: shared.throttle.as_ref().map(|throttle| Rc::new(throttle.gate())),
             access_log: shared.access_log.as_ref().map(|log| Rc::new(log.writer())),
-            cache: RulesCache::new(&shared.live, &shard, clock.clone()),
+            cache: RulesCache::new(&shared.live, &metrics, clock.clone()),
             ids: RequestIds::new(),
             dates: DateCache::default(),
-            unrouted: shard.route(""),
+            unrouted: metrics.route(""),
             warned_at: Cell::new(0),
             leases: Rc::new(LeaseTable::new(Rc::clone(&background), clock.clone())),
             background,
-            shard,
+            metrics,
             shared,
             clock,
         }
     }
 
     /// The worker's metrics.
-    pub fn shard(&self) -> &Shard {
-        &self.shard
+    pub fn metrics(&self) -> &WorkerMetrics {
+        &self.metrics
     }
 
     /// Closes upstream connections that were idle too long, and drops replaced rules also if no
     /// request comes. Call it about once a second.
     pub fn sweep(&self) {
-        self.cache.get(&self.shared.live, &self.shard);
+        self.cache.get(&self.shared.live, &self.metrics);
         self.cache.sweep();
     }
 
@@ -214,7 +214,7 @@ impl Gateway {
         error: FramingError,
         client: Rc<dyn ClientStream>,
     ) -> Response {
-        self.shard.malformed.add(1);
+        self.metrics.malformed.add(1);
         let mut context = self.context(peer, None, client);
         let draft = self.draft(&mut context, Err(GatewayError::Framing(error)));
         self.finish(context, draft)
@@ -226,9 +226,11 @@ impl Gateway {
         head: Option<Box<RequestHead>>,
         client: Rc<dyn ClientStream>,
     ) -> Box<RequestContext> {
-        let rules = self.cache.get(&self.shared.live, &self.shard);
+        let rules = self.cache.get(&self.shared.live, &self.metrics);
         let counters = self.unrouted.clone();
-        let context = RequestContext::new(rules, peer, head, client, counters, &self.ids);
+        let stopwatch = self.shared.clock.stopwatch();
+        let context =
+            RequestContext::new(rules, peer, head, client, counters, &self.ids, stopwatch);
         // Boxed: it is moved many times with the response.
         let mut context = Box::new(context);
         if let Some(writer) = &self.access_log {

@@ -1,7 +1,7 @@
-//! Counters of what happened, one shard a worker.
+//! Counters of requests, decisions and connections, per worker.
 //!
-//! A worker alone writes its shard; a reader adds the shards up. Shards keep their counters by name,
-//! so that a reload loses none but those of names that it removed.
+//! Only a worker writes its [`WorkerMetrics`]; a reader sums them over all workers. Counters of routes, limits
+//! and upstreams are kept by name, so that a reload only removes those of names that it removed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,70 +14,70 @@ use parking_lot::Mutex;
 
 use crate::counter::Counter;
 
-/// The upper bounds of the latency histogram's buckets, in seconds; one more has no bound.
+/// Upper bounds of the latency histogram's buckets, in seconds. One more bucket has no bound.
 pub const LATENCY_BOUNDS: [f64; 12] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
 
-/// How long things took.
+/// A histogram of durations.
 #[derive(Debug, Default)]
 pub struct Histogram {
-    /// How many fell into each bucket, not cumulated.
+    /// Number of durations in each bucket, not cumulative.
     pub buckets: [Counter; LATENCY_BOUNDS.len() + 1],
-    /// The sum of all, in microseconds.
+    /// The sum of all durations, in µs.
     pub micros: Counter,
 }
 
 impl Histogram {
-    /// Counts one.
-    pub fn observe(&self, took: Duration) {
-        let seconds = took.as_secs_f64();
+    /// Adds a duration.
+    pub fn observe(&self, duration: Duration) {
+        let seconds = duration.as_secs_f64();
         let bucket = LATENCY_BOUNDS.iter().take_while(|bound| seconds > **bound).count();
         self.buckets[bucket].add(1);
-        self.micros.add(took.as_micros() as u64);
+        self.micros.add(duration.as_micros() as u64);
     }
 }
 
-/// What one route did.
+/// The counters of one route.
 #[derive(Debug, Default)]
 pub struct RouteCounters {
-    /// Answers by class, `1xx` to `5xx`; a client that was gone before its answer counts as `4xx`.
-    pub answers: [Counter; 5],
-    /// From the request's head to the answer's last byte.
+    /// Responses by status class, `1xx` to `5xx`. A client that closed before its response counts as `4xx`.
+    pub responses: [Counter; 5],
+    /// Time from the request's head to the response's last byte.
     pub latency: Histogram,
 }
 
-/// What one limit decided on one route.
+/// The decisions of one limit on one route.
 #[derive(Debug, Default)]
 pub struct LimitCounters {
-    /// Charges that it let pass.
+    /// Charges admitted.
     pub admitted: Counter,
-    /// Charges that it refused.
+    /// Charges refused.
     pub refused: Counter,
-    /// Charges that it would have refused, if it were enforced.
+    /// Charges that would have been refused if the limit were enforced.
     pub would_refuse: Counter,
-    /// Requests that were decided without knowing, because the store could not be asked.
+    /// Requests decided by the failure policy, because the store gave no answer.
     pub unknown: Counter,
-    /// Requests that were held back, and longest by this limit.
+    /// Requests delayed, if this limit delayed them longest.
     pub delayed: Counter,
-    /// How long they were held, in microseconds.
-    pub delay: Counter,
+    /// The sum of these delays, in µs.
+    pub delay_micros: Counter,
 }
 
-/// What one upstream failed at, by [`crate::upstream::UpstreamError::kind`].
+/// The failures of one upstream, by [`crate::upstream::UpstreamError::kind`].
 #[derive(Debug, Default)]
 pub struct UpstreamCounters {
-    /// No connection could be made.
+    /// No connection could be opened.
     pub connect: Counter,
-    /// No answer came in time.
+    /// No response arrived in time.
     pub timeout: Counter,
-    /// The connection broke or the answer was malformed, before its head or within its body.
+    /// The connection broke or the response was malformed, in its head or body.
     pub broken: Counter,
-    /// Attempts beyond a request's first.
+    /// Retries: attempts after a request's first.
     pub retries: Counter,
 }
 
 impl UpstreamCounters {
-    /// The counter of one kind of failure.
+    /// The counter of a kind of failure.
     pub fn of(&self, kind: &str) -> &Counter {
         match kind {
             "connect" => &self.connect,
@@ -87,46 +87,46 @@ impl UpstreamCounters {
     }
 }
 
-/// What the throttle decided.
+/// The decisions of the throttle.
 #[derive(Debug, Default)]
 pub struct ThrottleCounters {
-    /// Requests of active users that were let in while newcomers were refused.
+    /// Requests with an active token, admitted while throttling.
     pub known: Counter,
-    /// Requests refused: the token had not been active lately.
+    /// Requests denied because the token was not active.
     pub unknown: Counter,
-    /// Requests refused: there was no token.
+    /// Requests denied because they had no token.
     pub missing: Counter,
-    /// Requests refused: the token had been turned away lately.
+    /// Requests denied because the token was answered with 401 recently.
     pub rejected: Counter,
-    /// Tokens that became known, counted once a generation and worker.
+    /// Tokens recorded as active, counted once per generation and worker.
     pub remembered: Counter,
 }
 
-/// Counters by the names they are kept under.
-type Named<K, T> = Mutex<BTreeMap<K, Arc<CachePadded<T>>>>;
+/// Counters by name.
+type CountersByName<K, T> = Mutex<BTreeMap<K, Arc<CachePadded<T>>>>;
 
-/// One worker's counters.
+/// The counters of one worker.
 #[derive(Debug, Default)]
-pub struct Shard {
-    /// Connections that are open.
+pub struct WorkerMetrics {
+    /// Open client connections.
     pub connections: Counter,
-    /// Connections that were accepted.
+    /// Accepted client connections.
     pub accepted: Counter,
-    /// Connections that were closed at once: their client had too many.
+    /// Connections closed immediately, because their client had too many.
     pub connections_refused: Counter,
-    /// Requests that were refused before they had a route: malformed or late.
+    /// Requests refused before routing: malformed or too slow.
     pub malformed: Counter,
-    /// Requests that are held back now.
+    /// Requests that are being delayed.
     pub waiting: Counter,
-    /// What the throttle decided.
+    /// The decisions of the throttle.
     pub throttle: CachePadded<ThrottleCounters>,
-    routes: Named<Box<str>, RouteCounters>,
-    limits: Named<(Box<str>, Box<str>), LimitCounters>,
-    upstreams: Named<Box<str>, UpstreamCounters>,
+    routes: CountersByName<Box<str>, RouteCounters>,
+    limits: CountersByName<(Box<str>, Box<str>), LimitCounters>,
+    upstreams: CountersByName<Box<str>, UpstreamCounters>,
 }
 
-impl Shard {
-    /// The counters of a route. Asked for once a reload, not once a request.
+impl WorkerMetrics {
+    /// The counters of a route. Locks: call it once per reload, not per request.
     pub fn route(&self, name: &str) -> Arc<CachePadded<RouteCounters>> {
         self.routes.lock().entry(name.into()).or_default().clone()
     }
@@ -140,11 +140,9 @@ impl Shard {
     pub fn upstream(&self, name: &str) -> Arc<CachePadded<UpstreamCounters>> {
         self.upstreams.lock().entry(name.into()).or_default().clone()
     }
-}
 
-impl Shard {
-    /// Removes counters that no rule names any more: all but those of these routes, of these limits on
-    /// their routes and of these upstreams. Those of requests without a route stay.
+    /// Removes all counters except those of these routes, of these limits on their routes, of these
+    /// upstreams, and of requests without a route.
     pub fn retain(
         &self,
         routes: &BTreeSet<&str>,
@@ -160,42 +158,43 @@ impl Shard {
 /// The counters of all workers.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    shards: Mutex<Vec<Arc<Shard>>>,
+    workers: Mutex<Vec<Arc<WorkerMetrics>>>,
     /// Reloads that were applied.
     pub reloads: AtomicU64,
-    /// Reloads that were refused because of a fault.
+    /// Reloads that were rejected because of a fault.
     pub reload_faults: AtomicU64,
 }
 
-/// Counters by name, added up over all workers.
+/// Sums over all workers, by name.
 type Sums<K, const N: usize> = BTreeMap<K, [u64; N]>;
 
 impl Metrics {
-    /// A further worker's counters.
-    pub fn shard(&self) -> Arc<Shard> {
-        let shard = Arc::new(Shard::default());
-        self.shards.lock().push(shard.clone());
-        shard
+    /// Adds the counters of a new worker.
+    pub fn add_worker(&self) -> Arc<WorkerMetrics> {
+        let worker = Arc::new(WorkerMetrics::default());
+        self.workers.lock().push(worker.clone());
+        worker
     }
 
-    /// Connections open, ever accepted, and refused as one client's too many; and requests refused before
-    /// they had a route.
+    /// Connections that are open, were accepted, and were refused because of their client's number; and
+    /// requests refused before routing.
     pub fn connections(&self) -> [u64; 4] {
-        let shards = self.shards.lock();
-        let sum = |pick: fn(&Shard) -> &Counter| shards.iter().map(|s| pick(s).get()).sum();
+        let workers = self.workers.lock();
+        let sum =
+            |pick: fn(&WorkerMetrics) -> &Counter| workers.iter().map(|w| pick(w).get()).sum();
         [
-            sum(|s| &s.connections),
-            sum(|s| &s.accepted),
-            sum(|s| &s.connections_refused),
-            sum(|s| &s.malformed),
+            sum(|w| &w.connections),
+            sum(|w| &w.accepted),
+            sum(|w| &w.connections_refused),
+            sum(|w| &w.malformed),
         ]
     }
 
-    /// What the throttle decided: known, unknown, missing, rejected; and tokens remembered.
+    /// The decisions of the throttle: known, unknown, missing, rejected; and tokens recorded as active.
     pub fn throttle(&self) -> [u64; 5] {
-        let shards = self.shards.lock();
+        let workers = self.workers.lock();
         let sum = |pick: fn(&ThrottleCounters) -> &Counter| {
-            shards.iter().map(|shard| pick(&shard.throttle).get()).sum()
+            workers.iter().map(|worker| pick(&worker.throttle).get()).sum()
         };
         [
             sum(|t| &t.known),
@@ -206,15 +205,15 @@ impl Metrics {
         ]
     }
 
-    /// Answers by route and class.
-    pub fn answers(&self) -> Sums<Box<str>, 5> {
-        self.sum(|shard| &shard.routes, |route| std::array::from_fn(|i| route.answers[i].get()))
+    /// Responses by route and status class, `1xx` to `5xx`.
+    pub fn responses(&self) -> Sums<Box<str>, 5> {
+        self.sum(|worker| &worker.routes, |route| std::array::from_fn(|i| route.responses[i].get()))
     }
 
-    /// Latencies by route: the buckets, not cumulated, and the sum in microseconds.
+    /// Latencies by route: the buckets, not cumulative, and the sum in µs.
     pub fn latencies(&self) -> Sums<Box<str>, { LATENCY_BOUNDS.len() + 2 }> {
         self.sum(
-            |shard| &shard.routes,
+            |worker| &worker.routes,
             |route| {
                 let latency = &route.latency;
                 std::array::from_fn(|i| latency.buckets.get(i).unwrap_or(&latency.micros).get())
@@ -225,7 +224,7 @@ impl Metrics {
     /// Decisions by route and limit: admitted, refused, unknown, would refuse.
     pub fn decisions(&self) -> Sums<(Box<str>, Box<str>), 4> {
         self.sum(
-            |shard| &shard.limits,
+            |worker| &worker.limits,
             |limit| {
                 let decided = [&limit.admitted, &limit.refused, &limit.unknown];
                 let [admitted, refused, unknown] = decided.map(Counter::get);
@@ -234,37 +233,37 @@ impl Metrics {
         )
     }
 
-    /// Requests that are held back now.
+    /// Requests that are being delayed.
     pub fn waiting(&self) -> u64 {
-        self.shards.lock().iter().map(|shard| shard.waiting.get()).sum()
+        self.workers.lock().iter().map(|worker| worker.waiting.get()).sum()
     }
 
-    /// Requests held back by route and limit, and for how long, in microseconds.
+    /// Delays by route and limit: number of requests, and the sum of their delays in µs.
     pub fn delays(&self) -> Sums<(Box<str>, Box<str>), 2> {
-        self.sum(|shard| &shard.limits, |limit| [limit.delayed.get(), limit.delay.get()])
+        self.sum(|worker| &worker.limits, |limit| [limit.delayed.get(), limit.delay_micros.get()])
     }
 
     /// Failures by upstream: connect, timeout, broken.
     pub fn upstream_failures(&self) -> Sums<Box<str>, 3> {
         self.sum(
-            |shard| &shard.upstreams,
+            |worker| &worker.upstreams,
             |upstream| [upstream.connect.get(), upstream.timeout.get(), upstream.broken.get()],
         )
     }
 
-    /// Attempts beyond a request's first, by upstream.
+    /// Retries by upstream.
     pub fn upstream_retries(&self) -> Sums<Box<str>, 1> {
-        self.sum(|shard| &shard.upstreams, |upstream| [upstream.retries.get()])
+        self.sum(|worker| &worker.upstreams, |upstream| [upstream.retries.get()])
     }
 
     fn sum<K: Ord + Clone, T, const N: usize>(
         &self,
-        table: impl Fn(&Shard) -> &Named<K, T>,
+        table: impl Fn(&WorkerMetrics) -> &CountersByName<K, T>,
         read: impl Fn(&T) -> [u64; N],
     ) -> Sums<K, N> {
         let mut sums = BTreeMap::new();
-        for shard in &*self.shards.lock() {
-            for (name, counters) in &*table(shard).lock() {
+        for worker in &*self.workers.lock() {
+            for (name, counters) in &*table(worker).lock() {
                 let sum = sums.entry(name.clone()).or_insert([0; N]);
                 for (sum, value) in sum.iter_mut().zip(read(counters)) {
                     *sum += value;
@@ -280,34 +279,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shards_add_up_and_names_outlive_a_reload() {
+    fn counters_are_summed_over_workers_and_survive_a_reload() {
         let metrics = Metrics::default();
-        for worker in [metrics.shard(), metrics.shard()] {
-            worker.route("items").answers[1].add(2);
-            worker.route("items").answers[1].add(1);
+        for worker in [metrics.add_worker(), metrics.add_worker()] {
+            worker.route("items").responses[1].add(2);
+            worker.route("items").responses[1].add(1);
             worker.limit("items", "per-caller").refused.add(5);
         }
-        assert_eq!(metrics.answers()["items"], [0, 6, 0, 0, 0]);
+        assert_eq!(metrics.responses()["items"], [0, 6, 0, 0, 0]);
         assert_eq!(metrics.decisions()[&("items".into(), "per-caller".into())], [0, 10, 0, 0]);
     }
 
     #[test]
-    fn counters_of_removed_names_are_forgotten() {
+    fn counters_of_removed_names_are_removed() {
         let metrics = Metrics::default();
-        let shard = metrics.shard();
-        let unrouted = shard.route("");
+        let worker = metrics.add_worker();
+        let unrouted = worker.route("");
         for round in 0..1_000 {
             let name = format!("route-{round}");
             let names = |name| [name, "kept"].into_iter().collect();
-            shard.route("kept").answers[1].add(1);
-            shard.route(&name).answers[1].add(1);
-            shard.limit("kept", &name).refused.add(1);
-            shard.limit(&name, "few").refused.add(1);
-            shard.upstream(&name).connect.add(1);
-            shard.retain(&names(&name), &[("kept", &*name)].into(), &names(&name));
+            worker.route("kept").responses[1].add(1);
+            worker.route(&name).responses[1].add(1);
+            worker.limit("kept", &name).refused.add(1);
+            worker.limit(&name, "few").refused.add(1);
+            worker.upstream(&name).connect.add(1);
+            worker.retain(&names(&name), &[("kept", &*name)].into(), &names(&name));
         }
-        unrouted.answers[3].add(7);
-        let answers = metrics.answers();
+        unrouted.responses[3].add(7);
+        let answers = metrics.responses();
         assert_eq!(
             answers.keys().map(|name| &**name).collect::<Vec<_>>(),
             ["", "kept", "route-999"]
@@ -320,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_latency_falls_into_the_first_bucket_that_holds_it() {
+    fn a_latency_is_counted_in_the_first_bucket_whose_bound_is_not_less() {
         let histogram = Histogram::default();
         for micros in [500, 501, 30_000_001] {
             histogram.observe(Duration::from_micros(micros));

@@ -31,7 +31,7 @@ use crate::{
     framing::Fields,
     limit::{Algorithm, Decision, Millis},
     snapshot::RateHeaders,
-    throttle::{POLICY, Turned},
+    throttle::{AdmissionDenied, POLICY},
     upstream::FixedResponse,
 };
 
@@ -126,7 +126,7 @@ fn reset_seconds(decision: &Decision) -> u64 {
 /// Writes the rate-limit headers of a request that the throttle refused.
 pub fn write_throttle_headers(
     fields: &mut Fields,
-    denied: &Turned,
+    denied: &AdmissionDenied,
     families: RateHeaders,
     cross_origin: bool,
 ) {
@@ -209,7 +209,7 @@ pub fn retry_after<'a>(limits: impl Iterator<Item = LimitReport<'a>>) -> Option<
 }
 
 /// `Retry-After` of a request that the throttle refused, in seconds, at least 1.
-pub fn throttle_retry_after(denied: &Turned) -> u64 {
+pub fn throttle_retry_after(denied: &AdmissionDenied) -> u64 {
     denied.reset_at.saturating_sub(denied.now).div_ceil(1000).max(1)
 }
 

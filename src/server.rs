@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    admin::{self, OwnHosts},
+    admin::{self, AllowedHosts},
     clock::Clock,
     config::{self, Config, EnvLookup, Fault, Faults, SecretError},
     gateway::{DelayQueues, Shared, Via},
@@ -26,7 +26,7 @@ use crate::{
     snapshot::{LoadError, Snapshot},
     store::{CounterStore, Credentials, RedisOptions, SetupError, ShardUrls, Topology},
     telemetry::{AccessLog, AccessLogGuard, Destination},
-    throttle::{Throttle, redis::RedisLink},
+    throttle::{Throttle, redis::RedisFilterStore},
     worker::{self, Shutdown},
 };
 
@@ -162,13 +162,13 @@ impl Server {
         let reloader = Arc::new(Reloader::new(path.to_owned(), &loaded, shared.clone()));
         let (drain, stop) = (CancellationToken::new(), CancellationToken::new());
         let admin = listeners.admin.as_ref().and_then(|admin| admin.local_addr().ok());
-        let admin_api = listeners.admin.zip(config.admin.as_ref().map(own_hosts));
+        let admin_api = listeners.admin.zip(config.admin.as_ref().map(allowed_hosts));
         let mut control =
             vec![spawn_control(&shared, &reloader, admin_api, &stop).map_err(StartError::Thread)?];
         if let Some(throttle) = &shared.throttle {
             let link = shared.stores.connector().map(|connector| {
                 let (clock, stats) = (shared.clock.clone(), throttle.stats.clone());
-                RedisLink::new(connector, "throttle", clock, stats)
+                RedisFilterStore::new(connector, "throttle", clock, stats)
             });
             let ticker = spawn_throttle(throttle.clone(), link, shared.clock.clone(), stop.clone());
             control.push(ticker.map_err(StartError::Thread)?);
@@ -233,7 +233,7 @@ impl Drop for Server {
 fn spawn_control(
     shared: &Arc<Shared>,
     reloader: &Arc<Reloader>,
-    admin: Option<(std::net::TcpListener, OwnHosts)>,
+    admin: Option<(std::net::TcpListener, AllowedHosts)>,
     stop: &CancellationToken,
 ) -> io::Result<thread::JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -256,14 +256,14 @@ fn spawn_control(
 }
 
 /// The values of `Host` that the admin API accepts.
-fn own_hosts(admin: &config::Admin) -> OwnHosts {
-    OwnHosts::new(admin.address.0.ip(), admin.hosts.iter().map(|name| name.0.clone()))
+fn allowed_hosts(admin: &config::Admin) -> AllowedHosts {
+    AllowedHosts::new(admin.address.0.ip(), admin.hosts.iter().map(|name| name.0.clone()))
 }
 
 /// Starts the thread of the throttle's periodic work.
 fn spawn_throttle(
     throttle: Arc<Throttle>,
-    link: Option<RedisLink>,
+    link: Option<RedisFilterStore>,
     clock: Clock,
     stop: CancellationToken,
 ) -> io::Result<thread::JoinHandle<()>> {

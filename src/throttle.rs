@@ -1,7 +1,52 @@
-//! Admission by who is active: above a set number of active users, only those seen lately are let in.
+//! Active-user admission control: above a configured number of active users, only users that were active
+//! recently are admitted.
 //!
-//! Who was seen is known from Bloom filters in local memory, one a generation; gateways tell each other
-//! through Redis once a second. No request waits for any of that.
+//! # What it promises
+//!
+//! - A token (a keyed 64-bit hash) stays active for the configured memory after its last good response.
+//! - A request neither waits nor locks for the decision.
+//! - Memory is fixed: Bloom filters of a size computed from the configuration.
+//! - At capacity, the configured share of unknown tokens is taken for active ones (false positives).
+//! - While a gateway may have lost activity (filters not loaded, unreadable values, a stepped clock), it
+//!   denies no request.
+//! - Traffic to Redis does not grow with the number of requests.
+//!
+//! # Which file does what
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `gate` | the decision of a worker, and the recording of responses |
+//! | [`filter`] | rotating Bloom filters, lock-free for readers and recorders |
+//! | [`geometry`] | sizes of the filters for a capacity and a false-positive rate |
+//! | [`estimate`] | the number of active users, from the fill of the filters |
+//! | [`mode`] | thresholds with hysteresis: when to throttle |
+//! | `ticker` | the control loop: rotate, synchronize, estimate, decide, once a second |
+//! | [`sync`], [`payload`] | sharing filters between gateways: protocol, wire format |
+//! | [`redis`] | the shared filters in Redis |
+//! | `recent`, `rejected` | small tables of tokens: recorded recently, answered with 401 recently |
+//! | `seed`, [`memory`] | keys of the hashes; usable memory of the machine |
+//!
+//! # Example
+//!
+//! A filter holds the tokens that were recorded in its live generations:
+//!
+//! ```
+//! use tidegate::{
+//!     secret::SharedSecret,
+//!     throttle::{Filter, Geometry, Seed, geometry::Sizing},
+//! };
+//!
+//! let now = 1_700_000_000_000;
+//! let sizing = Sizing { capacity: 1_000, false_positive: 0.001, memory: 30 * 60_000 };
+//! let seed = Seed::of(&SharedSecret::of_namespace("example"));
+//! let filter = Filter::new(Geometry::new(&sizing)?, seed, now);
+//! filter.record(0x5eed);
+//! filter.rotate(now + 29 * 60_000);
+//! assert!(filter.contains(0x5eed) && !filter.contains(0xbad));
+//! filter.rotate(now + 32 * 60_000);
+//! assert!(!filter.contains(0x5eed));
+//! # Ok::<(), tidegate::throttle::geometry::SizingError>(())
+//! ```
 
 pub mod estimate;
 pub mod filter;
@@ -29,103 +74,103 @@ use smallvec::SmallVec;
 use self::{
     estimate::Estimate,
     geometry::{Millis, Sizing},
-    mode::{Marks, Mode},
-    rejected::Rejected,
+    mode::{Mode, Watermarks},
+    rejected::RejectedTokens,
 };
 pub use self::{
     filter::Filter,
-    gate::{Admitted, Gate, Newcomer, Turned},
+    gate::{AdmissionDenied, AdmissionGate, AdmitReason, DenyReason},
     geometry::Geometry,
     seed::Seed,
 };
 
 use crate::secret::SharedSecret;
 
-/// The name that clients read of the throttle, where a limit's would stand.
+/// The policy name of the throttle in rate-limit headers, where a limit has its own name.
 pub const POLICY: &str = "active-users";
 
-/// What the configuration says.
+/// The compiled `throttle` section of the configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// When to throttle, by the number of active users.
-    pub marks: Marks,
-    /// Whether to.
+    /// The numbers of active users at which throttling starts and stops.
+    pub watermarks: Watermarks,
+    /// The configured mode.
     pub mode: Mode,
-    /// Answers with these statuses make no token known.
+    /// Response statuses that do not make a token active.
     pub forget_status: SmallVec<[u16; 4]>,
-    /// What the filters must hold.
+    /// The capacity, accuracy and memory that the filters are sized for.
     pub sizing: Sizing,
-    /// What that makes of them. Only a restart changes it.
+    /// The resulting sizes. Only a restart changes them.
     pub geometry: Geometry,
 }
 
-/// How things stand, as of the last tick.
+/// The state of the throttle as of the last tick.
 #[derive(Clone, Copy, Debug)]
-pub struct Status {
-    /// Whether to throttle, as the configuration or the operator says.
+pub struct ThrottleStatus {
+    /// The mode in force, set by the configuration or the operator.
     pub mode: Mode,
-    /// Whether the number of active users asks for it.
-    pub crowded: bool,
-    /// How many users are active.
+    /// Whether the number of active users requires throttling in mode `auto`, with hysteresis.
+    pub over_threshold: bool,
+    /// The estimated number of active users.
     pub estimate: Estimate,
-    /// Whether the shared filters were loaded; true where nothing is shared.
+    /// Whether the shared filters were loaded; always true without a shared store.
     pub loaded: bool,
-    /// Whether nothing of the memory is missing: else nobody is refused.
+    /// Whether the filters hold all activity within memory. If not, no request is denied.
     pub complete: bool,
-    /// When a newcomer may find room at the earliest, in ms since the epoch by the filters' clock.
-    pub room_at: Millis,
-    /// How far the filters' clock, which is Redis' where there is one, is ahead of this machine's,
-    /// in ms.
-    pub offset: i64,
-    /// Ticks so far.
+    /// The earliest time at which an unknown token may be admitted, in ms since the epoch by the
+    /// filters' clock.
+    pub retry_at: Millis,
+    /// The filters' clock minus this machine's, in ms. The filters use Redis' clock if there is one.
+    pub clock_offset: i64,
+    /// Number of ticks since the start.
     pub ticks: u64,
 }
 
-impl Status {
-    /// Whether newcomers are refused.
-    pub fn refuses(&self) -> bool {
-        let wanted = match self.mode {
-            Mode::Auto => self.crowded,
+impl ThrottleStatus {
+    /// Whether unknown tokens are denied.
+    pub fn is_throttling(&self) -> bool {
+        let is_wanted = match self.mode {
+            Mode::Auto => self.over_threshold,
             Mode::On => true,
             Mode::Off => false,
         };
-        wanted && self.loaded && self.complete
+        is_wanted && self.loaded && self.complete
     }
 }
 
 /// The throttle of a process.
 pub struct Throttle {
     filter: Arc<ArcSwap<Filter>>,
-    rejected: Rejected,
+    rejected: RejectedTokens,
     settings: ArcSwap<Settings>,
-    status: ArcSwap<Status>,
-    /// What the exchange with the other gateways counts of itself.
-    pub stats: Arc<sync::Stats>,
-    /// [`Status::refuses`], where a request finds it with one load.
-    refusing: AtomicBool,
-    /// Held by who changes how things stand, so that the word of the last one stands in both.
+    status: ArcSwap<ThrottleStatus>,
+    /// Counters of the synchronization with other gateways.
+    pub stats: Arc<sync::SyncStats>,
+    /// A copy of [`ThrottleStatus::is_throttling`] that a request reads with one load.
+    throttling: AtomicBool,
+    /// Serializes changes of the status, so that `status` and `throttling` agree after each.
     publishing: Mutex<()>,
 }
 
 impl Throttle {
-    /// Nobody known yet, at `now`. `shared`: others know, and have to be asked first; they hash under the
-    /// same `secret`.
+    /// A throttle without active users, at `now` in ms since the epoch. If `shared`, it denies no request
+    /// until the filters of the other gateways, which have the same `secret`, are loaded.
     pub fn new(settings: Settings, secret: &SharedSecret, shared: bool, now: Millis) -> Arc<Self> {
         let filter = Filter::new(settings.geometry, Seed::of(secret), now);
-        let status = Status {
+        let status = ThrottleStatus {
             mode: settings.mode,
-            crowded: false,
+            over_threshold: false,
             estimate: Estimate { tokens: 0, error: 0, saturated: false },
             loaded: !shared,
             complete: !shared,
-            room_at: now,
-            offset: 0,
+            retry_at: now,
+            clock_offset: 0,
             ticks: 0,
         };
         Arc::new(Self {
             filter: Arc::new(ArcSwap::from_pointee(filter)),
-            rejected: Rejected::new(),
-            refusing: AtomicBool::new(status.refuses()),
+            rejected: RejectedTokens::new(),
+            throttling: AtomicBool::new(status.is_throttling()),
             publishing: Mutex::new(()),
             stats: Arc::default(),
             settings: ArcSwap::from_pointee(settings),
@@ -134,22 +179,22 @@ impl Throttle {
     }
 
     /// A worker's gate.
-    pub fn gate(self: &Arc<Self>) -> Gate {
-        Gate::new(Arc::clone(self))
+    pub fn gate(self: &Arc<Self>) -> AdmissionGate {
+        AdmissionGate::new(Arc::clone(self))
     }
 
-    /// How things stand.
-    pub fn status(&self) -> Status {
+    /// The state as of the last tick or change of mode.
+    pub fn status(&self) -> ThrottleStatus {
         **self.status.load()
     }
 
-    /// What the configuration says now.
+    /// The current settings.
     pub fn settings(&self) -> Arc<Settings> {
         self.settings.load_full()
     }
 
-    /// Takes over what a new configuration says. A mode that the operator set stays, unless the
-    /// configuration's has changed.
+    /// Applies the settings of a reloaded configuration. A mode set by the operator stays in force
+    /// unless the configured mode has changed.
     pub fn configure(&self, settings: &Settings) {
         let before = self.settings.swap(Arc::new(settings.clone()));
         if before.mode != settings.mode {
@@ -157,27 +202,33 @@ impl Throttle {
         }
     }
 
-    /// Sets the mode, at once.
+    /// Sets the mode, effective immediately.
     pub fn set_mode(&self, mode: Mode) {
         self.publish(|status| status.mode = mode);
     }
 
-    /// Changes how things stand, for requests and for whoever asks. A change of mode is logged.
-    fn publish(&self, change: impl FnOnce(&mut Status)) {
+    /// Changes the status. Logs when throttling starts or stops.
+    fn publish(&self, change: impl FnOnce(&mut ThrottleStatus)) {
         let _publishing = self.publishing.lock();
         let mut status = self.status();
         change(&mut status);
         self.status.store(Arc::new(status));
-        let refuses = status.refuses();
-        if self.refusing.swap(refuses, Ordering::Relaxed) == refuses {
+        let is_throttling = status.is_throttling();
+        if self.throttling.swap(is_throttling, Ordering::Relaxed) == is_throttling {
             return;
         }
-        let (active, max_active) = (status.estimate.tokens, self.settings.load().marks.max_active);
+        let (active, max_active) =
+            (status.estimate.tokens, self.settings.load().watermarks.max_active);
         let mode = status.mode.label();
-        if refuses {
-            tracing::warn!(active, max_active, mode, "throttling: only active users are let in");
+        if is_throttling {
+            tracing::warn!(
+                active,
+                max_active,
+                mode,
+                "throttling started: only active users are admitted"
+            );
         } else {
-            tracing::info!(active, max_active, mode, "throttling is over: everybody is let in");
+            tracing::info!(active, max_active, mode, "throttling stopped: all users are admitted");
         }
     }
 }
@@ -188,11 +239,11 @@ mod tests {
 
     use super::*;
 
-    /// A throttle of few users, for those who test its parts.
+    /// A throttle that starts above 10 active users, for the tests of this room.
     pub(super) fn throttle(shared: bool, now: Millis) -> Arc<Throttle> {
         let sizing = Sizing { capacity: 1_000, false_positive: 0.001, memory: 30 * 60_000 };
         let settings = Settings {
-            marks: Marks { max_active: 10, resume_below: 9 },
+            watermarks: Watermarks { max_active: 10, resume_below: 9 },
             mode: Mode::Auto,
             forget_status: smallvec![401, 403],
             sizing,
@@ -201,25 +252,25 @@ mod tests {
         Throttle::new(settings, &SharedSecret::of_namespace("test"), shared, now)
     }
 
-    /// A client that knows what tokens are hashed under chooses tokens that agree in some bits.
+    /// A client that has the key of the token hash can choose tokens that agree in some bits.
     #[test]
-    fn chosen_tokens_push_no_rejected_one_out() {
+    fn chosen_tokens_evict_no_rejected_token() {
         let throttle = throttle(false, 1_700_000_000_000);
         let (gate, settings) = (throttle.gate(), throttle.settings());
         throttle.set_mode(Mode::On);
         for n in 0..100_u64 {
-            gate.remember(n << 14, 401, &settings);
+            gate.record_response(n << 14, 401, &settings);
         }
         let rejected = (0..100_u64).filter(|n| {
-            let turned = gate.admit(n << 14, true, || 1_700_000_000_000);
-            turned.is_err_and(|turned| turned.newcomer == Newcomer::Rejected)
+            let admission = gate.admit(n << 14, true, || 1_700_000_000_000);
+            admission.is_err_and(|denied| denied.reason == DenyReason::Rejected)
         });
         let rejected = rejected.count();
-        assert!(rejected > 95, "{rejected} of 100 in a table for 16,384");
+        assert!(rejected > 95, "{rejected} of 100 are in a table of 16,384 slots");
     }
 
     #[test]
-    fn what_requests_find_is_what_was_said_last() {
+    fn concurrent_changes_leave_status_and_flag_equal() {
         let throttle = throttle(false, 1_700_000_000_000);
         let barrier = std::sync::Barrier::new(2);
         let rounds = |mode: Mode| {
@@ -228,8 +279,8 @@ mod tests {
                 barrier.wait();
                 throttle.set_mode(mode);
                 barrier.wait();
-                let refusing = throttle.refusing.load(Ordering::Relaxed);
-                stale += usize::from(refusing != throttle.status().refuses());
+                let throttling = throttle.throttling.load(Ordering::Relaxed);
+                stale += usize::from(throttling != throttle.status().is_throttling());
             }
             stale
         };

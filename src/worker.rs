@@ -25,7 +25,7 @@ use crate::{
     framing::state::CloseMode,
     gateway::{ConnectionPermit, Gateway, Peer, Shared},
     identity::client,
-    metrics::Shard,
+    metrics::WorkerMetrics,
     upstream::PeerAddress,
 };
 
@@ -273,7 +273,7 @@ impl Worker {
         if let Some(bound) = client_bound
             && !permit.assign_client(client::mask_address(ip, identity.ipv6_prefix), bound)
         {
-            self.gateway.shard().connections_refused.add(1);
+            self.gateway.metrics().connections_refused.add(1);
             self.warn(|| {
                 tracing::warn!(
                     client = %ip, bound, "connection refused: http.max_connections_per_client is reached"
@@ -290,7 +290,7 @@ impl Worker {
             Connection::new(socket, peer, self.clock.clone(), rules.head, max_requests);
         connection.state().request_close(self.close_mode.get());
         self.connections.borrow_mut().push(Rc::downgrade(&connection));
-        let _open = OpenConnection::new(self.gateway.shard());
+        let _open = OpenConnection::new(self.gateway.metrics());
         connection::serve(connection, &self.gateway).await;
     }
 
@@ -325,13 +325,13 @@ impl Worker {
 }
 
 /// Counts an open connection in the metrics until it is dropped, also by a panic.
-struct OpenConnection<'a>(&'a Shard);
+struct OpenConnection<'a>(&'a WorkerMetrics);
 
 impl<'a> OpenConnection<'a> {
-    fn new(shard: &'a Shard) -> Self {
-        shard.accepted.add(1);
-        shard.connections.add(1);
-        Self(shard)
+    fn new(metrics: &'a WorkerMetrics) -> Self {
+        metrics.accepted.add(1);
+        metrics.connections.add(1);
+        Self(metrics)
     }
 }
 

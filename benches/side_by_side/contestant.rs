@@ -1,4 +1,4 @@
-//! Starts and stops the contestants: one child process tree each, in a directory of its own.
+//! Starts and stops the contestants, each as a child process tree in its own directory.
 
 use std::{
     cell::Cell,
@@ -20,12 +20,12 @@ use crate::{
     work::{self, Job, Peers, Scenario},
 };
 
-/// Until it accepts connections; valgrind needs most of it.
-const READY_WITHIN: Duration = Duration::from_mins(1);
-/// From SIGTERM to its end, before it is killed.
-const GONE_WITHIN: Duration = Duration::from_secs(20);
+/// Timeout until a contestant accepts connections; long for valgrind.
+const START_TIMEOUT: Duration = Duration::from_mins(1);
+/// Timeout from SIGTERM until a contestant is killed.
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Who takes part.
+/// The compared gateways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gateway {
     Nginx,
@@ -33,16 +33,16 @@ pub(crate) enum Gateway {
     Tidegate,
 }
 
-/// An installed contestant.
+/// An installed gateway.
 pub(crate) struct Program {
     pub(crate) gateway: Gateway,
     pub(crate) path: PathBuf,
-    /// What it says of its version, one line.
+    /// The first line of its version output.
     pub(crate) version: String,
     pub(crate) peers: Peers,
 }
 
-/// How it is run.
+/// How a contestant is run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// As in production, with one worker.
@@ -51,13 +51,13 @@ pub(crate) enum Mode {
     Counted,
 }
 
-/// A running contestant. Dropping it ends it.
+/// A running contestant. Dropping it stops the processes.
 pub(crate) struct Contestant {
     gateway: Gateway,
     child: Child,
     address: SocketAddr,
     directory: TempDir,
-    /// Profiles that callgrind has written.
+    /// Number of profiles that callgrind has written.
     dumps: Cell<u32>,
 }
 
@@ -77,7 +77,7 @@ impl fmt::Display for Gateway {
 }
 
 impl Program {
-    /// Finds the program by asking for its version; Debian's servers may be outside the `PATH`.
+    /// Finds the program by running it with its version flag; Debian's servers may be outside the `PATH`.
     pub(crate) fn find(gateway: Gateway, peers: Peers) -> Result<Self> {
         let (candidates, flag): (&[&str], _) = match gateway {
             Gateway::Nginx => (&["nginx", "/usr/sbin/nginx"], "-v"),
@@ -89,7 +89,7 @@ impl Program {
             let text = [output.stdout, output.stderr].concat();
             let text = String::from_utf8_lossy(&text);
             let version = text.lines().next().unwrap_or_default().trim().to_owned();
-            ensure!(!version.is_empty(), "{gateway} does not tell its version");
+            ensure!(!version.is_empty(), "{gateway} prints no version");
             return Ok(Self { gateway, path: path.into(), version, peers });
         }
         bail!("{gateway} is not installed")
@@ -119,7 +119,7 @@ impl Program {
         Ok(contestant)
     }
 
-    /// Writes the configuration and says how to run it.
+    /// Writes the configuration and returns the command that runs the program with it.
     fn command(&self, job: &Job, mode: Mode, directory: &Path) -> Result<Command> {
         let file = directory.join("contestant.conf");
         let counted = mode == Mode::Counted;
@@ -152,7 +152,7 @@ impl Program {
 }
 
 impl Contestant {
-    /// Where it listens.
+    /// The address it listens on.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -169,22 +169,22 @@ impl Contestant {
         Ok(pids)
     }
 
-    /// What callgrind has counted since the last call; only for [`Mode::Counted`].
+    /// The counts of callgrind since the last call; only for [`Mode::Counted`].
     pub(crate) fn profile(&self) -> Result<Profile> {
         let number = self.dumps.get() + 1;
-        let asked = Command::new("vgdb")
+        let status = Command::new("vgdb")
             .arg(format!("--pid={}", self.child.id()))
             .arg("dump")
             .stderr(Stdio::null())
             .status()
             .context("vgdb, which is a part of valgrind, does not start")?;
-        ensure!(asked.success(), "callgrind wrote no profile{}", self.logs());
+        ensure!(status.success(), "callgrind wrote no profile{}", self.logs());
         self.dumps.set(number);
         let text = fs::read_to_string(self.directory.path().join(format!("counted.{number}")))?;
         Profile::read(&text).with_context(|| format!("callgrind counted nothing{}", self.logs()))
     }
 
-    /// Memory of all its processes, in KiB; of shared pages its part.
+    /// Proportional set size of all its processes, in KiB.
     pub(crate) fn memory(&self) -> Result<u64> {
         let mut total = 0;
         for pid in self.pids()? {
@@ -208,7 +208,7 @@ impl Contestant {
                 return Ok(());
             }
             ensure!(
-                start.elapsed() < READY_WITHIN,
+                start.elapsed() < START_TIMEOUT,
                 "{} has {open} of {count} connections{}",
                 self.gateway,
                 self.logs()
@@ -217,7 +217,7 @@ impl Contestant {
         }
     }
 
-    /// The end of what it logged, for the message of a failure.
+    /// The last lines of its logs, for error messages.
     pub(crate) fn logs(&self) -> String {
         let mut text = String::new();
         for name in ["output.log", "error.log"] {
@@ -234,11 +234,11 @@ impl Contestant {
         let start = Instant::now();
         while TcpStream::connect(self.address).is_err() {
             if let Some(status) = self.child.try_wait()? {
-                bail!("{} ended at its start, {status}{}", self.gateway, self.logs());
+                bail!("{} exited at its start, {status}{}", self.gateway, self.logs());
             }
             ensure!(
-                start.elapsed() < READY_WITHIN,
-                "{} did not listen in {READY_WITHIN:?}{}",
+                start.elapsed() < START_TIMEOUT,
+                "{} did not listen in {START_TIMEOUT:?}{}",
                 self.gateway,
                 self.logs()
             );
@@ -247,12 +247,12 @@ impl Contestant {
         Ok(())
     }
 
-    /// Asks it to end and waits; what is left after a while is killed.
-    fn end(&mut self) {
+    /// Stops it with SIGTERM, and with SIGKILL after [`STOP_TIMEOUT`].
+    fn stop(&mut self) {
         let pids = self.pids().unwrap_or_default();
         signal(self.child.id(), Signal::TERM);
         let start = Instant::now();
-        while start.elapsed() < GONE_WITHIN {
+        while start.elapsed() < STOP_TIMEOUT {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return;
             }
@@ -261,7 +261,7 @@ impl Contestant {
         for pid in pids {
             signal(pid, Signal::KILL);
         }
-        // It was killed: nothing is left to learn from how it ended.
+        // It was killed: its status is meaningless.
         let _ = self.child.wait();
     }
 }
@@ -269,27 +269,27 @@ impl Contestant {
 impl Drop for Contestant {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
-            self.end();
+            self.stop();
         }
     }
 }
 
-/// Sends a signal; the process may be gone already.
+/// Sends a signal; the process may have ended.
 pub(crate) fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid.cast_signed()) {
-        // Gone is what it shall be.
+        // An error means that the process has ended.
         let _ = kill_process(pid, signal);
     }
 }
 
-/// The parent of a process; `None` once it is gone.
+/// The parent of a process; `None` if the process has ended.
 fn parent(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, after_name) = stat.rsplit_once(')')?;
     after_name.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// A port of loopback that nobody listens on right now.
+/// A port of loopback on which nothing listens at present.
 fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }

@@ -1,10 +1,11 @@
-//! The lines above the table: what ran, and on what.
+//! The heading of the table: the machine, the programs and the run.
 
 use std::{fmt::Write as _, fs, thread};
 
 use crate::contestant::Program;
 
-/// Machine, versions and the run's `work`, a line each. To be asked before pinning.
+/// One line each for the machine, the versions and the description of the run. Call it before pinning, which
+/// changes the number of cores.
 pub(crate) fn describe(programs: &[Program], work: &str) -> String {
     let cores = thread::available_parallelism().map_or(0, usize::from);
     let mut text = format!(
@@ -30,7 +31,7 @@ fn cpu_model() -> String {
     model.map_or_else(|| "unknown CPU".to_owned(), |(_, name)| name.trim().to_owned())
 }
 
-/// A file of one line.
+/// The trimmed content of a file.
 fn line(path: &str) -> String {
     fs::read_to_string(path).map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
 }

@@ -1,4 +1,4 @@
-//! Tidegate beside nginx and `HAProxy`: the same work, one core each, in one run.
+//! Compares Tidegate with nginx and `HAProxy`: the same work, one core each, in one run.
 //!
 //! ```text
 //! cargo bench --bench side_by_side [-- --rounds N --requests N --connections N --quick --bare-peers
@@ -6,31 +6,29 @@
 //!          --only cpu|syscalls|instructions|routes|memory|latency|workers]
 //! ```
 //!
-//! `--profile fast` before the `--` spares the wait for link-time optimization, and is not what a
-//! user runs. How to read the table: each cell is a median over the rounds; a ratio in bold is the
-//! median of the rounds' own ratios, with the least and the greatest behind it. Counts of system
-//! calls and instructions hardly vary and are taken once.
+//! `--profile fast` before the `--` builds faster, without link-time optimization, but does not measure the
+//! binary that users run. Each cell of the table is a median over the rounds; a ratio in bold is the median
+//! of the rounds' ratios, followed by their minimum and maximum. Counts of system calls and instructions
+//! hardly vary and are measured once.
 //!
-//! What is measured is the default configuration: limit, metrics and access log; variants stand beside
-//! it. The peers set the request headers that Tidegate sets. That is dear for them: 8k instructions in
-//! both, and in nginx a system call for the request's id. `--bare-peers` takes all added headers
-//! away from them, and is the stricter comparison. `--buffered-peer` lets nginx gather log lines, as
-//! Tidegate does.
+//! The subject is the default configuration, with limit, metrics and access log, and variants of it. The
+//! peers set the same request headers as Tidegate. That costs both 8k instructions, and nginx a system call
+//! for the request's id. `--bare-peers` removes all added headers from the peers, which is the stricter
+//! comparison. With `--buffered-peer`, nginx buffers log lines, as Tidegate does.
 //!
-//! It prints a markdown table with targets: this is a measurement, never a timed test. The
-//! contestant runs on CPU 0; the load and the upstream run in this process, on CPU 1. Absolute
-//! figures drift with the machine's mood, so the ratios are what to read. It needs Linux, two
-//! cores, Debian's `nginx` and `haproxy`, and `strace` and `valgrind` for the parts that use them;
-//! for memory, 10,100 open files in each of two processes.
+//! The output is a markdown table with targets; no test depends on it. The contestant runs on CPU 0; the load
+//! generator and the upstream run in this process, on CPU 1. Absolute figures vary with the state of the
+//! machine, so compare the ratios. Requirements: Linux, two cores, Debian's `nginx` and `haproxy`, `strace`
+//! and `valgrind` for the parts that use them, and for memory, 10,100 open files in each of two processes.
 //!
-//! Life of a run: [`Options`] say what to measure; each measurement starts a [`contestant`] that
-//! does one scenario of [`work`], drives it with [`load`] against [`origin`], and becomes a figure
-//! in [`measure`]; [`report`] turns the figures into medians and ratios.
+//! [`Options`] select the measurements. [`parts`] runs them: each measurement of [`measure`] starts a
+//! [`contestant`] with the configuration of one scenario from [`work`], drives it with the load generator of
+//! `testkit` and yields a figure. [`report`] computes medians and ratios.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the table is the result")]
 #![expect(
     clippy::disallowed_methods,
-    reason = "a benchmark reads the real clock and its main thread may sleep; it serves nobody"
+    reason = "a benchmark reads the real clock and its main thread may sleep; it serves no connection"
 )]
 
 mod contestant;
@@ -66,27 +64,27 @@ struct Options {
     /// Client connections of the CPU and latency parts.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     connections: u16,
-    /// A look in about a minute: three rounds of 20,000 requests, short counts.
+    /// A short run of about a minute: three rounds of 20,000 requests, short counts.
     #[arg(long)]
     quick: bool,
     /// One part only.
     #[arg(long, value_enum)]
     only: Option<Part>,
-    /// nginx and `HAProxy` add no headers: the least work a proxy can have, and Tidegate all of its.
+    /// nginx and `HAProxy` add no headers; Tidegate adds all of its headers.
     #[arg(long)]
     bare_peers: bool,
-    /// nginx gathers log lines in 32 KiB and writes them once a second; else each by itself.
+    /// nginx buffers log lines in 32 KiB and writes them once a second instead of one by one.
     #[arg(long)]
     buffered_peer: bool,
-    /// Leaves the peers out.
+    /// Skips the peers.
     #[arg(long)]
     without_peers: bool,
-    /// Leaves Tidegate out: checks the harness against figures known for the peers.
+    /// Skips Tidegate, to check the harness against known figures of the peers.
     #[arg(long, hide = true)]
     without_tidegate: bool,
 }
 
-/// A part of the run, one tool each.
+/// A part of the run; each part uses one tool.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
     /// CPU time from `/proc`.
@@ -99,17 +97,17 @@ enum Part {
     Routes,
     /// Memory of idle connections.
     Memory,
-    /// The 99th percentile of a request's time.
+    /// The 99th percentile of the request duration.
     Latency,
-    /// CPU time of two workers beside one.
+    /// CPU time of two workers compared with one.
     Workers,
 }
 
 fn main() -> Result<()> {
-    if !asked_to_measure() {
+    if !is_benchmark_run() {
         return Ok(());
     }
-    // Cargo's own flag is not ours to explain.
+    // Cargo's flag `--bench` is not an option of this program.
     let arguments = std::env::args().filter(|argument| argument != "--bench");
     let mut options = Options::parse_from(arguments);
     if options.quick {
@@ -147,8 +145,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Whether cargo runs this as a benchmark; `cargo test --benches` only asks that it starts.
-fn asked_to_measure() -> bool {
+/// Whether cargo runs this as a benchmark; `cargo test --benches` only checks that it starts.
+fn is_benchmark_run() -> bool {
     let given = |flag: &str| std::env::args().any(|argument| argument == flag);
     given("--bench") && !given("--test")
 }
@@ -167,7 +165,7 @@ fn programs(options: &Options) -> Result<Vec<Program>> {
         match Program::find(gateway, peers) {
             Ok(program) => found.push(program),
             Err(error) if gateway == Gateway::Tidegate => return Err(error),
-            Err(error) => eprintln!("left out: {error:#}"),
+            Err(error) => eprintln!("skipped: {error:#}"),
         }
     }
     ensure!(!found.is_empty(), "nothing to measure");
@@ -175,17 +173,17 @@ fn programs(options: &Options) -> Result<Vec<Program>> {
 }
 
 impl Options {
-    /// What a run is made of, one sentence.
+    /// A sentence that describes the run.
     fn work(&self) -> String {
         let peers =
             if self.bare_peers { "add no headers" } else { "add Tidegate's request headers" };
         format!(
-            "One worker, {} connections, {} rounds of {} requests, 100-byte answers; the peers {peers}.",
+            "One worker, {} connections, {} rounds of {} requests, 100-byte responses; the peers {peers}.",
             self.connections, self.rounds, self.requests
         )
     }
 
-    /// Whether `part` is to run.
+    /// Whether `part` is selected.
     fn runs(&self, part: Part) -> bool {
         self.only.is_none_or(|only| only == part)
     }

@@ -1,4 +1,4 @@
-//! The measurements. Each starts a fresh contestant and drives one scenario.
+//! The measurements. Each starts a new contestant and drives one scenario.
 
 use std::{
     fs,
@@ -17,79 +17,80 @@ use crate::{
     work::{Limit, Scenario},
 };
 
-/// Requests that open the connections, fill the pools and warm the caches.
+/// Number of requests that open the connections, fill the pools and warm the caches.
 const WARM_UP: u64 = 2_000;
-/// No run takes longer; counting under valgrind is the slowest.
-const WITHIN: Duration = Duration::from_mins(3);
-/// Connections of the counts by callgrind.
+/// Timeout of a run; counting under valgrind is the slowest.
+const RUN_TIMEOUT: Duration = Duration::from_mins(3);
+/// Number of connections while callgrind counts.
 const COUNTED_CONNECTIONS: usize = 4;
-/// After load, until a process has done what it does behind it.
-const SETTLED: Duration = Duration::from_millis(500);
-/// Answers of another status that a run may have: the first of a tiny quota, one more a minute.
-const STRAY: u64 = 8;
+/// How long a process gets after the load to finish background work.
+const SETTLE_TIME: Duration = Duration::from_millis(500);
+/// Number of responses of another status that a refusing run may have: the first of a tiny quota, and one
+/// more per minute.
+const MAX_ADMITTED: u64 = 8;
 
-/// What is measured, and so a kind of row in the table.
+/// A measured quantity, which is a kind of row in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Metric {
-    /// CPU time a request, user and system, microseconds.
+    /// CPU time per request, user and system, in µs.
     Cpu,
-    /// The user part of it, microseconds.
+    /// The user part of it, in µs.
     User,
-    /// Requests a second; for information, the load shares the machine.
+    /// Requests per second; only informative, because the load generator shares the machine.
     Rate,
-    /// System calls a request.
+    /// System calls per request.
     Syscalls { connections: usize },
-    /// User instructions a request.
+    /// User instructions per request.
     Instructions,
-    /// Calls of an allocator a request.
+    /// Calls of an allocator per request.
     Allocations,
-    /// Memory of one idle connection, KiB.
+    /// Memory of one idle connection, in KiB.
     Memory(History),
-    /// The 99th percentile of a request's time, milliseconds, at so many percent of nginx' saturation.
+    /// The 99th percentile of the request duration, in ms, at a percentage of nginx' saturation.
     Tail { percent: u8 },
 }
 
-/// What an idle connection has done.
+/// The past of an idle connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum History {
-    /// Nothing.
+    /// No request.
     Silent,
-    /// One request, which was answered before the next one's.
+    /// One request, answered before the next connection sent its own.
     OneRequest,
-    /// The same, while so many others were in flight.
+    /// One request, with this many requests in flight at a time.
     Burst(usize),
 }
 
-/// What all measurements share.
+/// The environment of all measurements.
 pub(crate) struct Bench {
     pub(crate) origin: Origin,
-    /// Client connections, unless the measurement says its own.
+    /// Number of client connections, unless a measurement sets its own.
     pub(crate) connections: usize,
 }
 
-/// CPU time of one run, a request.
-pub(crate) struct Spent {
-    /// User and system, microseconds.
+/// CPU time per request of one run.
+pub(crate) struct CpuTime {
+    /// User and system, in µs.
     pub(crate) total: f64,
-    /// User, microseconds.
+    /// User, in µs.
     pub(crate) user: f64,
-    /// Requests a second.
+    /// Requests per second.
     pub(crate) rate: f64,
 }
 
-/// How long requests took at a fixed rate.
-pub(crate) struct Tail {
-    /// The 99th percentile, milliseconds.
+/// Request durations at a fixed rate.
+pub(crate) struct TailLatency {
+    /// The 99th percentile, in ms.
     pub(crate) p99: f64,
-    /// The part of the time for which the contestant waited for its CPU: others had it.
-    pub(crate) starved: f64,
+    /// The share of the time in which the contestant waited for its CPU, from 0 to 1.
+    pub(crate) waiting_share: f64,
 }
 
 /// CPU time of all threads of a contestant so far.
 struct Usage {
-    /// Ready to run, and not running: nanoseconds, from the scheduler.
+    /// Time ready to run but not running, in ns, from the scheduler.
     waited: u64,
-    /// User and system: nanoseconds on a CPU, from the scheduler.
+    /// Time on a CPU, user and system, in ns, from the scheduler.
     nanos: u64,
     /// User time in clock ticks.
     user_ticks: u64,
@@ -98,16 +99,16 @@ struct Usage {
 }
 
 impl Bench {
-    /// CPU time a request over `requests` requests, warm.
+    /// CPU time per request over `requests` requests, after a warm-up.
     ///
-    /// The scheduler's nanoseconds give the total; `utime` and `stime`, which it keeps in ticks,
-    /// only say how it divides.
+    /// The total comes from the scheduler's nanoseconds. `utime` and `stime`, in ticks, are less precise and
+    /// only give the ratio of user to system time.
     pub(crate) fn cpu(
         &self,
         program: &Program,
         scenario: Scenario,
         requests: u64,
-    ) -> Result<Spent> {
+    ) -> Result<CpuTime> {
         let contestant = program.start(scenario, self.origin.address(), Mode::Native)?;
         self.drive(&contestant, scenario, self.connections, WARM_UP)?;
         let pids = contestant.pids()?;
@@ -118,15 +119,15 @@ impl Bench {
         let total = (after.nanos - before.nanos) as f64 / 1e3 / requests as f64;
         let user = (after.user_ticks - before.user_ticks) as f64;
         let system = (after.system_ticks - before.system_ticks) as f64;
-        Ok(Spent {
+        Ok(CpuTime {
             total,
             user: total * user / (user + system).max(1.0),
             rate: requests as f64 / tally.took.as_secs_f64(),
         })
     }
 
-    /// System calls a request: the difference of two run lengths, so that opening connections does
-    /// not count.
+    /// System calls per request: the difference of two run lengths, so that opening connections is not
+    /// counted.
     pub(crate) fn syscalls(
         &self,
         program: &Program,
@@ -142,8 +143,8 @@ impl Bench {
         Ok((traced(long)? as f64 - traced(short)? as f64) / (long - short) as f64)
     }
 
-    /// User instructions and allocations a request, warm: the difference of two run lengths, so that
-    /// opening connections does not count.
+    /// User instructions and allocations per request, after a warm-up: the difference of two run lengths, so
+    /// that opening connections is not counted.
     pub(crate) fn counts(
         &self,
         program: &Program,
@@ -161,12 +162,12 @@ impl Bench {
         Ok((each(more.instructions, less.instructions), each(more.allocations, less.allocations)))
     }
 
-    /// Memory of one of `count` idle connections, KiB: the difference to none of them, warm.
+    /// Memory of one of `count` idle connections, in KiB: the difference to none, after a warm-up.
     pub(crate) fn memory(&self, program: &Program, history: History, count: usize) -> Result<f64> {
         let scenario = Scenario::DEFAULT;
         let contestant = program.start(scenario, self.origin.address(), Mode::Native)?;
         self.drive(&contestant, scenario, self.connections, WARM_UP)?;
-        thread::sleep(SETTLED);
+        thread::sleep(SETTLE_TIME);
         let before = contestant.memory()?;
         let together = match history {
             History::Silent => 0,
@@ -177,36 +178,36 @@ impl Bench {
         let idle = IdleConnections::open(contestant.address(), count, together)
             .with_context(|| contestant.logs())?;
         let forwarded = self.origin.answered() - forwarded;
-        let asked = if together == 0 { 0 } else { count as u64 };
-        ensure!(forwarded == asked, "{forwarded} of {asked} requests reached the upstream");
+        let expected = if together == 0 { 0 } else { count as u64 };
+        ensure!(forwarded == expected, "{forwarded} of {expected} requests reached the upstream");
         contestant.wait_for_files(idle.count())?;
-        thread::sleep(SETTLED);
+        thread::sleep(SETTLE_TIME);
         Ok((contestant.memory()? as f64 - before as f64) / idle.count() as f64)
     }
 
-    /// The 99th percentile of a request's time at `rate` requests a second, milliseconds.
+    /// The 99th percentile of the request duration at `rate` requests per second.
     pub(crate) fn tail(
         &self,
         program: &Program,
         scenario: Scenario,
         rate: f64,
         requests: u64,
-    ) -> Result<Tail> {
+    ) -> Result<TailLatency> {
         let contestant = program.start(scenario, self.origin.address(), Mode::Native)?;
         self.drive(&contestant, scenario, self.connections, WARM_UP)?;
         let pids = contestant.pids()?;
         let (before, start) = (Usage::of(&pids)?, Instant::now());
         let (target, connections) = (contestant.address(), self.connections);
-        let load = Load { target, connections, requests, within: WITHIN };
+        let load = Load { target, connections, requests, within: RUN_TIMEOUT };
         let forwarded = self.origin.answered();
         let took = load.run_at(rate).with_context(|| contestant.logs())?;
         let forwarded = self.origin.answered() - forwarded;
         ensure!(forwarded == requests, "{forwarded} of {requests} requests reached the upstream");
         let place = took.len() * 99 / 100;
-        let tail = took.get(place).context("no answers")?;
+        let tail = took.get(place).context("no responses")?;
         let waited = (Usage::of(&pids)?.waited - before.waited) as f64;
-        let starved = waited / start.elapsed().as_nanos() as f64;
-        Ok(Tail { p99: tail.as_secs_f64() * 1e3, starved })
+        let waiting_share = waited / start.elapsed().as_nanos() as f64;
+        Ok(TailLatency { p99: tail.as_secs_f64() * 1e3, waiting_share })
     }
 
     /// Sends `requests` and makes sure that the contestant did the work of the scenario.
@@ -218,14 +219,15 @@ impl Bench {
         requests: u64,
     ) -> Result<Tally> {
         let forwarded = self.origin.answered();
-        let load = Load { target: contestant.address(), connections, requests, within: WITHIN };
+        let load =
+            Load { target: contestant.address(), connections, requests, within: RUN_TIMEOUT };
         let tally = load.run().with_context(|| format!("{scenario}{}", contestant.logs()))?;
         let forwarded = self.origin.answered() - forwarded;
 
-        let right = tally.statuses.get(&scenario.status()).copied().unwrap_or_default();
-        let stray = if scenario.limit == Limit::Refusing { STRAY } else { 0 };
+        let matching = tally.statuses.get(&scenario.status()).copied().unwrap_or_default();
+        let others = if scenario.limit == Limit::Refusing { MAX_ADMITTED } else { 0 };
         ensure!(
-            right + stray >= requests,
+            matching + others >= requests,
             "{scenario}: statuses {:?}{}",
             tally.statuses,
             contestant.logs()
@@ -233,7 +235,7 @@ impl Bench {
         let answered = tally.statuses.get(&200).copied().unwrap_or_default();
         ensure!(
             forwarded == answered,
-            "{scenario}: {forwarded} requests reached the upstream, {answered} answers came back"
+            "{scenario}: {forwarded} requests reached the upstream, {answered} responses were received"
         );
         Ok(tally)
     }
@@ -258,7 +260,7 @@ impl Usage {
     }
 }
 
-/// Runs `work` while strace counts the calls of the contestant.
+/// Runs `work` while strace counts the system calls of the contestant.
 fn trace(contestant: &Contestant, work: impl FnOnce() -> Result<Tally>) -> Result<u64> {
     let summary = tempfile::NamedTempFile::new()?;
     let pids = contestant.pids()?;
@@ -270,15 +272,15 @@ fn trace(contestant: &Contestant, work: impl FnOnce() -> Result<Tally>) -> Resul
     let mut strace = command.stderr(Stdio::piped()).spawn().context("strace does not start")?;
     let messages = strace.stderr.take().context("strace has no stderr")?;
     let mut messages = BufReader::new(messages).lines();
-    let mut told = Vec::new();
-    while told.iter().filter(|line: &&String| line.contains(" attached")).count() < pids.len() {
-        let line = messages.next().with_context(|| format!("strace did not attach: {told:?}"))?;
-        told.push(line?);
+    let mut output = Vec::new();
+    while output.iter().filter(|line: &&String| line.contains(" attached")).count() < pids.len() {
+        let line = messages.next().with_context(|| format!("strace did not attach: {output:?}"))?;
+        output.push(line?);
     }
 
     let worked = work();
     signal(strace.id(), Signal::INT);
-    // It writes what it detaches from: read on, or it waits.
+    // It logs each detach: read its output, or it blocks.
     messages.for_each(drop);
     strace.wait()?;
     worked?;
@@ -287,7 +289,7 @@ fn trace(contestant: &Contestant, work: impl FnOnce() -> Result<Tally>) -> Resul
     field(total.with_context(|| format!("strace counted nothing: {text}"))?, 3)
 }
 
-/// The number at `place` of a line of words.
+/// The number at `place`, from 0, in a line of words.
 fn field(line: &str, place: usize) -> Result<u64> {
     let word = line.split_whitespace().nth(place);
     word.and_then(|word| word.parse().ok()).with_context(|| format!("no number {place} in: {line}"))

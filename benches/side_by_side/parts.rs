@@ -11,18 +11,18 @@ use crate::{
     work::Scenario,
 };
 
-/// Idle connections of the memory part.
-const IDLE: usize = 10_000;
-/// Of them, those that ask at the same time.
+/// Number of idle connections of the memory part.
+const IDLE_CONNECTIONS: usize = 10_000;
+/// Number of concurrent requests of these connections in the burst.
 const BURST: usize = 2_500;
-/// How long the latency part keeps up a rate, in s.
-const LATENCY_TIME: f64 = 2.0;
+/// Duration of a latency measurement, in s.
+const LATENCY_DURATION: f64 = 2.0;
 
-/// A latency of a contestant that waited for its CPU for a larger part of the time is not counted: it
-/// tells of what else runs on the machine.
-const MAX_STARVED: f64 = 0.05;
+/// Maximum share of the time in which a contestant may wait for its CPU. A latency with a larger share is
+/// discarded, because it depends on other processes.
+const MAX_WAITING_SHARE: f64 = 0.05;
 
-/// One run, and what it has measured so far.
+/// One run, and its figures so far.
 pub(crate) struct Run<'a> {
     bench: &'a Bench,
     programs: &'a [Program],
@@ -41,26 +41,26 @@ impl<'a> Run<'a> {
         (0..programs.len()).map(move |place| &programs[(place + round) % programs.len()])
     }
 
-    /// CPU a request, every scenario, in rounds of rotating order.
+    /// CPU time per request of every scenario, in rounds of rotating order.
     pub(crate) fn cpu(&mut self) -> Result<()> {
         for round in 0..self.options.rounds {
             for scenario in Scenario::ALL {
                 for program in self.order(round) {
-                    self.cpu_of(program, scenario, round)?;
+                    self.measure_cpu(program, scenario, round)?;
                 }
             }
         }
         Ok(())
     }
 
-    /// CPU a request of two workers and of one, in alternating order.
+    /// CPU time per request of two workers and of one, in alternating order.
     pub(crate) fn workers(&mut self) -> Result<()> {
         cpu::pin_to(&[cpu::SUBJECT, cpu::HARNESS]);
         for round in 0..self.options.rounds {
             for place in 0..2 {
                 let scenario = Scenario::on_workers(if (round + place) % 2 == 0 { 1 } else { 2 });
                 for program in self.tidegate() {
-                    self.cpu_of(program, scenario, round)?;
+                    self.measure_cpu(program, scenario, round)?;
                 }
             }
         }
@@ -72,33 +72,36 @@ impl<'a> Run<'a> {
         self.programs.iter().filter(|program| program.gateway == Gateway::Tidegate)
     }
 
-    fn cpu_of(&mut self, program: &Program, scenario: Scenario, round: usize) -> Result<()> {
-        let spent = self.bench.cpu(program, scenario, self.options.requests)?;
+    fn measure_cpu(&mut self, program: &Program, scenario: Scenario, round: usize) -> Result<()> {
+        let cpu_time = self.bench.cpu(program, scenario, self.options.requests)?;
         eprintln!(
-            "round {}/{}, {scenario}, {}: {:.2} us, of it user {:.2} us, {:.0} requests/s",
+            "round {}/{}, {scenario}, {}: {:.2} us, of which user {:.2} us, {:.0} requests/s",
             round + 1,
             self.options.rounds,
             program.gateway,
-            spent.total,
-            spent.user,
-            spent.rate,
+            cpu_time.total,
+            cpu_time.user,
+            cpu_time.rate,
         );
         let mut add = |metric, value| {
             self.figures.add(metric, scenario, program.gateway, round, value);
         };
-        add(Metric::Cpu, spent.total);
+        add(Metric::Cpu, cpu_time.total);
         if !scenario.both_cpus {
-            add(Metric::User, spent.user);
-            add(Metric::Rate, spent.rate);
+            add(Metric::User, cpu_time.user);
+            add(Metric::Rate, cpu_time.rate);
         }
         Ok(())
     }
 
-    /// The 99th percentile at parts of what nginx can serve, in rounds of rotating order.
+    /// The 99th percentile of the request duration at shares of nginx' saturation, in rounds of rotating
+    /// order.
     pub(crate) fn latency(&mut self) -> Result<()> {
         let nginx = self.programs.iter().find(|program| program.gateway == Gateway::Nginx);
         let Some(nginx) = nginx else {
-            eprintln!("left out: the latency is measured at parts of what nginx can serve");
+            eprintln!(
+                "skipped: latency is measured at shares of nginx' saturation, and there is no nginx"
+            );
             return Ok(());
         };
         let saturation = self.bench.cpu(nginx, Scenario::DEFAULT, self.options.requests)?.rate;
@@ -107,7 +110,7 @@ impl<'a> Run<'a> {
                 for percent in [50, 80] {
                     let rate = saturation * f64::from(percent) / 100.0;
                     for program in self.order(round) {
-                        self.tail_of(program, scenario, (percent, rate), round)?;
+                        self.measure_tail(program, scenario, (percent, rate), round)?;
                     }
                 }
             }
@@ -115,28 +118,28 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn tail_of(
+    fn measure_tail(
         &mut self,
         program: &Program,
         scenario: Scenario,
         (percent, rate): (u8, f64),
         round: usize,
     ) -> Result<()> {
-        let requests = (rate * LATENCY_TIME) as u64;
+        let requests = (rate * LATENCY_DURATION) as u64;
         let tail = self.bench.tail(program, scenario, rate, requests)?;
         eprintln!(
             "round {}/{}, {scenario}, {rate:.0} requests/s, {}: p99 {:.2} ms, {:.0}% of \
-             the time without its CPU",
+             the time waiting for its CPU",
             round + 1,
             self.options.rounds,
             program.gateway,
             tail.p99,
-            tail.starved * 100.0,
+            tail.waiting_share * 100.0,
         );
-        if tail.starved <= MAX_STARVED {
+        if tail.waiting_share <= MAX_WAITING_SHARE {
             self.figures.add(Metric::Tail { percent }, scenario, program.gateway, round, tail.p99);
         } else {
-            eprintln!("left out: others had its CPU, and the time is theirs");
+            eprintln!("discarded: other processes used its CPU");
         }
         Ok(())
     }
@@ -145,8 +148,8 @@ impl<'a> Run<'a> {
     pub(crate) fn memory(&mut self) -> Result<()> {
         for history in [History::Silent, History::OneRequest, History::Burst(BURST)] {
             for program in self.programs {
-                let memory = self.bench.memory(program, history, IDLE)?;
-                eprintln!("{history:?}, {}: {memory:.2} KiB a connection", program.gateway);
+                let memory = self.bench.memory(program, history, IDLE_CONNECTIONS)?;
+                eprintln!("{history:?}, {}: {memory:.2} KiB per connection", program.gateway);
                 let metric = Metric::Memory(history);
                 self.figures.add(metric, Scenario::DEFAULT, program.gateway, 0, memory);
             }
@@ -154,7 +157,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// System calls a request, few and many connections.
+    /// System calls per request, with few and many connections.
     pub(crate) fn syscalls(&mut self) -> Result<()> {
         let lengths = if self.options.quick { (500, 2_500) } else { (2_000, 12_000) };
         for (scenario, connections) in
@@ -163,7 +166,7 @@ impl<'a> Run<'a> {
             for program in self.programs {
                 let calls = self.bench.syscalls(program, scenario, connections, lengths)?;
                 eprintln!(
-                    "{scenario}, {connections} connections, {}: {calls:.2} system calls a request",
+                    "{scenario}, {connections} connections, {}: {calls:.2} system calls per request",
                     program.gateway
                 );
                 let metric = Metric::Syscalls { connections };
@@ -173,31 +176,31 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// User instructions and allocations a request, every scenario.
+    /// User instructions and allocations per request, of every scenario.
     pub(crate) fn instructions(&mut self) -> Result<()> {
         for scenario in Scenario::ALL {
             for program in self.programs {
-                self.counts_of(program, scenario)?;
+                self.measure_counts(program, scenario)?;
             }
         }
         Ok(())
     }
 
-    /// User instructions a request as routes grow.
+    /// User instructions per request, by number of routes.
     pub(crate) fn routes(&mut self) -> Result<()> {
         for routes in [10, 1_000, 10_000] {
             for program in self.tidegate() {
-                self.counts_of(program, Scenario::with_routes(routes))?;
+                self.measure_counts(program, Scenario::with_routes(routes))?;
             }
         }
         Ok(())
     }
 
-    fn counts_of(&mut self, program: &Program, scenario: Scenario) -> Result<()> {
+    fn measure_counts(&mut self, program: &Program, scenario: Scenario) -> Result<()> {
         let lengths = if self.options.quick { (500, 2_500) } else { (2_000, 10_000) };
         let (instructions, allocations) = self.bench.counts(program, scenario, lengths)?;
         eprintln!(
-            "{scenario}, {}: {instructions:.0} user instructions, {allocations:.2} allocations a \
+            "{scenario}, {}: {instructions:.0} user instructions, {allocations:.2} allocations per \
              request",
             program.gateway
         );

@@ -1,33 +1,36 @@
-//! Reads what callgrind has counted.
+//! Parses profiles of callgrind.
 
 use hashbrown::HashMap;
 
-/// What callgrind counted between two dumps.
+/// The counts of callgrind between two dumps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Profile {
     /// User instructions.
     pub(crate) instructions: u64,
-    /// Calls of an allocator: for new memory, or for more of it.
+    /// Calls that allocate or reallocate memory.
     pub(crate) allocations: u64,
 }
 
 impl Profile {
-    /// Reads a profile in callgrind's format; `None` where it is none.
+    /// Parses a profile in callgrind's format; `None` if it is malformed.
     pub(crate) fn read(text: &str) -> Option<Self> {
         let instructions = text.lines().find_map(|line| line.strip_prefix("summary:"))?;
-        Some(Self { instructions: instructions.trim().parse().ok()?, allocations: calls(text) })
+        Some(Self {
+            instructions: instructions.trim().parse().ok()?,
+            allocations: count_allocations(text),
+        })
     }
 }
 
-/// Counts the calls from elsewhere into an allocator.
-fn calls(text: &str) -> u64 {
+/// Counts the calls of allocating functions, except by each other.
+fn count_allocations(text: &str) -> u64 {
     let mut known = HashMap::new();
     let (mut caller, mut callee, mut total) = (false, false, 0);
     for line in text.lines() {
-        // A function is a number, and has its name behind it where it stands first.
+        // A function is identified by a number; its name follows only at the first occurrence.
         let mut is_allocator = |function| {
             let (number, name) = str::split_once(function, ' ').unwrap_or((function, ""));
-            *known.entry(number).or_insert_with(|| allocates(name))
+            *known.entry(number).or_insert_with(|| is_allocating(name))
         };
         if let Some(function) = line.strip_prefix("fn=") {
             caller = is_allocator(function);
@@ -44,8 +47,8 @@ fn calls(text: &str) -> u64 {
     total
 }
 
-/// Whether `name` is an allocator's function that gives memory. Recursive ones have a suffix.
-fn allocates(name: &str) -> bool {
+/// Whether `name` is a function that allocates memory. Recursive calls have a suffix.
+fn is_allocating(name: &str) -> bool {
     let name = name.split('\'').next().unwrap_or_default();
     let name = name.trim_start_matches("mi_").trim_start_matches("heap_");
     let name = name.trim_end_matches("_aligned");

@@ -1,4 +1,4 @@
-//! From figures to the table: medians over the rounds, and medians of the rounds' own ratios.
+//! Computes the table from the figures: medians over the rounds, and medians of the rounds' ratios.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use crate::{
     work::Scenario,
 };
 
-/// The place of Tidegate in [`Gateway::ALL`].
+/// The index of Tidegate in [`Gateway::ALL`].
 const TIDEGATE: usize = 2;
 
 /// One measured value.
@@ -20,36 +20,36 @@ struct Figure {
     value: f64,
 }
 
-/// Everything measured, in the order in which it was first measured.
+/// All figures, in the order of measurement.
 #[derive(Default)]
 pub(crate) struct Figures {
     all: Vec<Figure>,
 }
 
-/// What a target bounds.
+/// The quantity that a target bounds.
 #[derive(Clone, Copy)]
-enum Judged {
+enum TargetOf {
     /// Tidegate's own figure.
     Own,
     /// Its ratio to nginx' figure.
     ToNginx,
 }
 
-/// What Tidegate's figures shall be at the most.
-const TARGETS: [(Metric, Scenario, Judged, f64); 9] = [
-    (Metric::Cpu, Scenario::DEFAULT, Judged::ToNginx, 0.90),
-    (Metric::Cpu, Scenario::NEITHER, Judged::ToNginx, 0.85),
-    (Metric::Syscalls { connections: 16 }, Scenario::DEFAULT, Judged::Own, 4.3),
-    (Metric::Instructions, Scenario::UNLOGGED, Judged::Own, 16e3),
-    (Metric::Allocations, Scenario::DEFAULT, Judged::Own, 4.0),
-    (Metric::Memory(History::Silent), Scenario::DEFAULT, Judged::Own, 4.0),
-    (Metric::Memory(History::OneRequest), Scenario::DEFAULT, Judged::Own, 4.0),
-    (Metric::Tail { percent: 50 }, Scenario::DEFAULT, Judged::ToNginx, 1.0),
-    (Metric::Tail { percent: 80 }, Scenario::DEFAULT, Judged::ToNginx, 1.0),
+/// Upper bounds of Tidegate's figures.
+const TARGETS: [(Metric, Scenario, TargetOf, f64); 9] = [
+    (Metric::Cpu, Scenario::DEFAULT, TargetOf::ToNginx, 0.90),
+    (Metric::Cpu, Scenario::NEITHER, TargetOf::ToNginx, 0.85),
+    (Metric::Syscalls { connections: 16 }, Scenario::DEFAULT, TargetOf::Own, 4.3),
+    (Metric::Instructions, Scenario::UNLOGGED, TargetOf::Own, 16e3),
+    (Metric::Allocations, Scenario::DEFAULT, TargetOf::Own, 4.0),
+    (Metric::Memory(History::Silent), Scenario::DEFAULT, TargetOf::Own, 4.0),
+    (Metric::Memory(History::OneRequest), Scenario::DEFAULT, TargetOf::Own, 4.0),
+    (Metric::Tail { percent: 50 }, Scenario::DEFAULT, TargetOf::ToNginx, 1.0),
+    (Metric::Tail { percent: 80 }, Scenario::DEFAULT, TargetOf::ToNginx, 1.0),
 ];
 
-/// Rows that compare two scenarios of the same contestant: the first by the second.
-const QUOTIENTS: [(&str, Metric, Scenario, Scenario, Option<f64>); 6] = [
+/// Rows with the ratio of two scenarios of the same contestant, the first to the second, and its target.
+const SCENARIO_RATIOS: [(&str, Metric, Scenario, Scenario, Option<f64>); 6] = [
     (
         "CPU, a 429 / proxied, both limit and log",
         Metric::Cpu,
@@ -94,8 +94,8 @@ const QUOTIENTS: [(&str, Metric, Scenario, Scenario, Option<f64>); 6] = [
     ),
 ];
 
-/// The most user instructions that an access line shall take.
-const LINE_TARGET: f64 = 1_500.0;
+/// Upper bound of the user instructions per access line.
+const ACCESS_LINE_TARGET: f64 = 1_500.0;
 
 impl Figures {
     /// Adds a value of one round.
@@ -113,15 +113,15 @@ impl Figures {
     /// The markdown table.
     pub(crate) fn table(&self) -> String {
         let mut text = String::from(
-            "| a request | nginx | HAProxy | Tidegate | Tidegate/nginx | Tidegate/HAProxy | target |\n\
+            "| per request | nginx | HAProxy | Tidegate | Tidegate/nginx | Tidegate/HAProxy | target |\n\
              |---|---:|---:|---:|---:|---:|---|\n",
         );
         for (metric, scenario) in self.rows() {
             self.measured_row(&mut text, metric, scenario);
         }
-        for (title, metric, above, below, target) in QUOTIENTS {
+        for (title, metric, above, below, target) in SCENARIO_RATIOS {
             let ratios = Gateway::ALL.map(|gateway| {
-                quotients(
+                ratios_by_round(
                     &self.rounds(metric, above, gateway),
                     &self.rounds(metric, below, gateway),
                 )
@@ -129,7 +129,7 @@ impl Figures {
             let cells = ratios.each_ref().map(|ratios| spread(ratios));
             if cells.iter().any(Option::is_some) {
                 let own = median(ratios[TIDEGATE].iter().copied());
-                let target = target.map_or(String::new(), |target| judged("", own, target));
+                let target = target.map_or(String::new(), |target| target_text("", own, target));
                 row(&mut text, title, cells, [None, None], &target);
             }
         }
@@ -138,8 +138,9 @@ impl Figures {
             Some(count(Scenario::DEFAULT)? - count(Scenario::UNLOGGED)?)
         });
         if line.iter().any(Option::is_some) {
-            let target = judged("", line[TIDEGATE], LINE_TARGET);
-            let cells = line.map(|count| count.map(|count| shown(Metric::Instructions, count)));
+            let target = target_text("", line[TIDEGATE], ACCESS_LINE_TARGET);
+            let cells =
+                line.map(|count| count.map(|count| format_value(Metric::Instructions, count)));
             row(
                 &mut text,
                 "user instructions, the access line alone",
@@ -154,17 +155,19 @@ impl Figures {
     fn measured_row(&self, text: &mut String, metric: Metric, scenario: Scenario) {
         let medians = Gateway::ALL.map(|gateway| self.median(metric, scenario, gateway));
         let ratios = [Gateway::Nginx, Gateway::Haproxy].map(|peer| {
-            quotients(
+            ratios_by_round(
                 &self.rounds(metric, scenario, Gateway::Tidegate),
                 &self.rounds(metric, scenario, peer),
             )
         });
         let target = TARGETS.iter().find(|target| (target.0, target.1) == (metric, scenario));
         let target = target.map_or(String::new(), |(_, _, of, at_most)| match of {
-            Judged::Own => judged("", medians[TIDEGATE], *at_most),
-            Judged::ToNginx => judged("/nginx ", median(ratios[0].iter().copied()), *at_most),
+            TargetOf::Own => target_text("", medians[TIDEGATE], *at_most),
+            TargetOf::ToNginx => {
+                target_text("/nginx ", median(ratios[0].iter().copied()), *at_most)
+            }
         });
-        let cells = medians.map(|value| value.map(|value| shown(metric, value)));
+        let cells = medians.map(|value| value.map(|value| format_value(metric, value)));
         row(text, &title(metric, scenario), cells, ratios.map(|ratios| spread(&ratios)), &target);
     }
 
@@ -173,7 +176,7 @@ impl Figures {
         median(self.rounds(metric, scenario, gateway).iter().map(|&(_, value)| value))
     }
 
-    /// The kinds of figures there are: by metric, then by scenario, in the order of measurement.
+    /// The rows of the table: by metric, then by scenario, both in the order of measurement.
     fn rows(&self) -> Vec<(Metric, Scenario)> {
         let mut metrics = Vec::new();
         let mut rows = Vec::new();
@@ -199,13 +202,13 @@ impl Figures {
     }
 }
 
-/// The quotients of the values of the same round.
-fn quotients(above: &[(usize, f64)], below: &[(usize, f64)]) -> Vec<f64> {
+/// The ratios of values of the same round.
+fn ratios_by_round(above: &[(usize, f64)], below: &[(usize, f64)]) -> Vec<f64> {
     let same = |round| below.iter().find(move |(other, by)| *other == round && *by > 0.0);
     above.iter().filter_map(|&(round, value)| same(round).map(|(_, by)| value / by)).collect()
 }
 
-/// Median and, of several, the extremes.
+/// The median and, if there are several ratios, their minimum and maximum.
 fn spread(ratios: &[f64]) -> Option<String> {
     let middle = median(ratios.iter().copied())?;
     let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
@@ -229,7 +232,7 @@ fn title(metric: Metric, scenario: Scenario) -> String {
     match metric {
         Metric::Cpu => format!("CPU, {scenario}"),
         Metric::User => format!("of it user, {scenario}"),
-        Metric::Rate => format!("requests a second (information), {scenario}"),
+        Metric::Rate => format!("requests per second (informative), {scenario}"),
         Metric::Syscalls { connections } => {
             format!("system calls, {scenario}, {connections} connections")
         }
@@ -246,7 +249,7 @@ fn title(metric: Metric, scenario: Scenario) -> String {
     }
 }
 
-fn shown(metric: Metric, value: f64) -> String {
+fn format_value(metric: Metric, value: f64) -> String {
     match metric {
         Metric::Cpu | Metric::User => format!("{value:.2} us"),
         Metric::Rate | Metric::Instructions => format!("{:.1}k", value / 1e3),
@@ -256,8 +259,8 @@ fn shown(metric: Metric, value: f64) -> String {
     }
 }
 
-/// A target, and whether `value` meets it.
-fn judged(of: &str, value: Option<f64>, at_most: f64) -> String {
+/// The text of a target, and whether `value` meets it.
+fn target_text(of: &str, value: Option<f64>, at_most: f64) -> String {
     let bound =
         if at_most < 1e3 { format!("{at_most:.2}") } else { format!("{:.1}k", at_most / 1e3) };
     match value {
@@ -267,7 +270,7 @@ fn judged(of: &str, value: Option<f64>, at_most: f64) -> String {
     }
 }
 
-/// Appends a row; what was not measured is a dash.
+/// Appends a row; a dash marks a value that was not measured.
 fn row(
     text: &mut String,
     title: &str,

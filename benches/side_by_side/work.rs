@@ -1,27 +1,25 @@
-//! The same work, said in three languages: the configurations of the contestants.
+//! The configurations of the contestants, all for the same work.
 //!
-//! Each forwards to one upstream over kept connections and sets `Host`, `X-Forwarded-For`,
-//! `X-Forwarded-Proto` and `X-Request-Id`. Tidegate also writes its `X-RateLimit` headers and the
-//! request's id into each answer, which the peers do not: it is part of what it has to be fast with.
-//! Its metrics are always on.
+//! Each forwards to one upstream over persistent connections and sets `Host`, `X-Forwarded-For`,
+//! `X-Forwarded-Proto` and `X-Request-Id`. Tidegate also adds its `X-RateLimit` headers and the request's id
+//! to each response, and counts its metrics, as it always does; the peers do not.
 //!
-//! Where they log, nginx writes its `combined` format to a file, a line at a time, as Debian
-//! configures it; `HAProxy` its `httplog` to standard output, which is a file; Tidegate its JSON to a
-//! file.
+//! If they log, nginx writes its `combined` format to a file, one line at a time, as Debian configures it;
+//! `HAProxy` writes `httplog` to standard output, which is a file; Tidegate writes JSON to a file.
 
 use std::{fmt, net::SocketAddr};
 
-/// What is asked of the contestants.
+/// The task of the contestants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scenario {
     pub(crate) limit: Limit,
     /// Whether there is an access log.
     pub(crate) log: bool,
-    /// Workers; more than one for Tidegate only.
+    /// Number of workers; more than one only for Tidegate.
     pub(crate) workers: u16,
-    /// Whether it may use both CPUs, beside the load.
+    /// Whether it may use both CPUs, one of them together with the load generator.
     pub(crate) both_cpus: bool,
-    /// Routes; more than one for Tidegate only.
+    /// Number of routes; more than one only for Tidegate.
     pub(crate) routes: u16,
 }
 
@@ -36,22 +34,22 @@ pub(crate) enum Limit {
     Refusing,
 }
 
-/// One contestant's task.
+/// The parameters of a configuration.
 pub(crate) struct Job {
     pub(crate) scenario: Scenario,
-    /// Where it is to listen.
+    /// The address to listen on.
     pub(crate) listen: SocketAddr,
-    /// Where it is to forward to.
+    /// The upstream's address.
     pub(crate) origin: SocketAddr,
     pub(crate) peers: Peers,
 }
 
-/// What the peers are spared.
+/// Deviations from the same work, for the peers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peers {
-    /// They add no headers: less work than Tidegate has.
+    /// The peers add no headers: less work than Tidegate.
     pub(crate) bare: bool,
-    /// nginx gathers log lines before it writes them, as Tidegate does; it is not its default.
+    /// nginx buffers log lines, as Tidegate does; that is not its default.
     pub(crate) buffered: bool,
 }
 
@@ -64,7 +62,7 @@ impl Scenario {
     pub(crate) const NEITHER: Self = Self { limit: Limit::Off, ..Self::UNLOGGED };
     pub(crate) const REFUSED: Self = Self { limit: Limit::Refusing, ..Self::DEFAULT };
     pub(crate) const REFUSED_UNLOGGED: Self = Self { log: false, ..Self::REFUSED };
-    /// What is measured of every contestant, in the order of the table.
+    /// The scenarios of every contestant, in the order of the table.
     pub(crate) const ALL: [Self; 6] = [
         Self::DEFAULT,
         Self::UNLOGGED,
@@ -74,17 +72,17 @@ impl Scenario {
         Self::REFUSED_UNLOGGED,
     ];
 
-    /// The default with so many workers on both CPUs.
+    /// The default with this number of workers on both CPUs.
     pub(crate) const fn on_workers(workers: u16) -> Self {
         Self { workers, both_cpus: true, ..Self::DEFAULT }
     }
 
-    /// Limit, no log, and so many routes.
+    /// Limit, no log, and this number of routes.
     pub(crate) const fn with_routes(routes: u16) -> Self {
         Self { routes, ..Self::UNLOGGED }
     }
 
-    /// The status that (nearly) all requests must get.
+    /// The status of all responses, except a few when refusing.
     pub(crate) fn status(self) -> u16 {
         if self.limit == Limit::Refusing { 429 } else { 200 }
     }
@@ -110,7 +108,7 @@ impl fmt::Display for Scenario {
     }
 }
 
-/// The most connections that a contestant may have: what idle ones are measured with, and some.
+/// Maximum number of connections of a contestant: more than the idle ones of the memory part.
 const MAX_CONNECTIONS: u32 = 15_000;
 
 /// nginx with `limit_req`. `single` keeps master and worker in one process (for valgrind).
@@ -141,7 +139,7 @@ pub(crate) fn nginx(job: &Job, single: bool) -> String {
         (true, false) => "access.log combined",
         (false, _) => "off",
     };
-    // Refusals are also logged at `error`; writing them would be work that the others do not do.
+    // nginx also logs refusals at `error`; that would be work that the others do not do.
     let files = MAX_CONNECTIONS;
     format!(
         "daemon off; master_process {master}; worker_processes 1;
@@ -244,7 +242,7 @@ pub(crate) fn tidegate(job: &Job) -> String {
         Limit::Refusing => (limit(1), "[per-caller]"),
     };
     let access_log = if scenario.log { "./access.log" } else { "off" };
-    // The one that is asked for, and beside it others of an API.
+    // Further routes of an API, beside the requested one.
     let other = |at| {
         format!(
             "  - {{name: other-{at}, match: {{path: \"/service-{at}/items/{{id}}\"}}, \

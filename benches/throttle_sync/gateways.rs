@@ -1,4 +1,4 @@
-//! The throttles of several gateways, each on a thread of its own, as a gateway has it.
+//! The throttles of several gateways, each on its own thread as in a gateway.
 
 use std::{sync::Arc, thread};
 
@@ -10,13 +10,13 @@ use tidegate::{
     throttle::{
         Geometry, Settings, Throttle,
         geometry::Sizing,
-        mode::{Marks, Mode},
-        redis::RedisLink,
+        mode::{Mode, Watermarks},
+        redis::RedisFilterStore,
     },
 };
 use tokio_util::sync::CancellationToken;
 
-/// Throttles that tick.
+/// Running throttles.
 pub(crate) struct Gateways {
     pub(crate) throttles: Vec<Arc<Throttle>>,
     pub(crate) settings: Settings,
@@ -25,16 +25,16 @@ pub(crate) struct Gateways {
 }
 
 impl Gateways {
-    /// Starts `count` throttles on `redis` and waits until all of them are loaded. They refuse
-    /// newcomers, so that who is known can be asked.
+    /// Starts `count` throttles on `redis` and waits until all are loaded. They deny unknown tokens, so that
+    /// a decision shows whether a token is active.
     pub(crate) fn start(count: usize, redis: &RedisServer, capacity: u64) -> Self {
         let sizing = Sizing { capacity, false_positive: 0.001, memory: 30 * 60_000 };
         let settings = Settings {
-            marks: Marks { max_active: 100, resume_below: 90 },
+            watermarks: Watermarks { max_active: 100, resume_below: 90 },
             mode: Mode::On,
             forget_status: [401].into_iter().collect(),
             sizing,
-            geometry: Geometry::new(&sizing).expect("a sound geometry"),
+            geometry: Geometry::new(&sizing).expect("a valid geometry"),
         };
         let stop = CancellationToken::new();
         let (mut throttles, mut threads) = (Vec::new(), Vec::new());
@@ -49,27 +49,28 @@ impl Gateways {
                 connect_timeout: std::time::Duration::from_secs(1),
                 response_timeout: std::time::Duration::from_secs(1),
             };
-            let stores = CounterStore::redis(options, clock.clone(), 1).expect("a store");
+            let stores = CounterStore::redis(options, clock.clone(), 1).expect("valid options");
             let secret = stores.shared_secret();
             let throttle = Throttle::new(settings.clone(), secret, true, clock.now());
             let connector = stores.connector().expect("a Redis");
-            let link = RedisLink::new(connector, "throttle", clock.clone(), throttle.stats.clone());
-            let (ticking, stop) = (throttle.clone(), stop.clone());
+            let store =
+                RedisFilterStore::new(connector, "throttle", clock.clone(), throttle.stats.clone());
+            let (running, stop) = (throttle.clone(), stop.clone());
             threads.push(thread::spawn(move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
                 let runtime = runtime.expect("a runtime");
-                runtime.block_on(ticking.run(Some(link), clock, stop));
+                runtime.block_on(running.run(Some(store), clock, stop));
             }));
             throttles.push(throttle);
         }
-        while !throttles.iter().all(|throttle| throttle.status().refuses()) {
+        while !throttles.iter().all(|throttle| throttle.status().is_throttling()) {
             pause(10);
         }
         Self { throttles, settings, stop, threads }
     }
 
-    /// The sum of a counter over all.
-    pub(crate) fn sum(&self, read: impl Fn(&tidegate::throttle::sync::Stats) -> u64) -> u64 {
+    /// The sum of a counter over all gateways.
+    pub(crate) fn sum(&self, read: impl Fn(&tidegate::throttle::sync::SyncStats) -> u64) -> u64 {
         self.throttles.iter().map(|throttle| read(&throttle.stats)).sum()
     }
 }
@@ -78,13 +79,13 @@ impl Drop for Gateways {
     fn drop(&mut self) {
         self.stop.cancel();
         for thread in self.threads.drain(..) {
-            // A thread that panicked has said so.
+            // A panic has been printed.
             let _ = thread.join();
         }
     }
 }
 
-/// Waits for so many ms.
+/// Sleeps, in ms.
 #[expect(clippy::disallowed_methods, reason = "the benchmark's own thread; it measures real time")]
 pub(crate) fn pause(millis: u64) {
     thread::sleep(std::time::Duration::from_millis(millis));

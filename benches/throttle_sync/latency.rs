@@ -1,45 +1,45 @@
-//! How soon a token is known elsewhere.
+//! Time from the recording of a token at one gateway until the other gateways admit it.
 
 use std::time::{Duration, Instant};
 
 use testkit::redis_server::RedisServer;
 use tidegate::{
     clock,
-    throttle::{Gate, Throttle},
+    throttle::{AdmissionGate, Throttle},
 };
 
 use crate::gateways::{Gateways, pause};
 
-/// How many tokens a second come new, over all gateways.
-const NEWCOMERS: u64 = 40;
+/// New tokens per second, over all gateways.
+const NEW_TOKENS: u64 = 40;
 
-/// One row: tokens come new at changing gateways for `time`; each is asked for at all others until
-/// they know it.
+/// Measures one row of the table: new tokens are recorded at changing gateways for `time`, and each other
+/// gateway is polled until it admits the token.
 pub(crate) fn measure(count: usize, time: Duration) -> String {
     let redis = RedisServer::start();
     let gateways = Gateways::start(count, &redis, 100_000);
-    let gates: Vec<Gate> = gateways.throttles.iter().map(Throttle::gate).collect();
+    let gates: Vec<AdmissionGate> = gateways.throttles.iter().map(Throttle::gate).collect();
     let (mut waiting, mut took) = (Vec::<(usize, u64, Instant)>::new(), Vec::<Duration>::new());
     let (commits, conflicts) =
         (gateways.sum(|s| s.commits.get()), gateways.sum(|s| s.conflicts.get()));
     let began = clock::instant();
     let (mut token, mut last) = (0_u64, began);
     while began.elapsed() < time || !waiting.is_empty() {
-        if began.elapsed() < time && last.elapsed() >= Duration::from_millis(1000 / NEWCOMERS) {
+        if began.elapsed() < time && last.elapsed() >= Duration::from_millis(1000 / NEW_TOKENS) {
             last = clock::instant();
             token += 1;
             let hash = token.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let at = token as usize % count;
-            gates[at].remember(hash, 200, &gateways.settings);
+            gates[at].record_response(hash, 200, &gateways.settings);
             waiting
                 .extend((0..count).filter(|&other| other != at).map(|other| (other, hash, last)));
         }
         waiting.retain(|&(at, hash, since)| {
-            let known = gates[at].admit(hash, true, || 0).is_ok();
-            if known {
+            let is_admitted = gates[at].admit(hash, true, || 0).is_ok();
+            if is_admitted {
                 took.push(since.elapsed());
             }
-            !known
+            !is_admitted
         });
         pause(2);
     }

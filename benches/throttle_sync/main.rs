@@ -1,5 +1,5 @@
-//! The throttle's exchange through a real Redis: how soon a token that one gateway has seen is known to
-//! the others, and what the exchange costs, whatever the traffic.
+//! The throttle's synchronization through a real Redis: how soon a token that one gateway recorded is active
+//! at the others, and what the synchronization costs at low and high traffic.
 //!
 //! `cargo bench --bench throttle_sync`; `-- --quick` takes less time and fewer samples, `-- --traffic`
 //! leaves the first table empty. Needs `redis-server`. It prints tables; it is no test.
@@ -20,15 +20,15 @@ fn main() {
     let only_traffic = std::env::args().any(|argument| argument == "--traffic");
     let quick = std::env::args().any(|argument| argument == "--quick");
     let seconds = |long, short| Duration::from_secs(if quick { short } else { long });
-    println!("## From first seen at one gateway to known at another\n");
-    println!("| gateways | samples | p50 | p99 | longest | commits a second, all | conflicts |");
+    println!("## From recorded at one gateway to active at another\n");
+    println!("| gateways | samples | p50 | p99 | longest | commits per second, all | conflicts |");
     println!("|---:|---:|---:|---:|---:|---:|---:|");
     for gateways in [2, 5, 20].into_iter().filter(|_| !only_traffic) {
         println!("{}", latency::measure(gateways, seconds(60, 15)));
     }
-    println!("\n## What the exchange costs a gateway, by traffic\n");
+    println!("\n## Cost of synchronization per gateway, by traffic\n");
     println!(
-        "| answers a second | calls a second | bytes read a second | bytes written a second |"
+        "| responses per second | calls per second | bytes read per second | bytes written per second |"
     );
     println!("|---:|---:|---:|---:|");
     for line in traffic::measure(seconds(120, 20)) {

@@ -1,8 +1,8 @@
-//! The port's connections, each bounded in time and all of them in number: the port shares the process's
-//! descriptors with clients, and must answer while others hold connections open that ask nothing.
+//! Bounds the connections of the admin port in number and time. The port shares the process's file
+//! descriptors with clients, and must stay responsive while idle connections are open.
 //!
-//! When as many are open as may be, the one that has not asked for the longest time is closed. So a
-//! connection that asks at once is served, however many wait.
+//! When the maximum number is open, the connection with the least recent request is closed. So a connection
+//! that sends its request promptly is served, however many others are idle.
 
 use std::{
     convert::Infallible,
@@ -38,21 +38,21 @@ use tokio::{
 
 use super::problem;
 
-/// How long accepting pauses after it failed, as without a free descriptor.
-const PAUSE: Duration = Duration::from_millis(100);
+/// How long accepting pauses after a failure, for example without a free file descriptor.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What one connection, and all of them, may take.
+/// The bounds of the admin port's connections.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    /// Open at once.
+    /// Maximum number of open connections.
     pub(super) connections: usize,
-    /// From the accept, or the last answer, to the end of a request's head.
+    /// Timeout from the accept or the last response to the end of a request's head.
     pub(super) head: Duration,
-    /// From a request's head to its answer, its body inside.
+    /// Timeout from a request's head to its response, including the request's body.
     pub(super) request: Duration,
-    /// The longest gap in a client's reading.
+    /// Timeout of a write that makes no progress.
     pub(super) write: Duration,
-    /// A request's body, in bytes.
+    /// Maximum length of a request's body, in bytes.
     pub(super) body: usize,
 }
 
@@ -72,63 +72,64 @@ pub(super) async fn accept(listener: TcpListener, router: Router, bounds: Bounds
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                if connections.make_room(bounds.connections) {
-                    // Lets the one that was closed go, and its descriptor.
+                if connections.evict(bounds.connections) {
+                    // Lets the closed connection's task end and release its file descriptor.
                     tokio::task::yield_now().await;
                 }
                 connections.open(stream, &router, bounds);
             }
             Err(error) => {
-                tracing::warn!(%error, "admin cannot accept a connection");
-                sleep(PAUSE).await;
+                tracing::warn!(%error, "the admin port cannot accept a connection");
+                sleep(ACCEPT_PAUSE).await;
             }
         }
     }
 }
 
-/// The open connections. Dropping it closes them.
+/// The open connections. Dropping this closes them.
 #[derive(Default)]
 struct Connections {
     open: Vec<Connection>,
-    /// Counts accepts and requests: it tells which were earlier.
-    turn: Arc<AtomicU64>,
+    /// The number of accepts and requests so far, which orders them.
+    sequence: Arc<AtomicU64>,
 }
 
 struct Connection {
     task: AbortHandle,
-    /// The turn of its last request, or of its accept.
-    asked: Arc<AtomicU64>,
+    /// The sequence number of its last request or of its accept.
+    last_request: Arc<AtomicU64>,
 }
 
 impl Connections {
-    /// Closes those that have not asked for the longest time until one more may be opened; says whether there
-    /// were any.
-    fn make_room(&mut self, most: usize) -> bool {
+    /// Closes the connections with the least recent requests until fewer than `max` are open. Returns whether
+    /// any was closed.
+    fn evict(&mut self, max: usize) -> bool {
         self.open.retain(|connection| !connection.task.is_finished());
-        let full = self.open.len() >= most;
-        while self.open.len() >= most {
-            let asked = |(_, one): &(usize, &Connection)| one.asked.load(Ordering::Relaxed);
-            let Some((oldest, _)) = self.open.iter().enumerate().min_by_key(asked) else { break };
+        let is_full = self.open.len() >= max;
+        while self.open.len() >= max {
+            let order = |(_, one): &(usize, &Connection)| one.last_request.load(Ordering::Relaxed);
+            let Some((oldest, _)) = self.open.iter().enumerate().min_by_key(order) else { break };
             self.open.swap_remove(oldest).task.abort();
         }
-        full
+        is_full
     }
 
     fn open(&mut self, stream: TcpStream, router: &Router, bounds: Bounds) {
-        let (turn, routes) = (Arc::clone(&self.turn), TowerToHyperService::new(router.clone()));
-        let asked = Arc::new(AtomicU64::new(turn.fetch_add(1, Ordering::Relaxed)));
-        let noted = Arc::clone(&asked);
+        let sequence = Arc::clone(&self.sequence);
+        let routes = TowerToHyperService::new(router.clone());
+        let last_request = Arc::new(AtomicU64::new(sequence.fetch_add(1, Ordering::Relaxed)));
+        let updated = Arc::clone(&last_request);
         let service = hyper::service::service_fn(move |request| {
-            noted.store(turn.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+            updated.store(sequence.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
             routes.call(request)
         });
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(bounds.head);
-        let stream = TokioIo::new(BoundedWrites { stream, bound: bounds.write, stalled: None });
+        let stream = TokioIo::new(WriteTimeout { stream, timeout: bounds.write, stalled: None });
         let connection = http.serve_connection(stream, service);
-        // How a connection ended is the operator's client's business.
+        // Errors of a connection concern only its client.
         let task = tokio::spawn(async move { drop(connection.await) });
-        self.open.push(Connection { task: task.abort_handle(), asked });
+        self.open.push(Connection { task: task.abort_handle(), last_request });
     }
 }
 
@@ -138,30 +139,31 @@ impl Drop for Connections {
     }
 }
 
-/// Ends a request that is too long, or whose body does not come.
+/// Refuses a request whose body is too long or too slow.
 async fn within_bounds(State(bounds): State<Bounds>, request: Request, next: Next) -> Response {
     if request.body().size_hint().lower() > bounds.body as u64 {
-        let detail = format!("the body is too long; expected at most {} bytes", bounds.body);
+        let detail =
+            format!("the request's body is too long; expected at most {} bytes", bounds.body);
         return problem(StatusCode::PAYLOAD_TOO_LARGE, &detail, &[]);
     }
-    let answer = timeout(bounds.request, next.run(request)).await;
-    answer.unwrap_or_else(|_| {
-        let detail = format!("the request's body did not come within {:?}", bounds.request);
-        let late = problem(StatusCode::REQUEST_TIMEOUT, &detail, &[]);
-        ([(header::CONNECTION, "close")], late).into_response()
+    let response = timeout(bounds.request, next.run(request)).await;
+    response.unwrap_or_else(|_| {
+        let detail = format!("the request's body did not arrive within {:?}", bounds.request);
+        let response = problem(StatusCode::REQUEST_TIMEOUT, &detail, &[]);
+        ([(header::CONNECTION, "close")], response).into_response()
     })
 }
 
-/// A socket that fails when the other side has read nothing for too long.
-struct BoundedWrites {
+/// A socket whose writes fail if they make no progress for too long.
+struct WriteTimeout {
     stream: TcpStream,
-    bound: Duration,
-    /// Runs while a write waits.
+    timeout: Duration,
+    /// The timer of a write that is blocked.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
-impl BoundedWrites {
-    fn watch(
+impl WriteTimeout {
+    fn check_progress(
         &mut self,
         context: &mut Context<'_>,
         written: Poll<io::Result<usize>>,
@@ -170,13 +172,13 @@ impl BoundedWrites {
             self.stalled = None;
             return written;
         }
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(self.bound)));
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(self.timeout)));
         ready!(stalled.as_mut().poll(context));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
-impl AsyncRead for BoundedWrites {
+impl AsyncRead for WriteTimeout {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -186,14 +188,14 @@ impl AsyncRead for BoundedWrites {
     }
 }
 
-impl AsyncWrite for BoundedWrites {
+impl AsyncWrite for WriteTimeout {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.watch(context, written)
+        self.check_progress(context, written)
     }
 
     fn poll_write_vectored(
@@ -202,7 +204,7 @@ impl AsyncWrite for BoundedWrites {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.watch(context, written)
+        self.check_progress(context, written)
     }
 
     fn is_write_vectored(&self) -> bool {

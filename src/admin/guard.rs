@@ -1,9 +1,10 @@
-//! Refuses requests that a web page could make: the port has no password, so a browser on a machine that
-//! reaches it must not become a way in.
+//! Refuses requests that a web page in a browser could make. The port has no authentication, so a browser on
+//! a machine that reaches it must not give web pages access.
 //!
-//! A page whose own name suddenly resolves to this port (DNS rebinding) reads answers as its own; such a
-//! request has that name as its `Host`. No page can do so with an IP address or with `localhost`. A page of
-//! another origin cannot read answers, but its requests arrive: those that change something are refused.
+//! - DNS rebinding: a page whose own name resolves to this port can read responses. Its requests have that
+//!   name as `Host`, so only IP addresses, `localhost` and configured names are accepted.
+//! - Cross-site requests: a page of another origin cannot read responses, but can send requests. Those that
+//!   change something are refused.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -16,39 +17,42 @@ use axum::{
 
 use super::problem;
 
-/// The hosts that the port answers to.
+/// The values of `Host` that the admin port accepts.
 #[derive(Clone, Debug)]
-pub struct OwnHosts {
-    /// Whether it listens on loopback only.
-    loopback: bool,
+pub struct AllowedHosts {
+    /// Whether the port listens on loopback only.
+    is_loopback: bool,
     names: Arc<[String]>,
 }
 
-impl OwnHosts {
-    /// For a port that listens on `address`: `localhost` and IP addresses, of loopback where it listens there,
-    /// and these `names`.
+impl AllowedHosts {
+    /// For a port that listens on `address`: `localhost`, these `names`, and IP addresses; only loopback
+    /// addresses if `address` is one.
     pub fn new(address: IpAddr, names: impl IntoIterator<Item = String>) -> Self {
-        Self { loopback: address.to_canonical().is_loopback(), names: names.into_iter().collect() }
+        Self {
+            is_loopback: address.to_canonical().is_loopback(),
+            names: names.into_iter().collect(),
+        }
     }
 
-    /// Whether a `Host`, with or without a port, is one of them.
+    /// Whether `host`, with or without a port, is accepted.
     fn contains(&self, host: &[u8]) -> bool {
         let Ok(authority) = Authority::try_from(host) else { return false };
         if authority.as_str().contains('@') {
             return false;
         }
         let host = authority.host();
-        let inside = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-        if let Ok(address) = inside.unwrap_or(host).parse::<IpAddr>() {
-            return !self.loopback || address.to_canonical().is_loopback();
+        let ipv6 = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        if let Ok(address) = ipv6.unwrap_or(host).parse::<IpAddr>() {
+            return !self.is_loopback || address.to_canonical().is_loopback();
         }
         let name = host.strip_suffix('.').unwrap_or(host);
-        let own = |own: &String| own.eq_ignore_ascii_case(name);
-        name.eq_ignore_ascii_case("localhost") || self.names.iter().any(own)
+        let is_name = |allowed: &String| allowed.eq_ignore_ascii_case(name);
+        name.eq_ignore_ascii_case("localhost") || self.names.iter().any(is_name)
     }
 
     fn expected(&self) -> &'static str {
-        if self.loopback {
+        if self.is_loopback {
             "expected a loopback address, localhost or a name in `admin.hosts`"
         } else {
             "expected an IP address, localhost or a name in `admin.hosts`"
@@ -56,35 +60,39 @@ impl OwnHosts {
     }
 }
 
-/// Lets a request through that names this port, and that no web page of another origin sent to change
-/// something.
-pub(super) async fn guard(State(own): State<OwnHosts>, request: Request, next: Next) -> Response {
-    if !is_addressed(&own, &request) {
-        let detail = format!("the admin port does not answer to this Host; {}", own.expected());
+/// Refuses requests with a `Host` that is not accepted, and changes requested by a page of another origin.
+pub(super) async fn guard(
+    State(hosts): State<AllowedHosts>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if !has_allowed_host(&hosts, &request) {
+        let detail = format!("the admin port does not accept this Host; {}", hosts.expected());
         return problem(StatusCode::MISDIRECTED_REQUEST, &detail, &[]);
     }
-    let reads = matches!(*request.method(), Method::GET | Method::HEAD);
-    if !reads && is_foreign(request.headers()) {
-        let detail = "a web page of another origin must not change the gateway; expected no Origin";
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+    if !is_read && is_cross_origin(request.headers()) {
+        let detail =
+            "a web page of another origin must not change the gateway; expected no Origin header";
         return problem(StatusCode::FORBIDDEN, detail, &[]);
     }
     next.run(request).await
 }
 
-/// Whether the request names the port in every way in which it names a host. HTTP/1.0 need not.
-fn is_addressed(own: &OwnHosts, request: &Request) -> bool {
+/// Whether the `Host` and the host of an absolute target are accepted. HTTP/1.0 needs no `Host`.
+fn has_allowed_host(allowed: &AllowedHosts, request: &Request) -> bool {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let sent = match (hosts.next(), hosts.next()) {
-        (Some(host), None) => own.contains(host.as_bytes()),
+        (Some(host), None) => allowed.contains(host.as_bytes()),
         (None, _) => request.version() == Version::HTTP_10,
         (Some(_), Some(_)) => false,
     };
     let target = request.uri().authority();
-    sent && target.is_none_or(|target| own.contains(target.as_str().as_bytes()))
+    sent && target.is_none_or(|target| allowed.contains(target.as_str().as_bytes()))
 }
 
-/// Whether a web page sent it that did not come from this port.
-fn is_foreign(headers: &HeaderMap) -> bool {
+/// Whether a web page that was not served by this port sent the request.
+fn is_cross_origin(headers: &HeaderMap) -> bool {
     let host = headers.get(header::HOST).map_or(&b""[..], HeaderValue::as_bytes);
     let is_own = |origin: &HeaderValue| {
         let schemes = [&b"http://"[..], b"https://"];

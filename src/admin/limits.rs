@@ -1,5 +1,5 @@
-//! `GET /api/limits`, and `GET` and `DELETE /api/limits/{name}`: what limits there are, what they decided,
-//! and how one of their callers stands. No value of a key is told or logged: it may be a token.
+//! `GET /api/limits` lists the limits and their decisions; `GET` and `DELETE /api/limits/{name}` show and reset
+//! the counter of one caller. Values of keys are neither returned nor logged: they may be tokens.
 
 use std::sync::Arc;
 
@@ -14,40 +14,42 @@ use serde_json::{Value, json};
 use super::{Control, problem};
 use crate::{
     gateway::Shared,
-    identity::{KeyInput, Secret, KeyInputError},
+    identity::{KeyInput, KeyInputError, Secret},
     limit::{Charge, Key, OnFailure},
     metrics::Metrics,
     snapshot::{Cost, Policy, Snapshot, Tier, TierMatch},
     store::Failure,
 };
 
-/// What follows the name in a request's target.
+/// The query parameters of a request.
 type Parameters = Query<Vec<(String, String)>>;
 
-/// Every limit, and what it has decided since the process began.
+/// Lists every limit and its decisions since the process started.
 pub(super) async fn list(State(control): State<Control>) -> Response {
     let shared = &control.shared;
     let snapshot = shared.live.snapshot();
     let limits: Vec<Value> =
-        snapshot.limits.iter().map(|policy| described(policy, &shared.metrics)).collect();
+        snapshot.limits.iter().map(|policy| describe(policy, &shared.metrics)).collect();
     Json(json!({ "limits": limits })).into_response()
 }
 
-/// How one caller stands. Charges nothing.
+/// Shows the counter of one caller. Charges nothing.
 pub(super) async fn show(
     State(control): State<Control>,
     Path(name): Path<String>,
     Query(parameters): Parameters,
 ) -> Response {
-    let (policy, wanted) = match find(&control.shared, &name, &parameters) {
+    let (policy, query) = match find(&control.shared, &name, &parameters) {
         Ok(found) => found,
         Err((status, detail)) => return problem(status, &detail, &[]),
     };
-    let limit = policy.limit(wanted.tier);
-    let charge = Charge { limit, key: wanted.key, cost: limit.cost };
+    let limit = policy.limit(query.tier);
+    let charge = Charge { limit, key: query.key, cost: limit.cost };
     match control.shared.stores.peek(&[charge]).await {
         Ok(verdict) => {
-            let Some(decided) = verdict.decided(0) else { return lost(Failure::Reply) };
+            let Some(decided) = verdict.decided(0) else {
+                return redis_unavailable(Failure::Reply);
+            };
             let decision = &decided.decision;
             let state = json!({
                 "limit": decision.limit,
@@ -60,63 +62,63 @@ pub(super) async fn show(
             });
             ([(header::CACHE_CONTROL, "no-store")], Json(state)).into_response()
         }
-        Err(failure) => lost(failure),
+        Err(failure) => redis_unavailable(failure),
     }
 }
 
-/// Forgets what a limit, and its candidate, have counted of one caller.
+/// Resets the counters of one caller under a limit and its candidate.
 pub(super) async fn reset(
     State(control): State<Control>,
     Path(name): Path<String>,
     Query(parameters): Parameters,
 ) -> Response {
-    let (policy, wanted) = match find(&control.shared, &name, &parameters) {
+    let (policy, query) = match find(&control.shared, &name, &parameters) {
         Ok(found) => found,
         Err((status, detail)) => return problem(status, &detail, &[]),
     };
     let both = [Some(&policy), policy.candidate.as_ref()];
     let limits: Vec<_> = both.into_iter().flatten().map(|policy| &*policy.limit).collect();
-    match control.shared.stores.reset(&limits, wanted.key).await {
+    match control.shared.stores.reset(&limits, query.key).await {
         Ok(()) => {
             tracing::info!(limit = name, "a caller's count was reset");
             StatusCode::NO_CONTENT.into_response()
         }
-        Err(failure) => lost(failure),
+        Err(failure) => redis_unavailable(failure),
     }
 }
 
-/// Whom a request is about.
+/// The caller that a request is about.
 #[derive(Debug, Eq, PartialEq)]
-struct Wanted {
+struct CallerQuery {
     key: Key,
     tier: Option<u16>,
 }
 
-/// The limit called `name` and the caller whom `parameters` give, or what is refused and why.
+/// The limit called `name` and the caller given by `parameters`, or the status and detail of the error.
 fn find(
     shared: &Shared,
     name: &str,
     parameters: &[(String, String)],
-) -> Result<(Arc<Policy>, Wanted), (StatusCode, String)> {
+) -> Result<(Arc<Policy>, CallerQuery), (StatusCode, String)> {
     let snapshot = shared.live.snapshot();
     let named = snapshot.limits.iter().find(|policy| *policy.limit.name == *name);
     let Some(policy) = named.cloned() else {
-        let detail = "no limit has this name; expected one of those that /api/limits lists";
+        let detail = "no limit has this name; expected one that /api/limits lists";
         return Err((StatusCode::NOT_FOUND, detail.to_owned()));
     };
     let (k0, k1) = shared.stores.secret();
-    let wanted = wanted(parameters, &policy, &snapshot, Secret(k0, k1));
-    let wanted = wanted.map_err(|detail| (StatusCode::BAD_REQUEST, detail))?;
-    Ok((policy, wanted))
+    let query = parse_caller(parameters, &policy, &snapshot, Secret(k0, k1));
+    let query = query.map_err(|detail| (StatusCode::BAD_REQUEST, detail))?;
+    Ok((policy, query))
 }
 
-/// Whom `parameters` give, or what was expected of them.
-fn wanted(
+/// The caller given by `parameters`, or the detail of the error.
+fn parse_caller(
     parameters: &[(String, String)],
     policy: &Policy,
     snapshot: &Snapshot,
     secret: Secret,
-) -> Result<Wanted, String> {
+) -> Result<CallerQuery, String> {
     let (mut values, mut hash, mut client_ip, mut tier) = (Vec::new(), None, None, None);
     for (name, value) in parameters {
         let before = match name.as_str() {
@@ -127,20 +129,28 @@ fn wanted(
             "hash" => hash.replace(value.as_str()),
             "client_ip" => client_ip.replace(value.as_str()),
             "tier" => tier.replace(value.as_str()),
-            _ => return Err("unknown parameter; expected key, hash, client_ip, tier".to_owned()),
+            _ => {
+                return Err(
+                    "unknown parameter; expected `key`, `hash`, `client_ip` or `tier`".to_owned()
+                );
+            }
         };
         if before.is_some() {
-            return Err(format!("`{name}` again; expected it once"));
+            return Err(format!("`{name}` is given more than once; expected it once"));
         }
     }
     let key = match hash {
         Some(_) if !values.is_empty() || client_ip.is_some() => {
-            return Err("`hash` beside `key` or `client_ip`; expected `hash` alone".to_owned());
+            return Err(
+                "`hash` together with `key` or `client_ip`; expected `hash` alone".to_owned()
+            );
         }
-        Some(hash) => hashed(hash).ok_or("`hash` is none; expected 32 hexadecimal digits")?,
+        Some(hash) => {
+            parse_hash(hash).ok_or("`hash` is malformed; expected 32 hexadecimal digits")?
+        }
         None => {
             let identity = &snapshot.identity;
-            let given = KeyInput {
+            let input = KeyInput {
                 values: &values,
                 client_ip,
                 token_sources: &identity.token,
@@ -148,58 +158,63 @@ fn wanted(
             };
             policy
                 .key
-                .key_of_input(&given, secret)
-                .map_err(|unfit| expected(unfit, policy, values.len()))?
+                .key_of_input(&input, secret)
+                .map_err(|error| input_error(error, policy, values.len()))?
         }
     };
-    Ok(Wanted { key: Key(key), tier: tier.map(|tier| tier_of(tier, policy)).transpose()? })
+    let tier = tier.map(|tier| parse_tier(tier, policy)).transpose()?;
+    Ok(CallerQuery { key: Key(key), tier })
 }
 
-/// A key as it stands in Redis.
-fn hashed(text: &str) -> Option<u128> {
+/// Parses a key's hash as it is in Redis.
+fn parse_hash(text: &str) -> Option<u128> {
     let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     digits.then(|| u128::from_str_radix(text, 16).ok())?
 }
 
-fn tier_of(text: &str, policy: &Policy) -> Result<u16, String> {
+fn parse_tier(text: &str, policy: &Policy) -> Result<u16, String> {
     let tier = text.parse::<u16>().ok().filter(|tier| usize::from(*tier) < policy.tiers.len());
     tier.ok_or_else(|| match policy.tiers.len() {
-        0 => "`tier`, though the limit has none; expected no `tier`".to_owned(),
-        count => format!("there is no such `tier`; expected 0 to {}", count - 1),
+        0 => "`tier` is given, but the limit has no tiers; expected no `tier`".to_owned(),
+        count => format!("the limit has no such `tier`; expected 0 to {}", count - 1),
     })
 }
 
-/// What should have been given instead of values that are no caller's.
-fn expected(unfit: KeyInputError, policy: &Policy, given: usize) -> String {
+/// The detail for values that identify no caller. `count` is the number of `key` parameters.
+fn input_error(error: KeyInputError, policy: &Policy, count: usize) -> String {
     let parts: Vec<String> = policy.key.0.iter().map(ToString::to_string).collect();
-    match unfit {
+    match error {
         KeyInputError::Count if parts.is_empty() => {
-            format!("{given} of `key`; expected none: this limit counts everyone together")
+            format!(
+                "{count} `key` parameters; expected none: this limit counts all callers together"
+            )
         }
         KeyInputError::Count => format!(
-            "{given} of `key`; expected {}, in this order: {}",
+            "{count} `key` parameters; expected {}, in this order: {}",
             parts.len(),
             parts.join(", ")
         ),
         KeyInputError::Address => {
-            "what should be an address is none; expected one such as 192.0.2.1".into()
+            "a `key` or `client_ip` is not an address; expected one such as 192.0.2.1".into()
         }
         KeyInputError::Credentials => {
-            "a token that a request could not have; expected it as it stands in its header".into()
+            "a token that no request can have; expected it as in the request's header".into()
         }
-        KeyInputError::Empty => "each `key` is empty: such callers are counted by their address; expected \
-                         `client_ip` beside it, or another `key`"
-            .to_owned(),
+        KeyInputError::Empty => {
+            "each `key` is empty, and such callers are counted by their address; expected \
+                         `client_ip` in addition, or another `key`"
+                .to_owned()
+        }
     }
 }
 
-/// The answer where Redis gave none.
-fn lost(failure: Failure) -> Response {
+/// The response if Redis gives no answer.
+fn redis_unavailable(failure: Failure) -> Response {
     let detail = format!("Redis gave no answer ({}); try again", failure.label());
     problem(StatusCode::SERVICE_UNAVAILABLE, &detail, &[])
 }
 
-fn described(policy: &Policy, metrics: &Metrics) -> Value {
+fn describe(policy: &Policy, metrics: &Metrics) -> Value {
     let limit = &policy.limit;
     let (quota, key) = (&limit.quota, &policy.key.0);
     let tiers: Vec<Value> = policy.tiers.iter().map(tier).collect();
@@ -237,7 +252,7 @@ fn cost(cost: &Cost) -> Value {
     }
 }
 
-/// A tier, but not the values that make it: they may be secrets.
+/// A tier without the values that it matches: they may be secrets.
 fn tier(tier: &Tier) -> Value {
     let (part, values) = match &tier.matches {
         TierMatch::Part(part, values) => (part.to_string(), values.len()),
@@ -246,12 +261,12 @@ fn tier(tier: &Tier) -> Value {
     json!({ "part": part, "values": values, "quota": tier.limit.quota.limit })
 }
 
-/// What the limit called `name` has decided, over all routes.
+/// The decisions of the limit called `name`, over all routes.
 fn decisions(name: &str, metrics: &Metrics) -> Value {
     let all = metrics.decisions();
-    let own = all.iter().filter(|((_, limit), _)| **limit == *name).map(|(_, decided)| decided);
-    let [admitted, refused, unknown, would_refuse] = own.fold([0; 4], |mut sum, decided| {
-        sum.iter_mut().zip(decided).for_each(|(sum, count)| *sum += count);
+    let own = all.iter().filter(|((_, limit), _)| **limit == *name).map(|(_, counts)| counts);
+    let [admitted, refused, unknown, would_refuse] = own.fold([0; 4], |mut sum, counts| {
+        sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         sum
     });
     json!({

@@ -1,4 +1,4 @@
-//! `GET /metrics`: the counters of all workers, added up when they are asked for.
+//! `GET /metrics`: all metrics in OpenMetrics text format, summed over the workers at each scrape.
 
 use std::{fmt, sync::Arc, sync::atomic::Ordering};
 
@@ -29,7 +29,7 @@ const UPSTREAM_FAILURES: [&str; 3] = ["connect", "timeout", "broken"];
 
 pub(super) async fn text(State(control): State<Control>) -> Response {
     let mut registry = Registry::with_prefix("tidegate");
-    registry.register_collector(Box::new(Reading(control.shared)));
+    registry.register_collector(Box::new(MetricsCollector(control.shared)));
     let mut text = String::new();
     match encode(&mut text, &registry) {
         Ok(()) => {
@@ -40,16 +40,16 @@ pub(super) async fn text(State(control): State<Control>) -> Response {
     }
 }
 
-/// What is read at one scrape.
-struct Reading(Arc<Shared>);
+/// Encodes all metrics for one scrape.
+struct MetricsCollector(Arc<Shared>);
 
-impl fmt::Debug for Reading {
+impl fmt::Debug for MetricsCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Reading")
+        f.write_str("MetricsCollector")
     }
 }
 
-impl Collector for Reading {
+impl Collector for MetricsCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.requests(&mut encoder)?;
         self.limits(&mut encoder)?;
@@ -59,17 +59,17 @@ impl Collector for Reading {
     }
 }
 
-impl Reading {
+impl MetricsCollector {
     fn requests(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let metrics = &self.0.metrics;
-        let help = "Answers by route and status class; no route: the empty name";
+        let help = "Responses by route (empty: no route) and status class";
         let mut family = counter(encoder, "requests", help)?;
-        for (route, answers) in metrics.answers() {
-            for (class, count) in CLASSES.iter().zip(answers) {
+        for (route, responses) in metrics.responses() {
+            for (class, count) in CLASSES.iter().zip(responses) {
                 add(&mut family, &[("route", &route), ("status", class)], count)?;
             }
         }
-        let help = "From a request's head to its answer's last byte";
+        let help = "Time from a request's head to its response's last byte, in seconds";
         let mut family = encoder.encode_descriptor(
             "request_duration_seconds",
             help,
@@ -87,14 +87,14 @@ impl Reading {
                 None,
             )?;
         }
-        let help = "Exchanges with upstreams that gave no answer, by kind";
+        let help = "Failed attempts at upstream servers, by kind";
         let mut family = counter(encoder, "upstream_failures", help)?;
         for (upstream, failures) in metrics.upstream_failures() {
             for (kind, count) in UPSTREAM_FAILURES.iter().zip(failures) {
                 add(&mut family, &[("upstream", &upstream), ("kind", kind)], count)?;
             }
         }
-        let help = "Attempts at upstream servers beyond a request's first";
+        let help = "Retries at upstream servers";
         let mut family = counter(encoder, "upstream_retries", help)?;
         for (upstream, [count]) in metrics.upstream_retries() {
             add(&mut family, &[("upstream", &upstream)], count)?;
@@ -103,7 +103,7 @@ impl Reading {
     }
 
     fn limits(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "Charges by route, limit and decision; unknown: the store was lost";
+        let help = "Charges by route, limit and decision; unknown: the store gave no answer";
         let mut family = counter(encoder, "limit_decisions", help)?;
         for ((route, limit), decisions) in self.0.metrics.decisions() {
             for (decision, count) in DECISIONS.iter().zip(decisions) {
@@ -114,16 +114,16 @@ impl Reading {
         self.delays(encoder)
     }
 
-    /// What leaky buckets held back. Limits that never did are left out.
+    /// Delays by leaky buckets, without limits that never delayed a request.
     fn delays(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let mut delays = self.0.metrics.delays();
         delays.retain(|_, [delayed, _]| *delayed > 0);
-        let help = "Requests that were held back, by route and the limit that held them longest";
+        let help = "Delayed requests, by route and the limit with the longest delay";
         let mut family = counter(encoder, "limit_delayed", help)?;
         for ((route, limit), [delayed, _]) in &delays {
             add(&mut family, &[("route", route), ("limit", limit)], *delayed)?;
         }
-        let help = "How long they were held back, in seconds";
+        let help = "Sum of these delays, in seconds";
         let mut family = counter(encoder, "limit_delay_seconds", help)?;
         for ((route, limit), [_, micros]) in &delays {
             let labels = [("route", &**route), ("limit", &**limit)];
@@ -132,28 +132,28 @@ impl Reading {
                 .encode_family(&labels)?
                 .encode_counter::<NoLabelSet, f64, u64>(&seconds, None)?;
         }
-        let help = "Requests that are held back now";
+        let help = "Requests that are being delayed";
         gauge(encoder, "limit_waiting", help, self.0.metrics.waiting())
     }
 
     fn store(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let (stats, status) = (self.0.stores.stats(), self.0.stores.status());
-        let help = "Requests that brought their charges to the store";
+        let help = "Requests that were charged to the store";
         add(&mut counter(encoder, "store_calls", help)?, &[], stats.requests)?;
-        let help = "Of them, those that the shared store gave no decision to, by kind";
+        let help = "Requests that got no decision from the shared store, by kind of failure";
         let mut family = counter(encoder, "store_failures", help)?;
         for failure in Failure::ALL {
             add(&mut family, &[("kind", failure.label())], stats.failures[failure.index()])?;
         }
-        ahead(encoder, &stats)?;
-        let help = "Decisions that a limit's on_failure took, by policy";
+        leases_and_denials(encoder, &stats)?;
+        let help = "Decisions by a limit's on_failure policy, by policy";
         let mut family = counter(encoder, "store_fallbacks", help)?;
         let policies =
             [("local", OnFailure::Local), ("open", OnFailure::Open), ("closed", OnFailure::Closed)];
         for (name, policy) in policies {
             add(&mut family, &[("policy", name)], stats.fallbacks(policy))?;
         }
-        let help = "Records removed from memory before their time, because it was full";
+        let help = "Records evicted from memory before their expiry, because it was full";
         add(&mut counter(encoder, "store_evictions", help)?, &[], stats.evictions)?;
         gauge(encoder, "store_keys", "Records in memory", stats.keys as u64)?;
         gauge(
@@ -162,15 +162,15 @@ impl Reading {
             "Gateways alive on the same store",
             u64::from(stats.gateways),
         )?;
-        let help = "Callers and limits whose local charges wait for the shared store";
+        let help = "Records whose local charges wait to be charged in the shared store";
         gauge(encoder, "store_unmerged", help, stats.unmerged as u64)?;
         let help = "Sums of local charges that were charged in the shared store";
         add(&mut counter(encoder, "store_merged", help)?, &[], stats.merged)?;
-        let help = "Sums of local charges, and other corrections, that the shared store will not hear of, or may";
+        let help = "Sums of local charges, and other corrections, that were dropped: too many, or no reply";
         add(&mut counter(encoder, "store_merge_drops", help)?, &[], stats.merge_drops)?;
         let help = "Workers that have lost the shared store";
         gauge(encoder, "store_workers_without", help, status.lost as u64)?;
-        let help = "Whether a server of the shared store is there: 1, or 0";
+        let help = "1 while this server of the shared store is up, otherwise 0";
         let mut family =
             encoder.encode_descriptor("store_shard_up", help, None, MetricType::Gauge)?;
         for shard in self.0.stores.shards() {
@@ -183,13 +183,13 @@ impl Reading {
     fn process(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let metrics = &self.0.metrics;
         let [open, accepted, refused, malformed] = metrics.connections();
-        gauge(encoder, "connections", "Client connections that are open", open)?;
-        let help = "Client connections that were accepted";
+        gauge(encoder, "connections", "Open client connections", open)?;
+        let help = "Accepted client connections";
         add(&mut counter(encoder, "accepted_connections", help)?, &[], accepted)?;
         let help =
-            "Client connections closed at once: their client has max_connections_per_client open";
+            "Client connections refused because their client had max_connections_per_client open";
         add(&mut counter(encoder, "connections_refused", help)?, &[], refused)?;
-        let help = "Requests refused before they had a route: malformed or late";
+        let help = "Requests refused before routing: malformed or too slow";
         add(&mut counter(encoder, "malformed_requests", help)?, &[], malformed)?;
         let help = "Reloads of the configuration, by outcome";
         let mut family = counter(encoder, "reloads", help)?;
@@ -203,35 +203,36 @@ impl Reading {
 
     fn logs(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let of = |count: fn(&AccessLog) -> u64| self.0.access_log.as_ref().map_or(0, count);
-        let help = "Access lines lost: the log was slow, or a write failed";
+        let help = "Lines of the access log lost, because it was slow or a write failed";
         let dropped = of(AccessLog::dropped);
         add(&mut counter(encoder, "access_log_dropped", help)?, &[], dropped)?;
-        let help = "Writes of the access log that failed";
+        let help = "Failed writes of the access log";
         let write_errors = of(AccessLog::write_errors);
         add(&mut counter(encoder, "access_log_write_errors", help)?, &[], write_errors)?;
-        let help = "Lines of the process's own log lost: stderr was slow, or a write failed";
+        let help = "Lines of the process log lost, because stderr was slow or a write failed";
         let dropped = process_log_dropped();
         add(&mut counter(encoder, "process_log_dropped", help)?, &[], dropped)
     }
 }
 
-/// What was decided without asking the shared store, and what it was asked for.
-fn ahead(encoder: &mut DescriptorEncoder<'_>, stats: &StoreStats) -> fmt::Result {
+/// Decisions without a call to the shared store, from leased tokens and cached denials.
+fn leases_and_denials(encoder: &mut DescriptorEncoder<'_>, stats: &StoreStats) -> fmt::Result {
     let help = "Calls to the shared store for decisions and for tokens";
     add(&mut counter(encoder, "store_asked", help)?, &[], stats.store_calls)?;
-    let help = "Charges made from tokens taken ahead";
+    let help = "Charges made from leased tokens";
     add(&mut counter(encoder, "store_ahead", help)?, &[], stats.leased_charges)?;
-    let help = "Refusals by what the shared store had said before";
+    let help = "Refusals from cached denials";
     add(&mut counter(encoder, "store_refusals_remembered", help)?, &[], stats.denials.hits)?;
-    let help = "Refusals that are remembered now";
+    let help = "Cached denials";
     gauge(encoder, "store_refusals", help, stats.denials.entries as u64)?;
-    let help = "Tokens taken ahead that are not spent yet";
+    let help = "Leased tokens that are not spent yet";
     gauge(encoder, "store_tokens_outstanding", help, stats.tokens.outstanding)?;
-    let help = "Tokens that the shared store granted";
+    let help = "Tokens leased from the shared store";
     add(&mut counter(encoder, "store_tokens_granted", help)?, &[], stats.tokens.granted)?;
-    let help = "Of them, those that were given back unspent";
+    let help = "Leased tokens returned unspent";
     add(&mut counter(encoder, "store_tokens_given_back", help)?, &[], stats.tokens.given_back)?;
-    let help = "Tokens of which it is not known whether the shared store counts them, at the most";
+    let help =
+        "Leased tokens lost, at most: their call got no reply, or they could not be returned";
     add(&mut counter(encoder, "store_tokens_lost", help)?, &[], stats.tokens.lost)
 }
 

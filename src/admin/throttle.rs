@@ -1,4 +1,4 @@
-//! `GET /api/throttle` and `PUT /api/throttle`: who is let in when too many users are active.
+//! `GET /api/throttle` shows the state of the throttle; `PUT /api/throttle` sets its mode.
 
 use std::sync::Arc;
 
@@ -14,25 +14,25 @@ use serde_json::{Map, Value, json};
 use super::{Control, problem};
 use crate::throttle::{Throttle, mode::Mode};
 
-/// How things stand.
+/// Shows the state of the throttle.
 pub(super) async fn show(State(control): State<Control>) -> Response {
     match &control.shared.throttle {
         Some(throttle) => Json(state(throttle)).into_response(),
-        None => none(),
+        None => no_throttle(),
     }
 }
 
-/// Sets the mode of this gateway, until it ends or the configuration's changes.
+/// Sets the mode of this gateway, until it restarts or the configured mode changes.
 pub(super) async fn set(
     State(control): State<Control>,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
-    let Some(throttle) = &control.shared.throttle else { return none() };
+    let Some(throttle) = &control.shared.throttle else { return no_throttle() };
     let body = match body {
         Ok(body) => body,
         Err(rejected) => return problem(rejected.status(), &rejected.body_text(), &[]),
     };
-    match mode(&body) {
+    match parse_mode(&body) {
         Ok(mode) => {
             throttle.set_mode(mode);
             Json(state(throttle)).into_response()
@@ -44,14 +44,14 @@ pub(super) async fn set(
     }
 }
 
-/// The mode that `body` asks for.
-fn mode(body: &[u8]) -> Result<Mode, String> {
-    let wanted: Map<String, Value> =
+/// Parses a body such as `{"mode": "on"}`.
+fn parse_mode(body: &[u8]) -> Result<Mode, String> {
+    let object: Map<String, Value> =
         serde_json::from_slice(body).map_err(|error| error.to_string())?;
-    if let Some(key) = wanted.keys().find(|key| *key != "mode") {
+    if let Some(key) = object.keys().find(|key| *key != "mode") {
         return Err(format!("unknown key `{key}`"));
     }
-    let Some(mode) = wanted.get("mode") else { return Err("no `mode`".to_owned()) };
+    let Some(mode) = object.get("mode") else { return Err("no `mode`".to_owned()) };
     mode.as_str().and_then(Mode::from_label).ok_or_else(|| format!("`mode` is {mode}"))
 }
 
@@ -59,12 +59,12 @@ fn state(throttle: &Arc<Throttle>) -> Value {
     let (status, settings) = (throttle.status(), throttle.settings());
     json!({
         "mode": status.mode.label(),
-        "throttling": status.refuses(),
+        "throttling": status.is_throttling(),
         "active": status.estimate.tokens,
         "error": status.estimate.error,
         "saturated": status.estimate.saturated,
-        "max_active": settings.marks.max_active,
-        "resume_below": settings.marks.resume_below,
+        "max_active": settings.watermarks.max_active,
+        "resume_below": settings.watermarks.resume_below,
         "loaded": status.loaded,
         "complete": status.complete,
         "ticks": status.ticks,
@@ -72,8 +72,8 @@ fn state(throttle: &Arc<Throttle>) -> Value {
     })
 }
 
-fn none() -> Response {
-    problem(StatusCode::NOT_FOUND, "there is no `throttle` in the configuration", &[])
+fn no_throttle() -> Response {
+    problem(StatusCode::NOT_FOUND, "the configuration has no `throttle`", &[])
 }
 
 #[cfg(test)]
@@ -81,10 +81,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mode_is_one_of_three_and_nothing_else() {
-        assert_eq!(mode(br#"{"mode": "on"}"#), Ok(Mode::On));
-        assert_eq!(mode(br#"{"mode": "auto"}"#), Ok(Mode::Auto));
-        for (body, told) in [
+    fn only_valid_modes_are_parsed() {
+        assert_eq!(parse_mode(br#"{"mode": "on"}"#), Ok(Mode::On));
+        assert_eq!(parse_mode(br#"{"mode": "auto"}"#), Ok(Mode::Auto));
+        for (body, expected) in [
             (&br#"{"mode": "open"}"#[..], "`mode` is \"open\""),
             (br#"{"mode": true}"#, "`mode` is true"),
             (b"{}", "no `mode`"),
@@ -92,7 +92,7 @@ mod tests {
             (b"on", "expected value"),
             (b"", "EOF"),
         ] {
-            assert!(mode(body).unwrap_err().contains(told), "{told}");
+            assert!(parse_mode(body).unwrap_err().contains(expected), "{expected}");
         }
     }
 }

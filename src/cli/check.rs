@@ -88,14 +88,14 @@ fn print_missing_files(config: &Config, env: EnvLookup<'_>, out: &mut dyn Write)
 
 /// The throttle's thresholds, memory and filters.
 fn throttle_summary(throttle: &Settings) -> String {
-    let (marks, geometry) = (&throttle.marks, &throttle.geometry);
+    let (watermarks, geometry) = (&throttle.watermarks, &throttle.geometry);
     let generations = geometry.memory + 1;
     let minutes = |millis: u64| format!("{}m", millis / 60_000);
     format!(
         "on above {} active users, off below {}; {} of memory in {generations} generations of {}; filters \
          of {} MiB",
-        marks.max_active,
-        marks.resume_below,
+        watermarks.max_active,
+        watermarks.resume_below,
         minutes(throttle.sizing.memory),
         minutes(geometry.generation),
         geometry.bytes().div_ceil(1 << 20),

@@ -13,7 +13,7 @@ use crate::{
         state::{CloseMode, Wait},
     },
     gateway::{Content, RequestContext, Response},
-    telemetry::Cut,
+    telemetry::CutReason,
     upstream::ResponseBody,
 };
 
@@ -143,13 +143,13 @@ impl WriteBuffer {
 }
 
 impl ResponseWriter<'_> {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Cut>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutReason>> {
         let state = &self.connection.state;
         for _ in 0..MAX_POLL_ROUNDS {
             match state.timeout() {
-                Some(Timeout::ClientRead) => return Poll::Ready(Err(Cut::ClientTimeout)),
-                Some(Timeout::ResponseIdle) => return Poll::Ready(Err(Cut::UpstreamIdle)),
-                Some(Timeout::Response) => return Poll::Ready(Err(Cut::AnswerTimeout)),
+                Some(Timeout::ClientRead) => return Poll::Ready(Err(CutReason::ClientTimeout)),
+                Some(Timeout::ResponseIdle) => return Poll::Ready(Err(CutReason::UpstreamIdle)),
+                Some(Timeout::Response) => return Poll::Ready(Err(CutReason::AnswerTimeout)),
                 _ => {}
             }
             if self.stream.is_some() && self.unsent.bytes().len() < READ_SIZE && self.fill(cx) {
@@ -162,7 +162,7 @@ impl ResponseWriter<'_> {
                         state.wait_for(Wait::Gateway);
                         continue;
                     }
-                    Poll::Ready(_) => return Poll::Ready(Err(Cut::ClientClosed)),
+                    Poll::Ready(_) => return Poll::Ready(Err(CutReason::ClientClosed)),
                     Poll::Pending => {
                         state.wait_for_reader();
                         return Poll::Pending;
@@ -170,7 +170,7 @@ impl ResponseWriter<'_> {
                 }
             }
             if self.upstream_broken {
-                return Poll::Ready(Err(Cut::UpstreamBroken));
+                return Poll::Ready(Err(CutReason::UpstreamBroken));
             }
             if self.stream.is_none() {
                 return Poll::Ready(Ok(()));

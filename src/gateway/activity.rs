@@ -4,17 +4,17 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use crate::throttle::Gate;
+use crate::throttle::AdmissionGate;
 
 /// The tokens of a caller whose response is being sent. Dropping it, at the end of the response,
 /// records their activity again, so that a long response counts to its end.
 pub(super) struct ActivityGuard {
-    gate: Rc<Gate>,
+    gate: Rc<AdmissionGate>,
     tokens: SmallVec<[u64; 2]>,
 }
 
 impl ActivityGuard {
-    pub(super) fn new(gate: &Rc<Gate>, tokens: SmallVec<[u64; 2]>) -> Self {
+    pub(super) fn new(gate: &Rc<AdmissionGate>, tokens: SmallVec<[u64; 2]>) -> Self {
         Self { gate: Rc::clone(gate), tokens }
     }
 }
@@ -22,7 +22,7 @@ impl ActivityGuard {
 impl Drop for ActivityGuard {
     fn drop(&mut self) {
         for token in &self.tokens {
-            self.gate.remain(*token);
+            self.gate.record_activity(*token);
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     identity::{Caller, Secret, Subject},
     limit::Admission,
     snapshot::Route,
-    throttle::{Admitted, Gate, Newcomer, Turned},
+    throttle::{AdmissionDenied, AdmissionGate, AdmitReason, DenyReason},
 };
 
 impl Gateway {
@@ -29,7 +29,7 @@ impl Gateway {
     /// Of several tokens, one active one is enough.
     pub(super) fn admit(&self, context: &mut RequestContext) -> Result<(), GatewayError> {
         let (Some(gate), Some(caller)) = (&self.gate, &context.caller) else { return Ok(()) };
-        let counters = &self.shard.throttle;
+        let counters = &self.metrics.throttle;
         let check = |hash, has_token| gate.admit(hash, has_token, || self.shared.clock.now());
         let admitted = match caller {
             Caller::Address(hash) => check(*hash, false),
@@ -39,18 +39,18 @@ impl Gateway {
                 others.fold(first, |admitted, token| admitted.or_else(|_| check(*token, true)))
             }
         };
-        let denied: Box<Turned> = match admitted {
-            Ok(Admitted::Open) => return Ok(()),
-            Ok(Admitted::Known) => {
+        let denied: Box<AdmissionDenied> = match admitted {
+            Ok(AdmitReason::NotThrottling) => return Ok(()),
+            Ok(AdmitReason::Active) => {
                 counters.known.add(1);
                 return Ok(());
             }
             Err(denied) => denied,
         };
-        let counter = match denied.newcomer {
-            Newcomer::Unknown => &counters.unknown,
-            Newcomer::Missing => &counters.missing,
-            Newcomer::Rejected => &counters.rejected,
+        let counter = match denied.reason {
+            DenyReason::Unknown => &counters.unknown,
+            DenyReason::Missing => &counters.missing,
+            DenyReason::Rejected => &counters.rejected,
         };
         counter.add(1);
         context.admission = Admission::Throttled;
@@ -74,8 +74,8 @@ impl Gateway {
         let tokens =
             if accepted { tokens_to_record(gate, tokens) } else { tokens.as_slice().into() };
         for token in &tokens {
-            if gate.remember(*token, status, settings) {
-                self.shard.throttle.remembered.add(1);
+            if gate.record_response(*token, status, settings) {
+                self.metrics.throttle.remembered.add(1);
             }
         }
         if accepted {
@@ -86,10 +86,11 @@ impl Gateway {
 
 /// The tokens that an accepted response makes active. It does not say which of several tokens the
 /// upstream checked, so beside an active token the others are not recorded: they may be made up.
-fn tokens_to_record(gate: &Gate, tokens: &[u64]) -> SmallVec<[u64; 2]> {
+fn tokens_to_record(gate: &AdmissionGate, tokens: &[u64]) -> SmallVec<[u64; 2]> {
     if let [only] = tokens {
         return smallvec![*only];
     }
-    let active: SmallVec<_> = tokens.iter().copied().filter(|token| gate.knows(*token)).collect();
+    let active: SmallVec<_> =
+        tokens.iter().copied().filter(|token| gate.is_active(*token)).collect();
     if active.is_empty() { tokens.into() } else { active }
 }

@@ -1,12 +1,6 @@
 //! [`RequestContext`]: everything about one request, from its head to its access log line.
 
-use std::{
-    cell::Cell,
-    net::IpAddr,
-    rc::Rc,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{cell::Cell, net::IpAddr, rc::Rc, sync::Arc, time::Duration};
 
 use crossbeam_utils::CachePadded;
 use http::StatusCode;
@@ -21,14 +15,14 @@ use super::{
     rules::Rules,
 };
 use crate::{
-    clock,
+    clock::Stopwatch,
     framing::{ClientStream, RequestHead, state::CloseMode},
     identity::{Caller, Secret, token_hash},
     limit::Admission,
     metrics::RouteCounters,
     plan,
     respond::LimitReport,
-    telemetry::{AccessLine, AccessWriter, Cut},
+    telemetry::{AccessLine, AccessWriter, CutReason},
     upstream::Attempts,
 };
 
@@ -79,11 +73,11 @@ pub struct RequestContext {
     pub(super) access_logger: Option<AccessLogger>,
     /// The arrival, in ms since the epoch; only set if there is an access log.
     pub(super) time: u64,
-    started: Instant,
+    stopwatch: Stopwatch,
     /// Body bytes of the response that were sent.
     bytes: u64,
     complete: bool,
-    cut: Option<Cut>,
+    cut: Option<CutReason>,
 }
 
 impl RequestContext {
@@ -94,6 +88,7 @@ impl RequestContext {
         client: Rc<dyn ClientStream>,
         counters: Arc<CachePadded<RouteCounters>>,
         ids: &RequestIds,
+        stopwatch: Stopwatch,
     ) -> Self {
         let trusted = rules.snapshot.identity.trusted_proxies.contains(peer.address);
         let given = head.as_ref().filter(|_| trusted).and_then(|head| RequestId::from_head(head));
@@ -117,7 +112,7 @@ impl RequestContext {
             permit: None,
             access_logger: None,
             time: 0,
-            started: clock::instant(),
+            stopwatch,
             bytes: 0,
             complete: false,
             cut: None,
@@ -158,7 +153,7 @@ impl RequestContext {
 
     fn count(&self, status: u16) {
         let class = usize::from(status / 100).clamp(1, 5) - 1;
-        self.counters.answers[class].add(1);
+        self.counters.responses[class].add(1);
     }
 
     /// Adds to the body bytes that were sent.
@@ -172,14 +167,14 @@ impl RequestContext {
     }
 
     /// Records why the response was cut off.
-    pub fn mark_cut(&mut self, cut: Cut) {
+    pub fn mark_cut(&mut self, cut: CutReason) {
         self.cut = Some(cut);
     }
 
     /// Records, counts and logs that the upstream broke off its response.
     #[cold]
     pub fn mark_upstream_broken(&mut self, error: &std::io::Error) {
-        self.cut = Some(Cut::UpstreamBroken);
+        self.cut = Some(CutReason::UpstreamBroken);
         if let Some(route) = self.route {
             if let Some(counters) = &self.rules.routes[route].upstream {
                 counters.broken.add(1);
@@ -195,9 +190,9 @@ impl RequestContext {
         let head = self.head.as_ref();
         let host = head.map(|head| plan::host(&head.fields)).unwrap_or_default();
         let default_cut = if self.client.state().close_mode() == CloseMode::Immediate {
-            Cut::DrainTimeout
+            CutReason::DrainTimeout
         } else {
-            Cut::ClientClosed
+            CutReason::ClientClosed
         };
         logger.writer.write(&AccessLine {
             time: self.time,
@@ -224,7 +219,7 @@ impl RequestContext {
 
 impl Drop for RequestContext {
     fn drop(&mut self) {
-        let took = clock::instant().saturating_duration_since(self.started);
+        let took = self.stopwatch.read();
         if self.status.is_none() {
             self.count(STATUS_CLIENT_CLOSED);
         }

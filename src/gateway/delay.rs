@@ -66,7 +66,7 @@ impl Gateway {
 
     /// The number of requests that this worker delays now.
     pub fn delayed_requests(&self) -> u64 {
-        self.shard.waiting.get()
+        self.metrics.waiting.get()
     }
 }
 
@@ -103,7 +103,7 @@ impl<'a> DelayGuard<'a> {
         if let Some(rule) = &longest {
             rule.counters.delayed.add(1);
         }
-        gateway.shard.waiting.add(1);
+        gateway.metrics.waiting.add(1);
         let client = &**client;
         Self { gateway, client, delay, longest, wake, charges, since, released: false }
     }
@@ -146,10 +146,10 @@ impl Drop for DelayGuard<'_> {
     fn drop(&mut self) {
         let delay = self.gateway.shared.clock.uptime().saturating_sub(self.since);
         if let Some(rule) = &self.longest {
-            rule.counters.delay.add(delay.as_micros() as u64);
+            rule.counters.delay_micros.add(delay.as_micros() as u64);
         }
         self.delay.set(delay);
-        self.gateway.shard.waiting.decrement();
+        self.gateway.metrics.waiting.decrement();
         let Self { gateway, charges, released, .. } = self;
         for DelayedCharge { limit, decided, state } in charges {
             match (&state, *released) {

@@ -2,7 +2,6 @@
 
 use super::{Gateway, Peer, context::RequestContext, draft_response::DraftResponse, rules::Rules};
 use crate::{
-    clock,
     error::GatewayError,
     framing::BodyError,
     plan::forwarded_path,
@@ -41,10 +40,10 @@ impl Gateway {
         let RequestContext { head: Some(head), client, attempts, .. } = context else {
             return Err(GatewayError::MalformedTarget);
         };
-        let started = clock::instant();
+        let stopwatch = self.shared.clock.stopwatch();
         let balance = &rules.balances[upstream.index];
         let result = balance.forward(servers, outgoing, &head.method, &**client, attempts).await;
-        context.upstream_time = Some(clock::instant().saturating_duration_since(started));
+        context.upstream_time = Some(stopwatch.read());
         if let Some(counters) = &rules.routes[route].upstream {
             let retries = context.attempts.count.saturating_sub(1);
             if retries > 0 {

@@ -53,7 +53,9 @@ impl Response {
         if let Some(head) = &self.upstream {
             let is_id =
                 |name: &[u8]| name.len() == 12 && name.eq_ignore_ascii_case(b"x-request-id");
-            write_response_fields(head, out, |name| !(is_id(name) || self.suppressed.contains(name)));
+            write_response_fields(head, out, |name| {
+                !(is_id(name) || self.suppressed.contains(name))
+            });
         }
         self.fields.write_to(out, |_, _| true);
     }

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use crate::{
     identity::{Part, TokenSource},
     live::LiveSnapshot,
-    metrics::{LimitCounters, RouteCounters, Shard, UpstreamCounters},
+    metrics::{LimitCounters, RouteCounters, UpstreamCounters, WorkerMetrics},
     snapshot::{Action, Cost, Policy, Route, Snapshot, TierMatch},
     upstream::{LoadBalancer, Pool, ProtectedHeaders, ServerAddress, UpstreamKind},
 };
@@ -57,10 +57,10 @@ pub(super) struct RulesCache {
 }
 
 impl RulesCache {
-    pub(super) fn new(live: &LiveSnapshot, shard: &Shard, clock: Rc<Cell<u64>>) -> Self {
+    pub(super) fn new(live: &LiveSnapshot, metrics: &WorkerMetrics, clock: Rc<Cell<u64>>) -> Self {
         let pools = RefCell::default();
         let generation = live.generation();
-        let rules = Rules::new(live.snapshot(), shard, &pools, &clock);
+        let rules = Rules::new(live.snapshot(), metrics, &pools, &clock);
         Self {
             generation: Cell::new(generation),
             rules: RefCell::new(Rc::new(rules)),
@@ -70,10 +70,10 @@ impl RulesCache {
     }
 
     /// The current rules.
-    pub(super) fn get(&self, live: &LiveSnapshot, shard: &Shard) -> Rc<Rules> {
+    pub(super) fn get(&self, live: &LiveSnapshot, metrics: &WorkerMetrics) -> Rc<Rules> {
         let generation = live.generation();
         if generation != self.generation.get() {
-            let rules = Rules::new(live.snapshot(), shard, &self.pools, &self.clock);
+            let rules = Rules::new(live.snapshot(), metrics, &self.pools, &self.clock);
             self.generation.set(generation);
             *self.rules.borrow_mut() = Rc::new(rules);
         }
@@ -97,24 +97,24 @@ impl RulesCache {
 impl Rules {
     fn new(
         snapshot: Arc<Snapshot>,
-        shard: &Shard,
+        metrics: &WorkerMetrics,
         pools: &RefCell<HashMap<ServerAddress, Rc<Pool>, RandomState>>,
         clock: &Rc<Cell<u64>>,
     ) -> Self {
         let routes = snapshot.routes.iter().map(|route| RouteState {
-            counters: shard.route(&route.name),
+            counters: metrics.route(&route.name),
             limits: route
                 .limits
                 .iter()
                 .map(|used| {
                     let policy = Arc::clone(&used.policy);
-                    let counters = shard.limit(&route.name, &policy.limit.name);
+                    let counters = metrics.limit(&route.name, &policy.limit.name);
                     Rc::new(LimitRule { policy, counters })
                 })
                 .collect(),
             protected: ProtectedHeaders::new(&protected(route, &snapshot.identity.token)),
             upstream: match &route.action {
-                Action::Upstream(upstream) => Some(shard.upstream(&upstream.name)),
+                Action::Upstream(upstream) => Some(metrics.upstream(&upstream.name)),
                 Action::Status(_) => None,
             },
         });
@@ -132,19 +132,19 @@ impl Rules {
             UpstreamKind::Fixed(_) => LoadBalancer::new(Vec::new()),
         });
         let rules = Self { routes: routes.collect(), balances: balances.collect(), snapshot };
-        rules.prune(shard);
+        rules.prune(metrics);
         rules
     }
 
     /// Removes the metrics of routes, limits and upstreams that are no longer configured. Requests
     /// in flight on older rules still count them, but they are not exported.
-    fn prune(&self, shard: &Shard) {
+    fn prune(&self, metrics: &WorkerMetrics) {
         let routes = &self.snapshot.routes;
         let limits = routes.iter().flat_map(|route| {
             route.limits.iter().map(|limit| (&*route.name, &*limit.policy.limit.name))
         });
         let upstreams = self.snapshot.upstreams.iter().map(|upstream| &*upstream.name);
-        shard.retain(
+        metrics.retain(
             &routes.iter().map(|route| &*route.name).collect(),
             &limits.collect(),
             &upstreams.collect(),

@@ -5,7 +5,7 @@ use crate::config::{self, Config};
 use crate::throttle::{
     Geometry, POLICY, Settings, estimate,
     geometry::Sizing,
-    mode::{Marks, Mode},
+    mode::{Watermarks, Mode},
 };
 
 /// In ms.
@@ -37,7 +37,7 @@ pub(super) fn compile(check: &mut Check<'_>, config: &Config) -> Option<Settings
         let what = "`on`: a gateway that starts without active users admits no user";
         check.note("throttle.mode", what, "`auto`, and `PUT /api/throttle` when it is needed");
     }
-    let marks = marks(check, written);
+    let watermarks = watermarks(check, written);
     let sizing = sizing(check, written)?;
     let geometry = match Geometry::new(&sizing) {
         Ok(geometry) => geometry,
@@ -47,14 +47,14 @@ pub(super) fn compile(check: &mut Check<'_>, config: &Config) -> Option<Settings
         }
     };
     check_memory(check, &geometry);
-    let ceiling = estimate::ceiling(&geometry);
-    if marks.max_active > ceiling {
-        let what = format!("`{}`, more than filters of this size can estimate", marks.max_active);
+    let ceiling = estimate::max_countable(&geometry);
+    if watermarks.max_active > ceiling {
+        let what = format!("`{}`, more than filters of this size can estimate", watermarks.max_active);
         let expected = format!("at most {ceiling}, or a higher `capacity`");
         check.fault("throttle.max_active", what, &expected);
     }
     Some(Settings {
-        marks,
+        watermarks,
         mode: match written.mode {
             config::Mode::Auto => Mode::Auto,
             config::Mode::On => Mode::On,
@@ -78,7 +78,7 @@ fn check_fixed_responses(check: &mut Check<'_>, config: &Config) {
     }
 }
 
-fn marks(check: &mut Check<'_>, written: &config::Throttle) -> Marks {
+fn watermarks(check: &mut Check<'_>, written: &config::Throttle) -> Watermarks {
     let max_active = written.max_active;
     check.ensure(max_active > 0, "throttle.max_active", "`0`", "at least 1");
     // Nine tenths, rounded up: at least 1, so that throttling ends when no user is active.
@@ -88,7 +88,7 @@ fn marks(check: &mut Check<'_>, written: &config::Throttle) -> Marks {
         let expected = format!("1 to `max_active`, {max_active}");
         check.ensure(is_valid, "throttle.resume_below", &format!("`{written}`"), &expected);
     }
-    Marks { max_active, resume_below }
+    Watermarks { max_active, resume_below }
 }
 
 fn sizing(check: &mut Check<'_>, written: &config::Throttle) -> Option<Sizing> {
@@ -132,7 +132,7 @@ fn check_memory(check: &mut Check<'_>, geometry: &Geometry) {
 mod tests {
     use crate::config;
     use crate::snapshot::Snapshot;
-    use crate::throttle::mode::{Marks, Mode};
+    use crate::throttle::mode::{Watermarks, Mode};
 
     const ROUTES: &str = "\
 upstreams:
@@ -154,7 +154,7 @@ routes:
     #[test]
     fn missing_keys_have_their_defaults() {
         let settings = compile("max_active: 100").unwrap().throttle.unwrap();
-        assert_eq!(settings.marks, Marks { max_active: 100, resume_below: 90 });
+        assert_eq!(settings.watermarks, Watermarks { max_active: 100, resume_below: 90 });
         assert_eq!((settings.mode, &settings.forget_status[..]), (Mode::Auto, &[401, 403][..]));
         assert_eq!((settings.geometry.memory, settings.geometry.generation), (30, 60_000));
         let mib = settings.geometry.bytes() >> 20;
@@ -162,7 +162,7 @@ routes:
         for (max_active, resume_below) in [(1, 1), (9, 9), (10, 9), (11, 10), (1_000_000, 900_000)]
         {
             let settings = compile(&format!("max_active: {max_active}")).unwrap().throttle.unwrap();
-            assert_eq!(settings.marks.resume_below, resume_below, "{max_active}");
+            assert_eq!(settings.watermarks.resume_below, resume_below, "{max_active}");
         }
         let long = compile("max_active: 100, memory: 24h, capacity: 1000").unwrap();
         assert_eq!(long.throttle.unwrap().geometry.generation, 48 * 60_000);

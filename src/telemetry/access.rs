@@ -1,5 +1,5 @@
-//! The access log: each worker formats its lines into a buffer of its own, and hands it over when it is
-//! full or a second old.
+//! The access log: each worker formats its lines into its own buffer, which is queued for the log's thread
+//! when it is full or a second old.
 
 use std::{cell::RefCell, io};
 
@@ -9,24 +9,24 @@ use super::{
     sink::{Destination, FileSink, Sink},
 };
 
-/// The size of a worker's buffer, in bytes.
-const BUFFER: usize = 64 * 1024;
-/// A buffer with less room than this is full, so that the next line hardly ever makes it grow.
-const MARGIN: usize = 4 * 1024;
-/// The most bytes that may wait for the thread, over all workers.
-const WAITING: usize = 16 * 1024 * 1024;
-/// A buffer is handed over so many ms after a sweep first found a line in it; the sweep itself comes
-/// up to 100 ms after the line.
-const MAX_AGE: u64 = 900;
+/// Size of a worker's buffer, in bytes.
+const BUFFER_SIZE: usize = 64 * 1024;
+/// A buffer with less free space than this, in bytes, counts as full, so that a line rarely makes it grow.
+const BUFFER_MARGIN: usize = 4 * 1024;
+/// Maximum size of the queue, in bytes, over all workers.
+const MAX_QUEUED_BYTES: usize = 16 * 1024 * 1024;
+/// A buffer is queued this many ms after [`AccessWriter::flush_if_older`] first found a line in it, which is
+/// up to 100 ms after the line was written.
+const MAX_AGE_MS: u64 = 900;
 
-/// The access log. Clones are the same log.
+/// The access log. Clones share one log.
 #[derive(Clone, Debug)]
 pub struct AccessLog {
     queue: LogQueue,
 }
 
-/// Keeps the access log's thread. When it is dropped, what waits is written; a sink that takes nothing
-/// is given up after 2 s.
+/// Owns the access log's thread. Dropping it writes the queued lines; a sink that accepts nothing for 2 s is
+/// abandoned.
 #[must_use = "the access log ends when this is dropped"]
 pub struct AccessLogGuard {
     _thread: LogThread,
@@ -34,39 +34,43 @@ pub struct AccessLogGuard {
 
 impl AccessLog {
     /// Opens the log and starts its thread. Drop every [`AccessWriter`] before the guard.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be opened or the thread cannot be started.
     pub fn open(destination: &Destination<'_>) -> io::Result<(Self, AccessLogGuard)> {
-        Self::with_sink(Box::new(FileSink::open(destination)?), WAITING)
+        Self::with_sink(Box::new(FileSink::open(destination)?), MAX_QUEUED_BYTES)
     }
 
     fn with_sink(sink: Box<dyn Sink>, limit: usize) -> io::Result<(Self, AccessLogGuard)> {
-        let (queue, thread) = LogQueue::start("access", sink, limit, BUFFER)?;
+        let (queue, thread) = LogQueue::start("access", sink, limit, BUFFER_SIZE)?;
         Ok((Self { queue }, AccessLogGuard { _thread: thread }))
     }
 
-    /// A worker's own end.
+    /// A new writer for one worker.
     pub fn writer(&self) -> AccessWriter {
         AccessWriter { queue: self.queue.clone(), buffer: RefCell::default() }
     }
 
-    /// Opens the file anew, after it was renamed. Lines that were handed over before are in the old one;
-    /// where the new one cannot be opened, the old one stays and the process log has the error. Returns
-    /// at once; a stream is left as it is.
+    /// Reopens the file by its path, after it was renamed. Lines queued before go to the old file. If the
+    /// file cannot be opened, the old one stays in use and the error is logged. Returns immediately; does
+    /// nothing for a stream.
     pub fn reopen(&self) {
         self.queue.reopen();
     }
 
-    /// Lines that were lost: too many waited, or a write failed.
+    /// Number of lines lost, because the queue was full or a write failed.
     pub fn dropped(&self) -> u64 {
         self.queue.dropped()
     }
 
-    /// Writes that failed, such as on a full disk.
+    /// Number of failed writes, for example on a full disk.
     pub fn write_errors(&self) -> u64 {
         self.queue.write_errors()
     }
 }
 
-/// One worker's end of the access log. What is left in it is handed over when it is dropped.
+/// One worker's writer to the access log. Dropping it queues the remaining lines.
 #[derive(Debug)]
 pub struct AccessWriter {
     queue: LogQueue,
@@ -78,13 +82,13 @@ struct Buffer {
     /// Whole lines. Allocated with the first one.
     bytes: Vec<u8>,
     lines: u64,
-    /// When a sweep first found a line here, in ms of the worker's clock.
+    /// When [`AccessWriter::flush_if_older`] first found a line here, in ms of the worker's clock.
     since: Option<u64>,
     formatter: LineFormatter,
 }
 
 impl AccessWriter {
-    /// Adds one line. Never waits; allocates only where the buffer was handed over and none is back.
+    /// Adds a line. Never blocks; allocates only if the buffer was queued and none has been returned.
     pub fn write(&self, line: &AccessLine<'_>) {
         let mut buffer = self.buffer.borrow_mut();
         let Buffer { bytes, lines, formatter, .. } = &mut *buffer;
@@ -93,39 +97,39 @@ impl AccessWriter {
         }
         formatter.append(line, bytes);
         *lines += 1;
-        if bytes.len() > BUFFER - MARGIN {
-            self.hand_over(&mut buffer);
+        if bytes.len() > BUFFER_SIZE - BUFFER_MARGIN {
+            self.enqueue(&mut buffer);
         }
     }
 
-    /// Hands over lines that are a second old, and has losses reported. To be called every 100 ms or so;
-    /// `now_ms` is a time of the worker's own that never runs backwards.
+    /// Queues lines that are a second old, and reports losses. Call it about every 100 ms; `now_ms` is
+    /// monotonic.
     pub fn flush_if_older(&self, now_ms: u64) {
         let mut buffer = self.buffer.borrow_mut();
         if !buffer.bytes.is_empty() {
             let since = *buffer.since.get_or_insert(now_ms);
-            if now_ms.saturating_sub(since) >= MAX_AGE {
-                self.hand_over(&mut buffer);
+            if now_ms.saturating_sub(since) >= MAX_AGE_MS {
+                self.enqueue(&mut buffer);
             }
         }
         self.queue.report();
     }
 
-    /// Hands over what there is.
+    /// Queues all lines.
     pub fn flush(&self) {
         let mut buffer = self.buffer.borrow_mut();
         if !buffer.bytes.is_empty() {
-            self.hand_over(&mut buffer);
+            self.enqueue(&mut buffer);
         }
     }
 
-    fn hand_over(&self, buffer: &mut Buffer) {
+    fn enqueue(&self, buffer: &mut Buffer) {
         buffer.since = None;
         let lines = std::mem::take(&mut buffer.lines);
-        if buffer.bytes.len() > BUFFER / 2 {
+        if buffer.bytes.len() > BUFFER_SIZE / 2 {
             self.queue.push(std::mem::take(&mut buffer.bytes), lines);
         } else {
-            // Few lines: what waits is as large as they are, not as the buffer.
+            // Few lines: copy them, so that the queue holds their size and not the buffer's.
             self.queue.push(buffer.bytes.as_slice().into(), lines);
             buffer.bytes.clear();
         }

@@ -1,35 +1,35 @@
-//! One access line, as JSON written straight into a buffer.
+//! The format of an access line: JSON, written directly into a buffer.
 //!
-//! Written by hand, since it is on the path of every request: a tree of JSON values took 26,000
-//! instructions, this takes fewer than 1,500.
+//! Formatted by hand because it is on the path of every request: it takes fewer than 1,500 instructions, a
+//! tree of JSON values took 26,000.
 
 use std::{
     net::{IpAddr, Ipv6Addr},
     time::Duration,
 };
 
-/// The last second that RFC 3339 can tell, 9999-12-31T23:59:59Z, since the epoch.
+/// The last second that RFC 3339 can express, 9999-12-31T23:59:59Z, in s since the epoch.
 const LAST_SECOND: u64 = 253_402_300_799;
 
-/// Why a request, or its answer, ended before it was whole.
+/// Why a request or its response ended before it was complete.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Cut {
-    /// The client went away before its answer was whole.
+pub enum CutReason {
+    /// The client closed the connection before its response was complete.
     ClientClosed,
     /// The client stopped reading or sending.
     ClientTimeout,
-    /// The answer broke off or was malformed after its head.
+    /// The response was truncated or malformed after its head.
     UpstreamBroken,
-    /// The answer's body paused for longer than `answer_idle_timeout`.
+    /// The response's body paused for longer than `answer_idle_timeout`.
     UpstreamIdle,
-    /// No answer came in time.
+    /// The response took longer than `answer_timeout`.
     AnswerTimeout,
-    /// The gateway stopped, and `drain_timeout` had passed.
+    /// The gateway was stopped, and `drain_timeout` passed.
     DrainTimeout,
 }
 
-impl Cut {
-    /// As access lines spell it.
+impl CutReason {
+    /// The value of the field `cut` in the access log.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ClientClosed => "client_closed",
@@ -42,61 +42,62 @@ impl Cut {
     }
 }
 
-/// One request, as its access line has it.
+/// The fields of one request in the access log.
 #[derive(Clone, Debug)]
 pub struct AccessLine<'a> {
-    /// When it began, in ms since the epoch.
+    /// When the request started, in ms since the epoch.
     pub time: u64,
-    /// The client's address, behind trusted proxies.
+    /// The client's address, as determined from trusted proxies.
     pub client: IpAddr,
-    /// The method; empty: the request could not be read.
+    /// The method; empty if the request could not be parsed.
     pub method: &'a [u8],
     /// The requested host.
     pub host: &'a [u8],
-    /// The path in normal form, without query.
+    /// The normalized path, without query.
     pub path: &'a [u8],
-    /// The answer's status; 499 where the client was gone before it.
+    /// The response's status; 499 if the client closed before it.
     pub status: u16,
-    /// The route's name; empty: none.
+    /// The route's name; empty if there is none.
     pub route: &'a str,
-    /// `admitted`, `refused` or `unknown` by its limits; `none` where nothing limits the route, or there
-    /// is no route; `throttled` before its limits were asked; `unasked` where it ended before they were
-    /// for any other reason.
+    /// The decision of the limits: `admitted`, `refused` or `unknown`; `none` without limits or route;
+    /// `throttled` if the throttle denied it; `unasked` if it ended before the limits were charged for any
+    /// other reason.
     pub limit: &'static str,
-    /// A keyed hash of the access token, where there is one: it distinguishes callers, and nothing else.
+    /// A keyed hash of the access token, if there is one. It only distinguishes callers.
     pub token: Option<u64>,
-    /// Bytes of the answer's body.
+    /// Length of the response's body, in bytes.
     pub bytes: u64,
-    /// From the request's head to the answer's last byte.
+    /// Time from the request's head to the response's last byte.
     pub took: Duration,
-    /// How long it was held back for a leaky bucket; a part of `took`.
+    /// Delay by a leaky bucket; a part of `took`.
     pub delay: Duration,
-    /// The server that was asked last, as `host:port`; empty: none was.
+    /// The server of the last attempt, as `host:port`; empty if there was none.
     pub upstream: &'a str,
-    /// From the request handed to that server to its answer's head; none where none came.
+    /// Time from sending the request to that server to the head of its response; `None` without a
+    /// response.
     pub upstream_time: Option<Duration>,
-    /// How often a server was asked; 0: none was.
+    /// Number of attempts at upstream servers.
     pub attempts: u32,
-    /// Why it ended early; none where it did not.
-    pub cut: Option<Cut>,
-    /// Whether the answer was written to its end.
+    /// Why it ended early; `None` if it did not.
+    pub cut: Option<CutReason>,
+    /// Whether the response was sent completely.
     pub complete: bool,
     /// The request's id.
     pub request_id: &'a [u8],
 }
 
 impl AccessLine<'_> {
-    /// The line, without an end.
+    /// The line as JSON, without a line feed.
     pub fn json(&self) -> String {
         let mut line = Vec::new();
         LineFormatter::default().append(self, &mut line);
         line.pop();
-        // It is UTF-8 whatever the fields held: what is not was replaced.
+        // Always UTF-8: invalid bytes in fields were replaced.
         String::from_utf8(line).unwrap_or_default()
     }
 }
 
-/// Formats lines, and caches the text of the second of the last one.
+/// Formats lines, and caches the formatted second of the last one.
 #[derive(Debug)]
 pub(super) struct LineFormatter {
     second: u64,
@@ -111,11 +112,11 @@ impl Default for LineFormatter {
 }
 
 impl LineFormatter {
-    /// Appends `line` and its end to `out`.
+    /// Appends `line` and a line feed to `out`.
     pub(super) fn append(&mut self, line: &AccessLine<'_>, out: &mut Vec<u8>) {
         let texts = [line.method, line.host, line.path, line.request_id];
         let length: usize = texts.iter().map(|text| text.len()).sum();
-        // Once for all that is appended below, but for texts that are escaped.
+        // Enough for everything below, except for escapes.
         out.reserve(512 + length + line.route.len() + line.upstream.len());
         out.extend_from_slice(b"{\"time\":\"");
         self.time(line.time, out);
@@ -153,7 +154,7 @@ impl LineFormatter {
         out.extend_from_slice(b",\"attempts\":");
         number(line.attempts.into(), out);
         out.extend_from_slice(b",\"cut\":\"");
-        out.extend_from_slice(line.cut.map_or("", Cut::as_str).as_bytes());
+        out.extend_from_slice(line.cut.map_or("", CutReason::as_str).as_bytes());
         out.extend_from_slice(b"\",\"complete\":");
         out.extend_from_slice(if line.complete { b"true".as_slice() } else { b"false" });
         out.extend_from_slice(b",\"request_id\":\"");
@@ -161,13 +162,13 @@ impl LineFormatter {
         out.extend_from_slice(b"\"}\n");
     }
 
-    /// RFC 3339 in UTC, with milliseconds.
+    /// Appends `time`, in ms since the epoch, in UTC by RFC 3339 with milliseconds.
     fn time(&mut self, time: u64, out: &mut Vec<u8>) {
         let second = (time / 1000).min(LAST_SECOND);
         if second != self.second {
             let at = std::time::UNIX_EPOCH + Duration::from_secs(second);
             let text = humantime::format_rfc3339_seconds(at).to_string();
-            // `2023-11-14T22:13:20Z`: the last byte makes room for the point.
+            // `2023-11-14T22:13:20Z`: the cached text ends in `.` instead of `Z`.
             if let Some(text) = text.as_bytes().first_chunk::<19>() {
                 self.text[..19].copy_from_slice(text);
                 self.second = second;
@@ -179,7 +180,7 @@ impl LineFormatter {
     }
 }
 
-/// Three digits.
+/// The last three decimal digits.
 fn decimals(number: u32) -> [u8; 3] {
     let digit = |value: u32| b'0' + (value % 10) as u8;
     [digit(number / 100), digit(number / 10), digit(number)]
@@ -189,14 +190,14 @@ fn number(number: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
-/// Milliseconds with three decimals.
+/// Appends milliseconds with three decimals.
 fn millis(time: Duration, out: &mut Vec<u8>) {
     number(time.as_secs().saturating_mul(1000).saturating_add(time.subsec_millis().into()), out);
     let [a, b, c] = decimals(time.subsec_micros() % 1000);
     out.extend_from_slice(&[b'.', a, b, c]);
 }
 
-/// Sixteen digits.
+/// Appends sixteen hexadecimal digits.
 fn hexadecimal(number: u64, out: &mut Vec<u8>) {
     let digits: [u8; 16] = std::array::from_fn(|at| {
         let digit = (number >> (60 - 4 * at)) as usize & 15;
@@ -219,7 +220,7 @@ fn address(address: IpAddr, out: &mut Vec<u8>) {
     }
 }
 
-/// As RFC 5952 spells it: the longest run of zero groups is left out.
+/// Appends the address in the form of RFC 5952: the longest run of zero groups is replaced by `::`.
 fn address_v6(address: Ipv6Addr, out: &mut Vec<u8>) {
     if address.to_ipv4_mapped().is_some() {
         out.extend_from_slice(address.to_string().as_bytes());
@@ -234,7 +235,8 @@ fn address_v6(address: Ipv6Addr, out: &mut Vec<u8>) {
         }
         at += zeros.max(1);
     }
-    // The longest is eight groups of four digits; a colon more is written and left out.
+    // The longest text has eight groups of four digits and seven colons. One more colon is counted below,
+    // and removed.
     let (mut text, mut length) = ([b':'; 42], 0);
     at = 0;
     while at < groups.len() {
@@ -257,7 +259,7 @@ fn address_v6(address: Ipv6Addr, out: &mut Vec<u8>) {
     out.extend_from_slice(&text[..length]);
 }
 
-/// The inside of a JSON text. What is not UTF-8 is replaced.
+/// Appends the content of a JSON string. Invalid UTF-8 is replaced.
 fn text(bytes: &[u8], out: &mut Vec<u8>) {
     if is_plain(bytes) {
         out.extend_from_slice(bytes);
@@ -266,12 +268,12 @@ fn text(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Whether `bytes` are ASCII of which nothing is to be escaped. Eight at a time, as one word.
+/// Whether `bytes` are ASCII without characters to escape. Tests eight bytes at a time, as one word.
 fn is_plain(bytes: &[u8]) -> bool {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     const HIGH: u64 = ONES * 0x80;
-    // Nonzero in the high bit of the first byte that is to be escaped, if there is one: a borrow can
-    // only add marks above a byte that is marked itself.
+    // Sets the high bit of the first byte to escape, if there is one. A borrow can set high bits only above
+    // a byte whose own high bit is set.
     let special = |word: u64| {
         let zero = |word: u64| word.wrapping_sub(ONES) & !word;
         let control = word.wrapping_sub(ONES * 0x20) & !word;

@@ -1,4 +1,4 @@
-//! The process's own log: JSON lines on stderr, from a thread of its own.
+//! The process log: JSON lines on stderr, written by a separate thread.
 
 use std::{
     backtrace::{Backtrace, BacktraceStatus},
@@ -17,60 +17,68 @@ use super::{
     sink::{Destination, FileSink},
 };
 
-/// The most bytes that may wait for stderr.
-const WAITING: usize = 4 * 1024 * 1024;
+/// Maximum size of the queue, in bytes.
+const MAX_QUEUED_BYTES: usize = 4 * 1024 * 1024;
 
-/// The way to the log's thread; none until [`start`], as in tests and in commands that end at once.
+/// The queue of the log's thread; empty until [`start`], as in tests and short commands.
 static QUEUE: OnceLock<LogQueue> = OnceLock::new();
 
-/// Reads a filter of the process's own log, such as `info` or `tidegate=debug`.
+/// Parses a filter of the process log, such as `info` or `tidegate=debug`.
 ///
-/// The watcher of the configuration's folder is kept quiet unless it is named: a log that is written
-/// into that folder would otherwise tell of each of its own lines.
-pub fn filter(text: &str) -> Result<EnvFilter, ParseError> {
+/// The file watcher (`notify`) is limited to `info` unless the filter names it: if the log is written into
+/// the watched folder, each line would otherwise cause another one.
+///
+/// # Errors
+///
+/// If `text` is not a filter of `tracing_subscriber`.
+pub fn parse_filter(text: &str) -> Result<EnvFilter, ParseError> {
     let filter = EnvFilter::try_new(text)?;
-    let loud = filter.max_level_hint().is_none_or(|level| level > LevelFilter::INFO);
-    if text.contains("notify") || !loud {
+    let is_verbose = filter.max_level_hint().is_none_or(|level| level > LevelFilter::INFO);
+    if text.contains("notify") || !is_verbose {
         return Ok(filter);
     }
     Ok(filter.add_directive("notify=info".parse()?))
 }
 
-/// Keeps the process log's thread. When it is dropped, what waits is written; a stderr that takes
-/// nothing is given up after 2 s.
+/// Owns the process log's thread. Dropping it writes the queued lines; a stderr that accepts nothing for 2 s
+/// is abandoned.
 #[must_use = "the process log ends when this is dropped"]
 pub struct ProcessLogGuard {
     _thread: LogThread,
 }
 
-/// Starts the process's own log on stderr, at `info` where `filter` makes no sense. Nothing that logs
-/// waits for stderr, nor does a thread that panics.
+/// Starts the process log on stderr, at `info` if `filter` is invalid. Neither logging nor a panic waits for
+/// stderr.
+///
+/// # Errors
+///
+/// If stderr cannot be duplicated or the thread cannot be started.
 pub fn start(filter: &str) -> io::Result<ProcessLogGuard> {
-    let filter = self::filter(filter).unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = parse_filter(filter).unwrap_or_else(|_| EnvFilter::new("info"));
     let sink = FileSink::open(&Destination::Stderr)?;
-    let (queue, thread) = LogQueue::start("process", Box::new(sink), WAITING, 0)?;
-    // A second start in one process, as tests do, keeps the first.
+    let (queue, thread) = LogQueue::start("process", Box::new(sink), MAX_QUEUED_BYTES, 0)?;
+    // Tests start it several times in one process: the first queue stays in use.
     let queue = QUEUE.get_or_init(|| queue);
     let _ = tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
         .with_env_filter(filter)
         .log_internal_errors(false)
-        .with_writer(|| LineWriter(queue))
+        .with_writer(|| QueueWriter(queue))
         .try_init();
     panic::set_hook(Box::new(log_panic));
     Ok(ProcessLogGuard { _thread: thread })
 }
 
-/// Lines of the process's own log that were lost: stderr was slow, or a write failed.
+/// Number of lines of the process log lost, because stderr was slow or a write failed.
 pub fn process_log_dropped() -> u64 {
     QUEUE.get().map_or(0, LogQueue::dropped)
 }
 
-/// The subscriber writes each line with one call.
-struct LineWriter(&'static LogQueue);
+/// Queues each line; the subscriber writes a line with one call.
+struct QueueWriter(&'static LogQueue);
 
-impl Write for LineWriter {
+impl Write for QueueWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.0.push(line.into(), 1);
         Ok(line.len())
@@ -81,7 +89,7 @@ impl Write for LineWriter {
     }
 }
 
-/// What the standard hook would write to stderr itself, and wait for it.
+/// Logs a panic. The standard hook would block on stderr.
 fn log_panic(panic: &PanicHookInfo<'_>) {
     let message = panic.payload_as_str().unwrap_or("no message");
     let location = panic.location().map(ToString::to_string);
@@ -98,15 +106,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_watcher_does_not_tell_of_the_log_itself() {
+    fn the_file_watcher_does_not_log_the_log_itself() {
         for (text, shown) in [
             ("trace", "notify=info,trace"),
             ("notify=trace", "notify=trace"),
             ("info", "info"),
             ("off", "off"),
         ] {
-            assert_eq!(filter(text).unwrap().to_string(), shown);
+            assert_eq!(parse_filter(text).unwrap().to_string(), shown);
         }
-        assert!(filter("tidegate=loud").is_err());
+        assert!(parse_filter("tidegate=loud").is_err());
     }
 }

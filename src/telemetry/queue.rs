@@ -1,7 +1,7 @@
-//! A log's own thread, and the bounded queue that leads to it.
+//! The thread of a log, and its bounded queue.
 //!
-//! A caller hands whole lines over and never blocks: what does not fit is dropped and counted. Only the
-//! thread blocks on the sink, however long that takes.
+//! A caller queues whole lines and never blocks: lines that do not fit are dropped and counted. Only the
+//! thread blocks on the sink.
 
 use std::{
     io,
@@ -19,16 +19,16 @@ use parking_lot::Mutex;
 use super::sink::Sink;
 use crate::clock;
 
-/// The shortest time between two reports of losses.
-const REPORT_EVERY: Duration = Duration::from_mins(1);
-/// While losses are unreported, the thread checks this often whether a report is due.
-const REPORT_RETRY: Duration = Duration::from_secs(1);
-/// At the exit, a sink that accepts no byte for this long is given up.
-const BLOCKED: Duration = Duration::from_secs(2);
-/// At the exit, a sink that is merely slow is given up after this many times [`BLOCKED`].
-const PATIENCE: u32 = 5;
-/// The most emptied buffers that are kept for reuse.
-const SPARE: usize = 16;
+/// Minimum interval between two reports of losses.
+const REPORT_INTERVAL: Duration = Duration::from_mins(1);
+/// Interval at which the thread checks for a due report while losses are unreported.
+const REPORT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// At exit, a sink that accepts no byte for this long is abandoned.
+const STALL_TIMEOUT: Duration = Duration::from_secs(2);
+/// At exit, a sink that is slow but not stalled is abandoned after this many times [`STALL_TIMEOUT`].
+const MAX_STALL_CHECKS: u32 = 5;
+/// Maximum number of buffers that are kept for reuse.
+const MAX_SPARE_BUFFERS: usize = 16;
 
 enum Message {
     Lines { bytes: Vec<u8>, lines: u64 },
@@ -43,30 +43,30 @@ pub(super) struct LogQueue {
     state: Arc<State>,
 }
 
-/// Shared by the thread and its callers.
+/// State shared by the thread and its callers.
 struct State {
     /// The log's name in reports.
     name: &'static str,
-    /// The most bytes that may wait.
+    /// Maximum size of the queue, in bytes.
     limit: usize,
-    /// Bytes and lines that wait, with those being written.
+    /// Queued bytes and lines, including those being written.
     bytes: AtomicUsize,
     lines: AtomicU64,
     dropped: AtomicU64,
     write_errors: AtomicU64,
-    /// Whether there are losses that are in no report yet.
+    /// Whether there are unreported losses.
     unreported: AtomicBool,
-    /// Whether the guard has given the thread up.
+    /// Whether the guard has abandoned the thread.
     abandoned: AtomicBool,
-    report: Mutex<Report>,
-    /// Emptied buffers, all of this capacity at the most.
+    report: Mutex<LossReport>,
+    /// Empty buffers for reuse, each of `spare_capacity` bytes.
     spare: Mutex<Vec<Vec<u8>>>,
     spare_capacity: usize,
 }
 
-/// What the last report said, and when.
+/// The totals of the last report, and its time.
 #[derive(Default)]
-struct Report {
+struct LossReport {
     at: Option<Instant>,
     dropped: u64,
     write_errors: u64,
@@ -80,8 +80,8 @@ impl std::fmt::Debug for LogQueue {
 }
 
 impl LogQueue {
-    /// Starts the thread. `limit` bounds the bytes that wait, `spare_capacity` the buffers kept for
-    /// reuse; 0 keeps none.
+    /// Starts the thread. `limit` is the maximum size of the queue in bytes, `spare_capacity` the capacity of
+    /// the buffers that are kept for reuse in bytes; 0 keeps none.
     pub(super) fn start(
         name: &'static str,
         sink: Box<dyn Sink>,
@@ -105,7 +105,7 @@ impl LogQueue {
         let (running, ended) = mpsc::channel();
         let writer = Writer { sink, receiver, state: state.clone(), is_torn: false };
         thread::Builder::new().name(format!("{name}-log")).spawn(move || {
-            // Its end is what the guard waits for.
+            // The guard waits until this sender is dropped.
             let _running = running;
             writer.run();
         })?;
@@ -114,12 +114,12 @@ impl LogQueue {
         Ok((queue, thread))
     }
 
-    /// Hands `lines` whole lines over. Never blocks: drops and counts them where the queue is full.
+    /// Queues `lines` whole lines. Never blocks: drops and counts them if the queue is full.
     pub(super) fn push(&self, bytes: Vec<u8>, lines: u64) {
         let size = bytes.capacity();
-        let waiting = self.state.bytes.fetch_add(size, Ordering::Relaxed) + size;
+        let queued = self.state.bytes.fetch_add(size, Ordering::Relaxed) + size;
         self.state.lines.fetch_add(lines, Ordering::Relaxed);
-        if waiting > self.state.limit {
+        if queued > self.state.limit {
             return self.state.discard(size, lines);
         }
         if self.sender.send(Message::Lines { bytes, lines }).is_err() {
@@ -127,43 +127,42 @@ impl LogQueue {
         }
     }
 
-    /// An empty buffer, one that was used before if there is any.
+    /// An empty buffer, reused if possible.
     pub(super) fn buffer(&self) -> Vec<u8> {
         let spare = self.state.spare.try_lock().and_then(|mut spare| spare.pop());
         spare.unwrap_or_else(|| Vec::with_capacity(self.state.spare_capacity))
     }
 
-    /// Has the sink opened anew once what waits is written. The old one stays where that fails.
+    /// Reopens the sink after the queued lines are written. If that fails, the old one stays in use.
     pub(super) fn reopen(&self) {
-        // Without a thread there is nothing to open.
+        // Fails only after the thread has ended.
         let _ = self.sender.send(Message::Reopen);
     }
 
-    /// Lines that were lost: too many waited, or a write failed.
+    /// Number of lines lost, because the queue was full or a write failed.
     pub(super) fn dropped(&self) -> u64 {
         self.state.dropped.load(Ordering::Relaxed)
     }
 
-    /// Writes that failed.
+    /// Number of failed writes.
     pub(super) fn write_errors(&self) -> u64 {
         self.state.write_errors.load(Ordering::Relaxed)
     }
 
-    /// Logs the losses since the last report, if there are any and it is time. One load where there are
-    /// none.
+    /// Logs the losses since the last report, if a report is due. Without losses it costs one load.
     pub(super) fn report(&self) {
         self.state.report();
     }
 }
 
 impl State {
-    /// Takes lines out of the queue and counts them as dropped.
+    /// Removes lines from the queue and counts them as dropped.
     fn discard(&self, size: usize, lines: u64) {
-        self.leave(size, lines);
+        self.release(size, lines);
         self.count_dropped(lines);
     }
 
-    fn leave(&self, size: usize, lines: u64) {
+    fn release(&self, size: usize, lines: u64) {
         self.bytes.fetch_sub(size, Ordering::Relaxed);
         self.lines.fetch_sub(lines, Ordering::Relaxed);
     }
@@ -183,7 +182,7 @@ impl State {
         if !self.unreported.load(Ordering::Relaxed) {
             return;
         }
-        // Where another thread holds it, that one reports.
+        // A thread that holds the lock reports.
         let Some(mut report) = self.report.try_lock() else { return };
         let Some((dropped, write_errors)) = report.losses(self, clock::instant()) else { return };
         let error = report.last_error.take().map(|error| error.to_string());
@@ -195,7 +194,7 @@ impl State {
     fn reuse(&self, mut buffer: Vec<u8>) {
         if buffer.capacity() == self.spare_capacity
             && let Some(mut spare) = self.spare.try_lock()
-            && spare.len() < SPARE
+            && spare.len() < MAX_SPARE_BUFFERS
         {
             buffer.clear();
             spare.push(buffer);
@@ -203,34 +202,34 @@ impl State {
     }
 }
 
-impl Report {
-    /// Lines dropped and writes failed since the last report, if it is time for one.
+impl LossReport {
+    /// Dropped lines and failed writes since the last report, if one is due.
     fn losses(&mut self, state: &State, now: Instant) -> Option<(u64, u64)> {
-        if self.at.is_some_and(|at| now.saturating_duration_since(at) < REPORT_EVERY) {
+        if self.at.is_some_and(|at| now.saturating_duration_since(at) < REPORT_INTERVAL) {
             return None;
         }
-        // Before the counts are read: what is lost from here on is in the next report.
+        // Before the counts are read, so that later losses are in the next report.
         state.unreported.store(false, Ordering::SeqCst);
         let (dropped, write_errors) =
             (state.dropped.load(Ordering::SeqCst), state.write_errors.load(Ordering::SeqCst));
-        let news = (
+        let losses = (
             dropped - std::mem::replace(&mut self.dropped, dropped),
             write_errors - std::mem::replace(&mut self.write_errors, write_errors),
         );
-        if news == (0, 0) {
+        if losses == (0, 0) {
             return None;
         }
         self.at = Some(now);
-        Some(news)
+        Some(losses)
     }
 }
 
-/// The thread's own state.
+/// The state of the thread.
 struct Writer {
     sink: Box<dyn Sink>,
     receiver: Receiver<Message>,
     state: Arc<State>,
-    /// Whether the last write broke off inside a line.
+    /// Whether the last write ended within a line.
     is_torn: bool,
 }
 
@@ -245,7 +244,8 @@ impl Writer {
         }
     }
 
-    /// Waits for the next message; reports losses when the queue is empty, so that the report fits.
+    /// Waits for the next message. Reports losses while the queue is empty, so that the report is not dropped
+    /// itself.
     fn next(&self) -> Option<Message> {
         loop {
             match self.receiver.try_recv() {
@@ -256,7 +256,7 @@ impl Writer {
             if !self.state.unreported.load(Ordering::Acquire) {
                 return self.receiver.recv().ok();
             }
-            match self.receiver.recv_timeout(REPORT_RETRY) {
+            match self.receiver.recv_timeout(REPORT_CHECK_INTERVAL) {
                 Ok(message) => return Some(message),
                 Err(RecvTimeoutError::Disconnected) => return None,
                 Err(RecvTimeoutError::Timeout) => {}
@@ -267,10 +267,10 @@ impl Writer {
     fn write(&mut self, bytes: Vec<u8>, lines: u64) {
         let result = self.write_whole(&bytes);
         if self.state.abandoned.load(Ordering::Acquire) {
-            // The guard counted all that waited when it gave up.
+            // The guard has counted all queued lines.
             return;
         }
-        self.state.leave(bytes.capacity(), lines);
+        self.state.release(bytes.capacity(), lines);
         if let Err((written, error)) = result {
             self.state.count_write_error(&error);
             self.state.count_dropped(lost_lines(&bytes[written..]));
@@ -278,9 +278,9 @@ impl Writer {
         self.state.reuse(bytes);
     }
 
-    /// Writes all of `bytes`; on an error, says how much was written before it.
+    /// Writes all of `bytes`; an error comes with the number of bytes written before it.
     fn write_whole(&mut self, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
-        // So that another log on the same stream does not write in between.
+        // No other log on the same stream may write in between.
         let _stream = self.sink.lock();
         if self.is_torn {
             self.sink.write(b"\n").map_err(|error| (0, error))?;
@@ -309,26 +309,26 @@ impl Writer {
 
     fn reopen(&mut self) {
         if self.is_torn {
-            // The torn line is the old file's; the new one may be the same file.
+            // Ends the torn line in the old file; the new one may be the same file.
             self.is_torn = self.sink.write(b"\n").is_err();
         }
         if let Err(error) = self.sink.reopen() {
             let log = self.state.name;
-            tracing::error!(log, %error, "the log cannot be reopened; the old file stays");
+            tracing::error!(log, %error, "the log cannot be reopened; the old file stays in use");
         }
     }
 }
 
-/// Lines that end in what was not written.
+/// Number of lines that end in the unwritten rest.
 fn lost_lines(rest: &[u8]) -> u64 {
     memchr::memchr_iter(b'\n', rest).count() as u64
 }
 
-/// Keeps a log's thread. When it is dropped, what waits is written first, as far as the sink takes it.
+/// Owns the thread of a log. Dropping it writes the queued lines, as far as the sink accepts them.
 #[must_use = "the log ends when this is dropped"]
 pub(super) struct LogThread {
     queue: LogQueue,
-    /// In a mutex so that the guard is `Sync`; only its drop takes it.
+    /// In a mutex so that the guard is `Sync`; only `drop` uses it.
     ended: Mutex<Receiver<()>>,
 }
 
@@ -336,10 +336,10 @@ impl Drop for LogThread {
     fn drop(&mut self) {
         let _ = self.queue.sender.send(Message::Close);
         let state = self.queue.state.clone();
-        for _ in 0..PATIENCE {
+        for _ in 0..MAX_STALL_CHECKS {
             let before = state.bytes.load(Ordering::Relaxed);
-            // The thread sends nothing: the channel ends with it.
-            if self.ended.get_mut().recv_timeout(BLOCKED) != Err(RecvTimeoutError::Timeout) {
+            // The thread sends nothing; the channel is disconnected when it ends.
+            if self.ended.get_mut().recv_timeout(STALL_TIMEOUT) != Err(RecvTimeoutError::Timeout) {
                 return;
             }
             if state.bytes.load(Ordering::Relaxed) == before {
@@ -350,7 +350,7 @@ impl Drop for LogThread {
         let lines = state.lines.load(Ordering::Relaxed);
         state.count_dropped(lines);
         let log = state.name;
-        tracing::warn!(log, lines, "the log was given up at the exit: its sink takes nothing");
+        tracing::warn!(log, lines, "log abandoned at exit: its sink accepts nothing");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Where a log's thread writes to.
+//! The sinks of logs: files, FIFOs and standard streams.
 
 use std::{
     fs::{File, OpenOptions},
@@ -15,34 +15,34 @@ use rustix::{
     fs::OFlags,
 };
 
-/// A sink that is not ready is asked again after so long, in ns.
-const WAIT: i64 = 100_000_000;
+/// How long the thread waits for a sink that is not ready before it retries, in ns.
+const READY_TIMEOUT_NS: i64 = 100_000_000;
 
-/// Where a log goes.
+/// The destination of a log.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Destination<'a> {
     /// Standard error.
     Stderr,
     /// Standard output.
     Stdout,
-    /// The end of a file, or a FIFO.
+    /// A file, which is appended to, or a FIFO.
     File(&'a Path),
 }
 
-/// What a log's thread writes to.
+/// The interface of a log's thread to its destination.
 pub(super) trait Sink: Send {
     /// Writes some of `bytes`.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Waits a while after a write that would block.
+    /// Waits for readiness, for a bounded time, after a write that would block.
     fn wait(&self) {}
 
-    /// Opens anew what was opened by its name. On an error the old one stays.
+    /// Reopens a file by its path. On an error the old file stays open.
     fn reopen(&mut self) -> io::Result<()> {
         Ok(())
     }
 
-    /// Keeps others of the process from writing to the same stream.
+    /// Locks the stream against other writers in this process.
     fn lock(&self) -> Option<StderrLock<'static>> {
         None
     }
@@ -51,15 +51,15 @@ pub(super) trait Sink: Send {
 /// An open file or stream.
 pub(super) struct FileSink {
     file: File,
-    /// Opened anew by this name; none: a stream that was handed down.
+    /// The path to reopen; `None` for an inherited stream.
     path: Option<PathBuf>,
     is_stderr: bool,
 }
 
 impl FileSink {
-    /// Opens it. Never waits for the reader of a FIFO.
+    /// Opens the destination. Never waits for the reader of a FIFO.
     pub(super) fn open(destination: &Destination<'_>) -> io::Result<Self> {
-        // Unbuffered: a buffer of lines is one write.
+        // Unbuffered: each write has many lines already.
         let (file, path) = match destination {
             Destination::Stderr => (io::stderr().as_fd().try_clone_to_owned()?.into(), None),
             Destination::Stdout => (io::stdout().as_fd().try_clone_to_owned()?.into(), None),
@@ -75,8 +75,8 @@ impl Sink for FileSink {
     }
 
     fn wait(&self) {
-        let timeout = Timespec { tv_sec: 0, tv_nsec: WAIT };
-        // Ready or not: the next write shows it.
+        let timeout = Timespec { tv_sec: 0, tv_nsec: READY_TIMEOUT_NS };
+        // The result is not needed: the next write shows whether it is ready.
         let _ = poll(&mut [PollFd::new(&self.file, PollFlags::OUT)], Some(&timeout));
     }
 
@@ -92,8 +92,8 @@ impl Sink for FileSink {
     }
 }
 
-/// Opens a file for appending. A FIFO is opened for reading, too: it needs no reader then, neither now
-/// nor while its reader restarts.
+/// Opens a file for appending. A FIFO is opened for reading as well, so that it needs no reader, now or
+/// while its reader restarts.
 fn open(path: &Path) -> io::Result<File> {
     let is_fifo = path.metadata().is_ok_and(|found| found.file_type().is_fifo());
     let flags = OFlags::NONBLOCK.bits().cast_signed();

@@ -1,71 +1,71 @@
-//! How many users are active, from how full the filters are.
+//! Estimates the number of active users from the fill of the filters.
 //!
 //! Linear counting (Whang, Vander-Zanden and Taylor, "A linear-time probabilistic counting algorithm
 //! for database applications", 1990) with `k` positions a token (Swamidass and Baldi, "Mathematical
-//! correction for fingerprint similarity measures to improve chemical retrieval", 2007): `X` occupied
-//! of `m` positions are most likely `n = -(m/k) ln(1 - X/m)` tokens. A token that was seen in several
-//! generations has the same positions in each, and counts once.
+//! correction for fingerprint similarity measures to improve chemical retrieval", 2007): for `X`
+//! occupied of `m` positions, the most likely number of tokens is `n = -(m/k) ln(1 - X/m)`. A token that
+//! was recorded in several generations has the same positions in each and counts once.
 //!
 //! With the load `t = kn/m`, the number of free positions has the mean `m e^-t` and the variance
-//! `m e^-t (1 - (1+t) e^-t)`. By the slope of `n` in it, `e^t / k`, the estimate has the variance
-//! `m (e^t - t - 1) / k^2`, and relative to `n` the deviation `sqrt((e^t - t - 1) / m) / t`, which grows
-//! with `t`: from `1 / sqrt(2m)`, to without bounds as the last positions fill.
+//! `m e^-t (1 - (1+t) e^-t)`. The slope of `n` in this number is `e^t / k`, so the estimate has the
+//! variance `m (e^t - t - 1) / k^2` and the relative standard deviation `sqrt((e^t - t - 1) / m) / t`. It
+//! grows with `t`, from `1 / sqrt(2m)` without bound as the last positions fill.
 
 use super::geometry::Geometry;
 
-/// Within so many deviations lie 95 of 100.
-const DEVIATIONS: f64 = 1.96;
+/// Standard deviations of a 95 % confidence interval.
+const Z_95: f64 = 1.96;
 
-/// The estimate is of use while its error is within this part of it.
-const TOLERANCE: f64 = 0.05;
+/// Maximum error of an estimate relative to it; beyond it, the filters are saturated.
+const MAX_RELATIVE_ERROR: f64 = 0.05;
 
-/// Distinct tokens over all live generations.
+/// An estimate of the number of distinct tokens over all live generations.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Estimate {
-    /// The most likely number; when saturated, the largest that can be told.
+    /// The most likely number; if saturated, the largest number that can be estimated.
     pub tokens: u64,
-    /// The true number is within this of it in 95 of 100 cases; without meaning when saturated.
+    /// Half the width of the 95 % confidence interval; meaningless if saturated.
     pub error: u64,
-    /// The filters are too full to tell: at least [`Self::tokens`].
+    /// Whether the filters are too full for an estimate: the true number is at least [`Self::tokens`].
     pub saturated: bool,
 }
 
-/// Reads the estimate off the `occupied` positions.
+/// Estimates the number of tokens from the number of `occupied` positions.
 pub fn estimate(geometry: &Geometry, occupied: usize) -> Estimate {
     let (positions, hashes) = (geometry.bits as f64, f64::from(geometry.hashes));
-    // All occupied, or more than there are, is without bounds.
+    // Infinite if all positions are occupied.
     let load = -f64::ln_1p(-(occupied as f64 / positions).min(1.0));
-    let most = max_load(positions);
-    let told = load.min(most);
+    let max_load = max_load(positions);
+    let capped = load.min(max_load);
     Estimate {
-        tokens: (told * positions / hashes).round() as u64,
-        error: (DEVIATIONS * deviation(positions, told) / hashes).ceil() as u64,
-        saturated: load > most,
+        tokens: (capped * positions / hashes).round() as u64,
+        error: (Z_95 * deviation(positions, capped) / hashes).ceil() as u64,
+        saturated: load > max_load,
     }
 }
 
-/// The largest number of tokens that filters of this geometry can tell; 0 if they are so small that
-/// none is told well.
-pub fn ceiling(geometry: &Geometry) -> u64 {
+/// The largest number of tokens that filters of this geometry can estimate; 0 if they are too small for
+/// any estimate.
+pub fn max_countable(geometry: &Geometry) -> u64 {
     let positions = geometry.bits as f64;
     (max_load(positions) * positions / f64::from(geometry.hashes)) as u64
 }
 
-/// The deviation of the load, in positions.
+/// The standard deviation of the load, in positions.
 fn deviation(positions: f64, load: f64) -> f64 {
-    // The difference of two numbers that are almost the same is best not taken.
+    // The difference would lose its digits to cancellation: use the series instead.
     let excess = if load < 1e-4 { load * load / 2.0 } else { load.exp_m1() - load };
     (positions * excess).sqrt()
 }
 
-/// The largest load that is told within the tolerance.
+/// The largest load whose estimate is within [`MAX_RELATIVE_ERROR`], by bisection.
 fn max_load(positions: f64) -> f64 {
-    // Positions enough for the one bound are more than can be, and the other is where nothing is told.
+    // A load of 64 would need more positions than can exist.
     let (mut low, mut high) = (0.0, 64.0);
     for _ in 0..64 {
         let load = f64::midpoint(low, high);
-        let error = DEVIATIONS * deviation(positions, load) / (load * positions);
-        if error <= TOLERANCE {
+        let error = Z_95 * deviation(positions, load) / (load * positions);
+        if error <= MAX_RELATIVE_ERROR {
             low = load;
         } else {
             high = load;

@@ -1,25 +1,26 @@
-//! The sliced rotating filter: 32 Bloom filters, one a generation, in one word a position.
+//! The rotating filter: 32 bit-sliced Bloom filters, one per generation.
 //!
-//! Bit `i % 32` of a word belongs to generation `i`. Whether a token is known is the conjunction of
-//! the words at its positions with the mask of the live generations; recording sets the bit of the
-//! current generation in each. Neither locks, allocates or waits.
+//! Each position has one 32-bit word, whose bit `i % 32`, the slot, belongs to generation `i`. A lookup ands
+//! the words at the token's positions with the mask of the live generations; recording sets the bit of the
+//! current generation in each of these words. Neither locks, allocates or waits.
 //!
 //! # Memory orderings
 //!
 //! - The epoch is stored with `Release` after the slots that it makes live were cleared, and loaded
-//!   with `Acquire`, once an operation. So who reads an epoch finds its slots clean: it sees nothing
-//!   of a slot's last use, and a bit that it sets is not cleared with that.
-//! - The words are read and set with `Relaxed`: the bits of a slot say nothing of one another, only
-//!   ever appear while it is live, and setting and clearing are read-modify-writes, so that none
-//!   undoes another's.
-//! - `changed` is set with a read-modify-write, `Release`, after the bits, and taken with one,
-//!   `Acquire`, before they are read. Of the two one comes first: what was recorded is in what is
-//!   read, or is still marked. (To test the mark and set it only where it is missing would need a
-//!   full fence between setting bits and testing. It would save nothing: only news is marked.)
+//!   with `Acquire` once per operation. So an operation finds the slots of its epoch clean: it sees no bit
+//!   of a slot's previous generation, and a bit that it sets is not cleared together with those.
+//! - The words are read and changed with `Relaxed`. The bits of a slot are independent and are only added
+//!   while the slot is live, and setting and clearing are read-modify-writes, so no update is lost.
+//! - `changed` is set by a read-modify-write with `Release` after the bits, and taken by one with
+//!   `Acquire` before the bits are read. Either the reader sees what was recorded, or its mark remains.
+//!   (Setting the mark only if it is missing would need a full fence between setting the bits and testing
+//!   the mark, and would save nothing: only new tokens set it.)
 //!
-//! What is left: who stops in [`Filter::record`] between reading the epoch and setting the last bit,
-//! and goes on when the generation's slot has another generation, at least `31 - memory` generations
-//! after its own has left memory, records in that one.
+//! # Limitation
+//!
+//! A thread that is suspended in [`Filter::record`] between reading the epoch and setting the last bit, and
+//! resumes when the slot belongs to a later generation, records in that generation. That is at least
+//! `31 - memory` generations after its own left memory.
 
 use std::{
     ops::RangeInclusive,
@@ -30,9 +31,9 @@ use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 
 use self::{
-    atomics::{Atomics, Native, Stamp, Word},
+    atomics::{AtomicEpoch, AtomicWord, Atomics, Native},
     epoch::Epoch,
-    positions::Positions,
+    positions::PositionHasher,
     sweep::Sweep,
 };
 use super::{
@@ -43,62 +44,62 @@ use super::{
 mod atomics;
 mod epoch;
 mod positions;
+mod scan;
 mod sweep;
-mod walk;
 
-/// How long a generation stays live beyond its time, in ms: what was recorded under a clock that is
-/// late by less than this is known for the whole of its memory.
+/// How long a generation stays live beyond its memory, in ms. A token that was recorded by a clock that is
+/// late by less than this is held for its whole memory.
 ///
-/// The control thread turns the filters at least once a second; until it does, tokens are recorded in
-/// the generation before.
+/// The control thread rotates the filters at least once a second; until it does, tokens are recorded in the
+/// previous generation.
 pub const GRACE: Millis = 2_000;
 
-/// Positions that are read before any is looked at, so that their cache misses overlap. Of unknown
-/// tokens in 31 half full generations a tenth is left after them.
-const BATCH: u32 = 8;
+/// Number of positions that are read before the result is tested, so that their cache misses overlap.
+/// Nine of ten unknown tokens in 31 half-full generations are decided by the first batch.
+const READ_BATCH: u32 = 8;
 
-/// Rotating filters of tokens; a token is a keyed 64-bit hash.
+/// A rotating Bloom filter of tokens. A token is a keyed 64-bit hash.
 ///
-/// Any thread may ask and record at any time. What the control thread does (turn, take, cut, merge)
-/// excludes each other, and is not waited for by who asks and records.
+/// Any thread may look up and record at any time. The operations of the control thread (rotate, take and mark
+/// changes, export, merge) exclude each other, but never block lookups and recordings.
 pub struct Filter<A: Atomics = Native> {
     geometry: Geometry,
     seed: Seed,
-    positions: Positions,
+    positions: PositionHasher,
     words: Box<[A::Word]>,
     /// [`Epoch::pack`].
     epoch: A::Epoch,
-    /// The slots in which something was recorded since [`Self::take_changed`]. Workers write it.
+    /// The slots in which tokens were recorded since [`Self::take_changed`]. Workers write it.
     changed: CachePadded<A::Word>,
-    /// Held by the control thread.
+    /// The control thread's lock and state.
     sweep: CachePadded<Mutex<Sweep>>,
 }
 
-/// What came of a merge, in positions.
+/// The result of a merge, in positions.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Merged {
-    /// Set there, and not here before.
-    pub gained: u64,
-    /// Set here, and not there.
-    pub lacked: u64,
+pub struct MergeCounts {
+    /// Set in the merged bits and not here before.
+    pub added: u64,
+    /// Set here and not in the merged bits.
+    pub remote_missing: u64,
 }
 
 impl Filter {
-    /// Empty filters, at `now`.
+    /// An empty filter at `now`, in ms since the epoch.
     ///
     /// # Panics
     ///
     /// If the geometry has no bits.
     pub fn new(geometry: Geometry, seed: Seed, now: Millis) -> Self {
-        Self::with(geometry, seed, now)
+        Self::with_atomics(geometry, seed, now)
     }
 }
 
 impl<A: Atomics> Filter<A> {
-    /// Empty filters of other atomics than the machine's.
-    fn with(geometry: Geometry, seed: Seed, now: Millis) -> Self {
+    /// An empty filter of any family of atomics.
+    fn with_atomics(geometry: Geometry, seed: Seed, now: Millis) -> Self {
         Self {
-            positions: Positions::new(&geometry, &seed),
+            positions: PositionHasher::new(&geometry, &seed),
             words: (0..geometry.bits).map(|_| A::Word::zero()).collect(),
             epoch: A::Epoch::new(Epoch::at(&geometry, now).pack()),
             changed: CachePadded::new(A::Word::zero()),
@@ -113,70 +114,70 @@ impl<A: Atomics> Filter<A> {
         &self.geometry
     }
 
-    /// What the positions are hashed with.
+    /// The keys of the hashes.
     pub fn seed(&self) -> &Seed {
         &self.seed
     }
 
-    /// The live generations, oldest first; the last is the current one.
+    /// The indexes of the live generations; the last is the current one.
     pub fn live(&self) -> RangeInclusive<u64> {
-        self.now().range()
+        self.load_epoch().range()
     }
 
-    /// Whether `token` was recorded in a live generation (or, rarely, seems so).
-    pub fn knows(&self, token: u64) -> bool {
+    /// Whether `token` was recorded in a live generation. May be a false positive, never a false negative.
+    pub fn contains(&self, token: u64) -> bool {
         let mut live = self.epoch.load(Acquire) as u32;
-        let (spots, hashes) = (self.positions.of(token), self.geometry.hashes);
+        let (positions, hashes) = (self.positions.of(token), self.geometry.hashes);
         let mut at = 0;
-        while at + BATCH <= hashes {
-            for i in at..at + BATCH {
-                live &= self.words[spots.at(i)].load(Relaxed);
+        while at + READ_BATCH <= hashes {
+            for i in at..at + READ_BATCH {
+                live &= self.words[positions.at(i)].load(Relaxed);
             }
             if live == 0 {
                 return false;
             }
-            at += BATCH;
+            at += READ_BATCH;
         }
         (at..hashes).all(|i| {
-            live &= self.words[spots.at(i)].load(Relaxed);
+            live &= self.words[positions.at(i)].load(Relaxed);
             live != 0
         })
     }
 
-    /// Records `token` in the current generation. Says whether that was news to it.
+    /// Records `token` in the current generation. Returns whether it was new there.
     pub fn record(&self, token: u64) -> bool {
         let slot = Epoch::slot(self.epoch.load(Acquire));
-        let (spots, hashes) = (self.positions.of(token), self.geometry.hashes);
-        // A read-modify-write waits for its own cache miss, and nothing overlaps it; reads do.
-        let words = || (0..hashes).map(|i| &self.words[spots.at(i)]);
+        let (positions, hashes) = (self.positions.of(token), self.geometry.hashes);
+        // Reads first: their cache misses overlap, those of read-modify-writes do not.
+        let words = || (0..hashes).map(|i| &self.words[positions.at(i)]);
         if words().fold(slot, |all, word| all & word.load(Relaxed)) != 0 {
             return false;
         }
-        let mut news = false;
+        let mut is_new = false;
         for word in words() {
             if word.load(Relaxed) & slot == 0 {
-                news |= word.fetch_or(slot, Relaxed) & slot == 0;
+                is_new |= word.fetch_or(slot, Relaxed) & slot == 0;
             }
         }
-        if news {
+        if is_new {
             self.changed.fetch_or(slot, Release);
         }
-        news
+        is_new
     }
 
-    /// Moves to the generation of `now`; never back. To be called at least once a second.
+    /// Moves to the generation of `now`, in ms since the epoch; never back. Call it at least once a second.
     ///
-    /// What leaves memory is first not live any more and then cleared, a part with each call; the rest
-    /// at once where a clock that jumped needs the slot.
-    pub fn turn(&self, now: Millis) {
+    /// A generation that leaves memory is no longer live, and each call clears a part of its slot. If a
+    /// clock jump needs the slot before that is done, this call clears the rest.
+    pub fn rotate(&self, now: Millis) {
         let mut sweep = self.sweep.lock();
-        let old = self.now();
-        let new = old.turned(&self.geometry, now);
+        let old = self.load_epoch();
+        let new = old.advanced(&self.geometry, now);
         if new != old {
             let kept = (old.oldest.max(new.oldest)..=old.current)
                 .fold(0, |slots, index| slots | Self::slot_of(index));
             let (left, taken) = (old.mask() & !kept, new.mask() & !kept);
-            // Only one who stopped while he recorded marks a slot that is not live.
+            // A slot that is not live is marked only by a thread that was suspended while it recorded.
             let marked = self.changed.fetch_and(!(left | taken), Acquire);
             let dirty = (left & (sweep.used | marked)) | (taken & marked);
             sweep.used &= !left;
@@ -189,13 +190,13 @@ impl<A: Atomics> Filter<A> {
         sweep.step(&self.words);
     }
 
-    /// Positions at which any live generation has a bit. Reads all words.
+    /// Number of positions at which any live generation has a bit. Reads all words.
     pub fn occupied(&self) -> usize {
-        walk::occupied(&self.words, self.now().mask())
+        scan::occupied(&self.words, self.load_epoch().mask())
     }
 
-    /// Whether tokens were recorded in the live generation `index` since the last call. To be called
-    /// before what is taken is read: what is recorded meanwhile is then in it or marked anew.
+    /// Whether tokens were recorded in the live generation `index` since the last call; clears the mark.
+    /// Call it before [`Self::export`]: a token recorded in between is then exported or marked again.
     pub fn take_changed(&self, index: u64) -> bool {
         let mut sweep = self.sweep.lock();
         let Some(slot) = self.slot(index) else { return false };
@@ -204,41 +205,40 @@ impl<A: Atomics> Filter<A> {
         changed
     }
 
-    /// Notes that the live generation `index` has something that others may not know; nothing if it is
-    /// not live.
-    pub fn put_changed(&self, index: u64) {
+    /// Marks the generation `index` as changed; does nothing if it is not live.
+    pub fn mark_changed(&self, index: u64) {
         let _sweep = self.sweep.lock();
         if let Some(slot) = self.slot(index) {
             self.changed.fetch_or(1 << slot, Release);
         }
     }
 
-    /// The bits of the live generation `index` as the `bloomfilter` crate has them, without its
-    /// header: position `p` is bit `p % 8` of byte `p / 8`, counted from the lowest. `None` if it is
-    /// not live.
-    pub fn cut(&self, index: u64) -> Option<Vec<u8>> {
+    /// The bits of the generation `index` in the format of the `bloomfilter` crate without its header:
+    /// position `p` is bit `p % 8` of byte `p / 8`, counted from the lowest. `None` if it is not live.
+    pub fn export(&self, index: u64) -> Option<Vec<u8>> {
         let _sweep = self.sweep.lock();
-        Some(walk::cut(&self.words, self.slot(index)?))
+        Some(scan::export(&self.words, self.slot(index)?))
     }
 
-    /// Sets the bits of `bits` (as [`Self::cut`] has them) in the live generation `index`; does nothing
-    /// and returns `None` if it is not live. Does not count as a change.
-    pub fn merge(&self, index: u64, bits: &[u8]) -> Option<Merged> {
+    /// Adds `bits`, in the format of [`Self::export`], to the generation `index`; does nothing and returns
+    /// `None` if it is not live. Does not mark the generation as changed.
+    pub fn merge(&self, index: u64, bits: &[u8]) -> Option<MergeCounts> {
         let mut sweep = self.sweep.lock();
         let slot = self.slot(index)?;
         sweep.used |= 1 << slot;
-        Some(walk::merge(&self.words, slot, bits))
+        Some(scan::merge(&self.words, slot, bits))
     }
 
-    fn now(&self) -> Epoch {
+    fn load_epoch(&self) -> Epoch {
         Epoch::unpack(self.epoch.load(Acquire))
     }
 
-    /// The number of the slot of a live generation.
+    /// The slot number of a live generation.
     fn slot(&self, index: u64) -> Option<u32> {
         self.live().contains(&index).then_some((index % 32) as u32)
     }
 
+    /// The mask of the slot of a generation.
     fn slot_of(index: u64) -> u32 {
         1 << (index % 32)
     }

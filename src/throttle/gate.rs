@@ -1,138 +1,154 @@
-//! The gate that each worker has: who is let in, and who is remembered. Nothing here locks or waits.
+//! The admission gate of a worker: decides whether a caller is admitted, and records responses. Nothing
+//! here locks or waits.
 
 use std::{cell::RefCell, sync::Arc, sync::atomic::Ordering};
 
 use arc_swap::{ArcSwap, Cache};
 
-use super::{Filter, Settings, Throttle, geometry::Millis, recent::Recent};
+use super::{Filter, Settings, Throttle, geometry::Millis, recent::RecentTokens};
 use crate::mix::local_token;
 
-/// The status that tells a token is not valid; others say that something is not allowed with it.
+/// The status for an invalid token. The other configured statuses may mean that a valid token lacks a
+/// permission.
 const UNAUTHORIZED: u16 = 401;
 
-/// For so many minutes after the one in which a token was turned away nothing else is believed of it.
-/// Not for long: an active user whose token was refused once could not earn a good answer meanwhile.
-const LATELY: u64 = 1;
+/// How many minutes after the minute of its 401 a token stays rejected. Short, because an active user
+/// with one stray 401 is denied for as long.
+const REJECTED_MINUTES: u64 = 1;
 
-/// How far apart, as a share of memory and within bounds in ms, the refused are told to come back.
-const SPREAD: (u64, Millis, Millis) = (10, 30_000, 300_000);
+/// Retry times are spread over the memory divided by this, within [`MIN_RETRY_SPREAD`] and
+/// [`MAX_RETRY_SPREAD`].
+const RETRY_SPREAD_DIVISOR: u64 = 10;
 
-/// Why a caller is let in.
+/// In ms.
+const MIN_RETRY_SPREAD: Millis = 30_000;
+
+/// In ms.
+const MAX_RETRY_SPREAD: Millis = 300_000;
+
+/// Why a caller is admitted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Admitted {
-    /// Everybody is.
-    Open,
-    /// It has been active lately.
-    Known,
+pub enum AdmitReason {
+    /// The throttle is not throttling.
+    NotThrottling,
+    /// Its token is active.
+    Active,
 }
 
-/// Why a caller is not let in.
+/// Why a caller is denied.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Newcomer {
-    /// Its token has not been active lately.
+pub enum DenyReason {
+    /// Its token is not active.
     Unknown,
-    /// It brought no token.
+    /// The request has no token.
     Missing,
-    /// Its token was turned away lately.
+    /// Its token was answered with 401 recently.
     Rejected,
 }
 
-/// What a caller who is not let in is told.
+/// A denial, with the values for the response.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Turned {
-    /// Why.
-    pub newcomer: Newcomer,
-    /// How many may be active.
+pub struct AdmissionDenied {
+    /// Why the caller is denied.
+    pub reason: DenyReason,
+    /// The configured maximum number of active users.
     pub max_active: u64,
-    /// How many are, or are taken to be: at least `max_active`.
+    /// The estimated number of active users, reported as at least `max_active`.
     pub active: u64,
-    /// How long an active user is remembered, in ms.
+    /// How long a token stays active after its last good response, in ms.
     pub memory: Millis,
-    /// Now, in ms since the epoch, by the clock that `reset_at` goes by.
+    /// The current time in ms since the epoch, by the same clock as `reset_at`.
     pub now: Millis,
-    /// When it may find room, in ms since the epoch; the same for the same caller, and another for
-    /// another, so that they do not return in one herd.
+    /// When the caller may be admitted, in ms since the epoch. It differs between callers, to avoid a
+    /// thundering herd, and is stable for one caller.
     pub reset_at: Millis,
 }
 
-/// One worker's gate.
-pub struct Gate {
+/// The admission gate of one worker.
+pub struct AdmissionGate {
     throttle: Arc<Throttle>,
     filter: RefCell<Cache<Arc<ArcSwap<Filter>>, Arc<Filter>>>,
-    recent: Recent,
+    recent: RecentTokens,
 }
 
-impl Gate {
+impl AdmissionGate {
     pub(super) fn new(throttle: Arc<Throttle>) -> Self {
         let filter = RefCell::new(Cache::new(Arc::clone(&throttle.filter)));
-        Self { throttle, filter, recent: Recent::new() }
+        Self { throttle, filter, recent: RecentTokens::new() }
     }
 
-    /// The secret that callers are hashed under.
+    /// The key of the hash of callers.
     pub fn secret(&self) -> (u64, u64) {
         self.filter.borrow_mut().load().seed().secret
     }
 
-    /// Whether a caller is let in at `now` (ms since the epoch, the gateway's clock). `caller` is the
-    /// keyed hash of the token, or where there is no token, of whatever tells callers apart.
+    /// Decides whether a caller is admitted. `caller` is the keyed hash of the token or, without a token,
+    /// of the client address. `now` returns ms since the epoch by the gateway's clock; it is called only
+    /// for a denial.
+    ///
+    /// # Errors
+    ///
+    /// [`AdmissionDenied`] while the throttle is throttling and the caller is not active.
     pub fn admit(
         &self,
         caller: u64,
         has_token: bool,
         now: impl FnOnce() -> Millis,
-    ) -> Result<Admitted, Box<Turned>> {
-        if !self.throttle.refusing.load(Ordering::Relaxed) {
-            return Ok(Admitted::Open);
+    ) -> Result<AdmitReason, Box<AdmissionDenied>> {
+        if !self.throttle.throttling.load(Ordering::Relaxed) {
+            return Ok(AdmitReason::NotThrottling);
         }
-        let newcomer = if has_token { self.look_up(caller) } else { Some(Newcomer::Missing) };
-        match newcomer {
-            None => Ok(Admitted::Known),
-            Some(newcomer) => Err(Box::new(self.turn_away(newcomer, caller, now()))),
+        let reason = if has_token { self.deny_reason(caller) } else { Some(DenyReason::Missing) };
+        match reason {
+            None => Ok(AdmitReason::Active),
+            Some(reason) => Err(Box::new(self.deny(reason, caller, now()))),
         }
     }
 
-    fn look_up(&self, token: u64) -> Option<Newcomer> {
+    /// Why `token` is denied; `None` if it is active.
+    fn deny_reason(&self, token: u64) -> Option<DenyReason> {
         if self.is_rejected(token) {
-            return Some(Newcomer::Rejected);
+            return Some(DenyReason::Rejected);
         }
-        if self.knows(token) { None } else { Some(Newcomer::Unknown) }
+        if self.is_active(token) { None } else { Some(DenyReason::Unknown) }
     }
 
-    /// Whether an upstream has turned `token` away lately.
+    /// Whether an upstream answered `token` with 401 recently.
     fn is_rejected(&self, token: u64) -> bool {
         let mut filter = self.filter.borrow_mut();
         let filter = filter.load();
         let minute = filter.geometry().minute(*filter.live().end());
-        self.throttle.rejected.contains(local_token(token), minute, LATELY)
+        self.throttle.rejected.contains(local_token(token), minute, REJECTED_MINUTES)
     }
 
-    /// Whether `token` has been active lately.
-    pub fn knows(&self, token: u64) -> bool {
+    /// Whether `token` is active: recorded in a live generation.
+    pub fn is_active(&self, token: u64) -> bool {
         let mut filter = self.filter.borrow_mut();
         let filter = filter.load();
-        self.recent.contains(local_token(token), *filter.live().end()) || filter.knows(token)
+        self.recent.contains(local_token(token), *filter.live().end()) || filter.contains(token)
     }
 
     #[cold]
-    fn turn_away(&self, newcomer: Newcomer, caller: u64, now: Millis) -> Turned {
+    fn deny(&self, reason: DenyReason, caller: u64, now: Millis) -> AdmissionDenied {
         let (status, settings) = (self.throttle.status.load(), self.throttle.settings.load());
         let memory = settings.sizing.memory;
-        let (share, least, most) = SPREAD;
-        let spread = (caller >> 16) % (memory / share).clamp(least, most);
-        let now = now.saturating_add_signed(status.offset);
-        Turned {
-            newcomer,
-            max_active: settings.marks.max_active,
-            active: status.estimate.tokens.max(settings.marks.max_active),
+        let spread = (memory / RETRY_SPREAD_DIVISOR).clamp(MIN_RETRY_SPREAD, MAX_RETRY_SPREAD);
+        let delay = (caller >> 16) % spread;
+        let now = now.saturating_add_signed(status.clock_offset);
+        AdmissionDenied {
+            reason,
+            max_active: settings.watermarks.max_active,
+            active: status.estimate.tokens.max(settings.watermarks.max_active),
             memory,
             now,
-            reset_at: status.room_at + spread,
+            reset_at: status.retry_at + delay,
         }
     }
 
-    /// Takes in how an upstream answered a request with the token `token`: one that it answered well
-    /// is known from now on. Returns whether that was news to the current generation.
-    pub fn remember(&self, token: u64, status: u16, settings: &Settings) -> bool {
+    /// Records the status of an upstream's response to a request with `token`: as active, unless the
+    /// status is one of the settings' `forget_status`; as rejected for a 401 among them. Returns whether
+    /// the token is new in the current generation.
+    pub fn record_response(&self, token: u64, status: u16, settings: &Settings) -> bool {
         let mut filter = self.filter.borrow_mut();
         let filter = filter.load();
         let (generation, local) = (*filter.live().end(), local_token(token));
@@ -146,9 +162,9 @@ impl Gate {
         self.record(filter, token, generation)
     }
 
-    /// Notes that `token` is active still: an answer of which [`Self::remember`] took the beginning has
-    /// ended, perhaps much later.
-    pub fn remain(&self, token: u64) {
+    /// Records `token` as active at the end of a response whose status [`Self::record_response`] recorded;
+    /// the end may be much later.
+    pub fn record_activity(&self, token: u64) {
         let mut filter = self.filter.borrow_mut();
         let filter = filter.load();
         self.record(filter, token, *filter.live().end());
@@ -159,8 +175,8 @@ impl Gate {
         if self.recent.contains(local, generation) {
             return false;
         }
-        let news = filter.record(token);
+        let is_new = filter.record(token);
         self.recent.insert(local, generation);
-        news
+        is_new
     }
 }

@@ -1,9 +1,9 @@
-//! How much memory there is for filters.
+//! Memory that is available for filters.
 
 use std::fs;
 
-/// The memory of this machine, or of the control group that the process is confined to, in bytes;
-/// `None` where the system does not tell.
+/// The memory of this machine or the limit of the control group, whichever is less, in bytes; `None` if
+/// neither can be read.
 pub fn usable() -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| total(&text));
     let group = fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
@@ -11,7 +11,7 @@ pub fn usable() -> Option<u64> {
     machine.into_iter().chain(group).min()
 }
 
-/// `MemTotal` of a `/proc/meminfo`, in bytes.
+/// `MemTotal` of `/proc/meminfo`, in bytes.
 fn total(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_total_is_read_in_bytes() {
+    fn mem_total_is_parsed_in_bytes() {
         let text = "MemTotal:       24576000 kB\nMemFree:         1 kB\n";
         assert_eq!(total(text), Some(24_576_000 * 1024));
         assert_eq!(total("MemFree: 1 kB"), None);

@@ -1,17 +1,18 @@
-//! When to throttle: the number of active users against two marks, with hysteresis.
+//! When to throttle: compares the number of active users with two watermarks, with hysteresis.
 
 use super::{estimate::Estimate, geometry::Millis};
 
-/// So many ticks in a row must find too many active users before throttling begins.
-pub const TICKS_ABOVE: u32 = 3;
+/// Number of consecutive ticks above [`Watermarks::max_active`] after which throttling starts.
+pub const TRIGGER_TICKS: u32 = 3;
 
-/// So long, in ms, they must be few enough before it ends.
-pub const CALM: Millis = 60_000;
+/// How long the number of active users must stay below [`Watermarks::resume_below`] before throttling
+/// stops, in ms.
+pub const CALM_PERIOD: Millis = 60_000;
 
 /// When to throttle.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Mode {
-    /// When too many users are active.
+    /// While too many users are active.
     #[default]
     Auto,
     /// Always.
@@ -21,7 +22,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The name that configuration, metrics and the admin API call it by.
+    /// The name in the configuration, in metrics and in the admin API.
     pub fn label(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -30,72 +31,74 @@ impl Mode {
         }
     }
 
-    /// Reads a [`Self::label`].
+    /// The mode with this [`Self::label`].
     pub fn from_label(label: &str) -> Option<Self> {
         [Self::Auto, Self::On, Self::Off].into_iter().find(|mode| mode.label() == label)
     }
 }
 
-/// The two marks, in active users.
+/// The thresholds, in active users.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Marks {
-    /// With more than this throttling begins.
+pub struct Watermarks {
+    /// Throttling starts above this number.
     pub max_active: u64,
-    /// With fewer than this it ends.
+    /// Throttling stops below this number.
     pub resume_below: u64,
 }
 
-/// Follows the number of active users from tick to tick.
+/// Decides by the number of active users, from tick to tick, whether to throttle.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Watch {
+pub struct Hysteresis {
     throttling: bool,
-    /// Ticks in a row that found too many.
-    above: u32,
-    /// Since when they are few enough.
+    /// Number of consecutive ticks above `max_active`.
+    ticks_above: u32,
+    /// Since when the number is below `resume_below`, in ms since the epoch.
     calm_since: Option<Millis>,
-    /// When a newcomer may find room at the earliest; kept from moving back while throttling lasts.
-    /// Also told while it does not, to those whom the operator keeps out.
-    room_at: Millis,
+    /// [`Self::retry_at`]. It does not move back while throttling lasts. It is also computed while
+    /// `throttling` is false, for mode `on`.
+    retry_at: Millis,
 }
 
-impl Watch {
-    /// Takes in one tick's estimate. `falls_at` is the next time at which the number of active users
-    /// can fall: when the oldest generation leaves memory. Returns whether to throttle by it.
+impl Hysteresis {
+    /// Applies the estimate of one tick and returns whether to throttle. `now` and `next_expiry` are in ms
+    /// since the epoch; `next_expiry` is when the oldest generation leaves memory, the next time at which
+    /// the number of active users can fall.
     pub fn tick(
         &mut self,
         now: Millis,
         estimate: &Estimate,
-        marks: &Marks,
-        falls_at: Millis,
+        watermarks: &Watermarks,
+        next_expiry: Millis,
     ) -> bool {
-        let too_many = estimate.saturated || estimate.tokens > marks.max_active;
-        let few = !estimate.saturated && estimate.tokens < marks.resume_below;
-        self.above = if too_many { self.above.saturating_add(1) } else { 0 };
+        let too_many = estimate.saturated || estimate.tokens > watermarks.max_active;
+        let few = !estimate.saturated && estimate.tokens < watermarks.resume_below;
+        self.ticks_above = if too_many { self.ticks_above.saturating_add(1) } else { 0 };
         self.calm_since = if few { Some(self.calm_since.unwrap_or(now)) } else { None };
-        let calm = self.calm_since.is_some_and(|since| now.saturating_sub(since) >= CALM);
-        let was = self.throttling;
-        self.throttling = if was { !calm } else { self.above >= TICKS_ABOVE };
-        // Who is refused in an open house is so on the operator's word: no calm of the past ends that.
+        let is_calm = self.calm_since.is_some_and(|since| now.saturating_sub(since) >= CALM_PERIOD);
+        let before = self.throttling;
+        self.throttling = if before { !is_calm } else { self.ticks_above >= TRIGGER_TICKS };
+        // Denials while this is false come from mode `on`, which no calm period ends.
         let calm_since = self.calm_since.filter(|_| self.throttling);
-        let room_at = calm_since.unwrap_or(falls_at) + CALM;
-        self.room_at = if was && self.throttling { self.room_at.max(room_at) } else { room_at };
+        let retry_at = calm_since.unwrap_or(next_expiry) + CALM_PERIOD;
+        self.retry_at =
+            if before && self.throttling { self.retry_at.max(retry_at) } else { retry_at };
         self.throttling
     }
 
-    /// The next estimate is of filters that were just loaded. Too many users in them have been too many for
-    /// the other gateways before, so that one tick is enough.
-    pub fn loaded(&mut self) {
-        self.above = TICKS_ABOVE - 1;
+    /// Lets the next tick alone start throttling. Called after the shared filters were loaded: the other
+    /// gateways have counted their users before.
+    pub fn prime(&mut self) {
+        self.ticks_above = TRIGGER_TICKS - 1;
     }
 
-    /// Whether the last tick said to throttle.
-    pub fn throttling(&self) -> bool {
+    /// The result of the last tick.
+    pub fn is_throttling(&self) -> bool {
         self.throttling
     }
 
-    /// When a newcomer may find room at the earliest, in ms since the epoch.
-    pub fn room_at(&self) -> Millis {
-        self.room_at
+    /// The earliest time at which an unknown token may be admitted, in ms since the epoch.
+    pub fn retry_at(&self) -> Millis {
+        self.retry_at
     }
 }
 
@@ -105,71 +108,71 @@ mod tests {
 
     use super::*;
 
-    const MARKS: Marks = Marks { max_active: 100, resume_below: 90 };
+    const MARKS: Watermarks = Watermarks { max_active: 100, resume_below: 90 };
     const T0: Millis = 1_700_000_000_000;
 
     fn of(tokens: u64) -> Estimate {
         Estimate { tokens, error: 0, saturated: false }
     }
 
-    /// One tick a second; what each said.
-    fn run(watch: &mut Watch, from: Millis, counts: &[u64]) -> Vec<bool> {
+    /// The results of one tick per second.
+    fn run(hysteresis: &mut Hysteresis, from: Millis, counts: &[u64]) -> Vec<bool> {
         let ticks = counts.iter().zip(0..);
-        ticks.map(|(&n, s)| watch.tick(from + s * 1_000, &of(n), &MARKS, T0)).collect()
+        ticks.map(|(&n, s)| hysteresis.tick(from + s * 1_000, &of(n), &MARKS, T0)).collect()
     }
 
     #[test]
-    fn three_ticks_above_begin_it_and_a_dip_starts_anew() {
-        let mut watch = Watch::default();
-        assert_eq!(run(&mut watch, T0, &[101, 101, 100, 101, 101]), [false; 5]);
-        assert_eq!(run(&mut watch, T0, &[101, 90]), [true, true]);
+    fn three_consecutive_ticks_above_start_throttling() {
+        let mut hysteresis = Hysteresis::default();
+        assert_eq!(run(&mut hysteresis, T0, &[101, 101, 100, 101, 101]), [false; 5]);
+        assert_eq!(run(&mut hysteresis, T0, &[101, 90]), [true, true]);
     }
 
     #[test]
-    fn what_was_loaded_is_above_at_once() {
-        let mut watch = Watch::default();
-        watch.loaded();
-        assert_eq!(run(&mut watch, T0, &[101, 101]), [true, true]);
-        let mut watch = Watch::default();
-        watch.loaded();
-        assert_eq!(run(&mut watch, T0, &[100, 101, 101, 101]), [false, false, false, true]);
+    fn one_tick_after_loading_starts_throttling() {
+        let mut hysteresis = Hysteresis::default();
+        hysteresis.prime();
+        assert_eq!(run(&mut hysteresis, T0, &[101, 101]), [true, true]);
+        let mut hysteresis = Hysteresis::default();
+        hysteresis.prime();
+        assert_eq!(run(&mut hysteresis, T0, &[100, 101, 101, 101]), [false, false, false, true]);
     }
 
     #[test]
-    fn a_minute_below_ends_it_and_a_rise_starts_anew() {
-        let mut watch = Watch::default();
-        run(&mut watch, T0, &[500; 3]);
-        assert!(watch.tick(T0 + 10_000, &of(89), &MARKS, T0));
-        assert!(watch.tick(T0 + 69_999, &of(89), &MARKS, T0));
-        assert!(watch.tick(T0 + 69_999, &of(90), &MARKS, T0), "90 is not below 90");
-        assert!(watch.tick(T0 + 80_000, &of(1), &MARKS, T0));
-        assert!(watch.tick(T0 + 139_999, &of(1), &MARKS, T0));
-        assert!(!watch.tick(T0 + 140_000, &of(1), &MARKS, T0));
-        assert_eq!(run(&mut watch, T0 + 141_000, &[101, 101, 101]), [false, false, true]);
+    fn one_uninterrupted_minute_below_stops_throttling() {
+        let mut hysteresis = Hysteresis::default();
+        run(&mut hysteresis, T0, &[500; 3]);
+        assert!(hysteresis.tick(T0 + 10_000, &of(89), &MARKS, T0));
+        assert!(hysteresis.tick(T0 + 69_999, &of(89), &MARKS, T0));
+        assert!(hysteresis.tick(T0 + 69_999, &of(90), &MARKS, T0), "90 is not below 90");
+        assert!(hysteresis.tick(T0 + 80_000, &of(1), &MARKS, T0));
+        assert!(hysteresis.tick(T0 + 139_999, &of(1), &MARKS, T0));
+        assert!(!hysteresis.tick(T0 + 140_000, &of(1), &MARKS, T0));
+        assert_eq!(run(&mut hysteresis, T0 + 141_000, &[101, 101, 101]), [false, false, true]);
     }
 
     #[test]
-    fn what_cannot_be_told_is_too_many() {
-        let mut watch = Watch::default();
+    fn a_saturated_estimate_counts_as_too_many() {
+        let mut hysteresis = Hysteresis::default();
         let full = Estimate { tokens: 5, error: 0, saturated: true };
-        for _ in 0..TICKS_ABOVE {
-            watch.tick(T0, &full, &MARKS, T0);
+        for _ in 0..TRIGGER_TICKS {
+            hysteresis.tick(T0, &full, &MARKS, T0);
         }
-        assert!(watch.throttling());
+        assert!(hysteresis.is_throttling());
     }
 
     proptest! {
         #[test]
-        fn room_is_promised_no_earlier_than_it_comes_and_never_moves_back(
+        fn retry_at_is_in_the_future_and_never_moves_back(
             counts in prop::collection::vec(0_u64..200, 1..400),
         ) {
-            let (mut watch, mut promised) = (Watch::default(), T0);
+            let (mut hysteresis, mut before) = (Hysteresis::default(), T0);
             for (n, second) in counts.into_iter().zip(0_u64..) {
                 let now = T0 + second * 1_000;
-                watch.tick(now, &of(n), &MARKS, (now / 60_000 + 1) * 60_000);
-                prop_assert!(watch.room_at() >= promised);
-                promised = watch.room_at();
-                prop_assert!(promised > now);
+                hysteresis.tick(now, &of(n), &MARKS, (now / 60_000 + 1) * 60_000);
+                prop_assert!(hysteresis.retry_at() >= before);
+                before = hysteresis.retry_at();
+                prop_assert!(before > now);
             }
         }
     }

@@ -1,5 +1,5 @@
-//! One generation as Redis keeps it: a flag byte, then the `bloomfilter` crate's own format, plain or
-//! gzipped.
+//! The wire format of one generation in Redis: a flag byte, then the format of the `bloomfilter` crate,
+//! plain or gzipped.
 
 use std::io::{Read, Write};
 
@@ -7,59 +7,77 @@ use flate2::{Compression, bufread::GzDecoder, write::GzEncoder};
 
 use super::{geometry::Geometry, seed::Seed};
 
-/// The flag of what is not packed.
+/// The flag of an uncompressed payload.
 const PLAIN: u8 = 0;
-/// The flag of what is.
+/// The flag of a gzipped payload.
 const GZIP: u8 = 1;
 
-/// The crate's version of its format.
+/// The crate's format version.
 const VERSION: u8 = 1;
 
-/// The crate's header in bytes: the version, the length of the bits in bytes (64 bits), the positions
-/// of a token (32 bits) and the seed; numbers with their lowest byte first.
-pub(super) const HEADER: usize = 1 + 8 + 4 + 32;
+/// Length of the crate's header in bytes: the version, the length of the bits in bytes (u64), the number of
+/// positions per token (u32) and the seed; numbers are little-endian.
+pub(super) const HEADER_LEN: usize = 1 + 8 + 4 + 32;
 
-/// One bit in so many set, or fewer, and packing is worth its time.
-const SPARSE: u64 = 5;
+/// A filter is compressed if fewer than one in this many bits are set.
+const SPARSE_RATIO: u64 = 5;
 
-/// With one bit in so many clear, or fewer, a filter says nothing of anybody.
+/// A filter is saturated, and useless, if fewer than one in this many bits are clear.
 ///
-/// A filter is half full with as many tokens as it was made for; this is eight times that, and takes
-/// more than nine in ten unknown tokens for known. Less full it still tells some apart, and who is
-/// active must not be forgotten because more came than were expected.
-const CLEAR: u64 = 256;
+/// That takes eight times the tokens that the filter is sized for, and more than nine of ten unknown tokens
+/// are false positives then. A filter that is less full still denies some unknown tokens and must be used:
+/// otherwise active users would be denied only because more came than expected.
+const SATURATION_RATIO: u64 = 256;
 
-/// Why a value from Redis is not used.
+/// Why a payload from Redis is not used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Refusal {
-    /// Not of the form that gateways write: empty, cut off, an unknown flag or version, bytes left over.
+pub enum PayloadError {
+    /// Not in the format that gateways write: empty, truncated, an unknown flag or version, trailing bytes.
     Malformed,
-    /// Larger than a generation can be, packed or unpacked.
+    /// Larger than a generation can be, compressed or decompressed.
     TooLong,
-    /// Well-formed, of filters of another size.
+    /// Well-formed, but of filters of another size.
     Geometry,
-    /// Well-formed, hashed under another seed.
+    /// Well-formed, but hashed with another seed.
     Seed,
-    /// So many bits are set that it says nothing of anybody.
+    /// So many bits are set that almost every token seems active.
     Saturated,
-    /// The key in Redis holds no hash, or its fields are not what gateways write.
+    /// The key in Redis is not a hash, or its fields are not those that gateways write.
     Type,
 }
 
-/// The longest that a payload of `geometry` can be, in bytes.
-pub fn max_len(geometry: &Geometry) -> usize {
-    // Gzip is used only where it shortens.
-    1 + HEADER + geometry.bits / 8
+impl PayloadError {
+    /// All errors, in the order of their discriminants.
+    pub const ALL: [Self; 6] =
+        [Self::Malformed, Self::TooLong, Self::Geometry, Self::Seed, Self::Saturated, Self::Type];
+
+    /// The name in metrics and logs.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed",
+            Self::TooLong => "too_long",
+            Self::Geometry => "geometry",
+            Self::Seed => "seed",
+            Self::Saturated => "saturated",
+            Self::Type => "type",
+        }
+    }
 }
 
-/// What others read `bits` (as [`super::Filter::cut`] gives them) from.
+/// Maximum length of a payload of `geometry`, in bytes.
+pub fn max_len(geometry: &Geometry) -> usize {
+    // Gzip is used only if it is shorter.
+    1 + HEADER_LEN + geometry.bits / 8
+}
+
+/// The payload of `bits`, which [`super::Filter::export`] returned.
 pub fn encode(geometry: &Geometry, seed: &Seed, bits: &[u8]) -> Vec<u8> {
     let header = header(geometry, seed);
-    let length = 1 + HEADER + bits.len();
-    if ones(bits) * SPARSE < bits.len() as u64 * 8 {
+    let length = 1 + HEADER_LEN + bits.len();
+    if ones(bits) * SPARSE_RATIO < bits.len() as u64 * 8 {
         let mut packed = GzEncoder::new(vec![GZIP], Compression::fast());
         let written = packed.write_all(&header).and_then(|()| packed.write_all(bits));
-        // Nothing fails that is written to memory.
+        // Writing to memory does not fail.
         if let Ok(packed) = written.and_then(|()| packed.finish())
             && packed.len() < length
         {
@@ -73,64 +91,73 @@ pub fn encode(geometry: &Geometry, seed: &Seed, bits: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// The bits of a payload, if it is one of these sizes and this seed. Unpacks no more than that takes.
-pub fn decode(geometry: &Geometry, seed: &Seed, payload: &[u8]) -> Result<Vec<u8>, Refusal> {
+/// The bits of a payload of this geometry and seed, for [`super::Filter::merge`]. Allocates no more than
+/// they need, so a decompression bomb is harmless.
+///
+/// # Errors
+///
+/// [`PayloadError`] if the payload cannot be used.
+pub fn decode(geometry: &Geometry, seed: &Seed, payload: &[u8]) -> Result<Vec<u8>, PayloadError> {
     if payload.len() > max_len(geometry) {
-        return Err(Refusal::TooLong);
+        return Err(PayloadError::TooLong);
     }
-    let (flag, value) = payload.split_first().ok_or(Refusal::Malformed)?;
+    let (flag, value) = payload.split_first().ok_or(PayloadError::Malformed)?;
     let bits = match *flag {
         PLAIN => {
-            let (head, bits) = value.split_first_chunk().ok_or(Refusal::Malformed)?;
+            let (head, bits) = value.split_first_chunk().ok_or(PayloadError::Malformed)?;
             check(geometry, seed, head)?;
             if bits.len() != geometry.bits / 8 {
-                return Err(Refusal::Malformed);
+                return Err(PayloadError::Malformed);
             }
             bits.to_vec()
         }
-        GZIP => unpack(geometry, seed, value)?,
-        _ => return Err(Refusal::Malformed),
+        GZIP => decompress(geometry, seed, value)?,
+        _ => return Err(PayloadError::Malformed),
     };
     let clear = geometry.bits as u64 - ones(&bits).min(geometry.bits as u64);
-    if clear * CLEAR < geometry.bits as u64 { Err(Refusal::Saturated) } else { Ok(bits) }
+    if clear * SATURATION_RATIO < geometry.bits as u64 {
+        Err(PayloadError::Saturated)
+    } else {
+        Ok(bits)
+    }
 }
 
-/// Reads the header before there is room for the rest, and the end after it: the checksum is there.
-fn unpack(geometry: &Geometry, seed: &Seed, packed: &[u8]) -> Result<Vec<u8>, Refusal> {
+/// Checks the header before it allocates memory for the bits, and reads to the end, where the checksum is.
+fn decompress(geometry: &Geometry, seed: &Seed, packed: &[u8]) -> Result<Vec<u8>, PayloadError> {
     let mut reader = GzDecoder::new(packed);
-    let mut head = [0; HEADER];
-    reader.read_exact(&mut head).map_err(|_| Refusal::Malformed)?;
+    let mut head = [0; HEADER_LEN];
+    reader.read_exact(&mut head).map_err(|_| PayloadError::Malformed)?;
     check(geometry, seed, &head)?;
     let length = geometry.bits / 8;
     let mut bits = Vec::with_capacity(length + 1);
     let limit = length as u64 + 1;
-    reader.by_ref().take(limit).read_to_end(&mut bits).map_err(|_| Refusal::Malformed)?;
+    reader.by_ref().take(limit).read_to_end(&mut bits).map_err(|_| PayloadError::Malformed)?;
     if bits.len() > length {
-        return Err(Refusal::TooLong);
+        return Err(PayloadError::TooLong);
     }
     if bits.len() < length || !reader.into_inner().is_empty() {
-        return Err(Refusal::Malformed);
+        return Err(PayloadError::Malformed);
     }
     Ok(bits)
 }
 
-/// Whether `head` is what gateways of these sizes and this seed write.
-fn check(geometry: &Geometry, seed: &Seed, head: &[u8; HEADER]) -> Result<(), Refusal> {
-    let right = header(geometry, seed);
-    let differs = |part: std::ops::Range<usize>| head[part.clone()] != right[part];
+/// Checks that `head` is the header of this geometry and seed.
+fn check(geometry: &Geometry, seed: &Seed, head: &[u8; HEADER_LEN]) -> Result<(), PayloadError> {
+    let expected = header(geometry, seed);
+    let differs = |part: std::ops::Range<usize>| head[part.clone()] != expected[part];
     if differs(0..1) {
-        Err(Refusal::Malformed)
+        Err(PayloadError::Malformed)
     } else if differs(1..13) {
-        Err(Refusal::Geometry)
-    } else if differs(13..HEADER) {
-        Err(Refusal::Seed)
+        Err(PayloadError::Geometry)
+    } else if differs(13..HEADER_LEN) {
+        Err(PayloadError::Seed)
     } else {
         Ok(())
     }
 }
 
-pub(super) fn header(geometry: &Geometry, seed: &Seed) -> [u8; HEADER] {
-    let mut header = [VERSION; HEADER];
+pub(super) fn header(geometry: &Geometry, seed: &Seed) -> [u8; HEADER_LEN] {
+    let mut header = [VERSION; HEADER_LEN];
     header[1..9].copy_from_slice(&(geometry.bits as u64 / 8).to_le_bytes());
     header[9..13].copy_from_slice(&geometry.hashes.to_le_bytes());
     header[13..].copy_from_slice(&seed.positions);

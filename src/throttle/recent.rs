@@ -1,38 +1,39 @@
-//! The tokens that one worker recorded last, so that a busy token is not looked up in the filters with
-//! each of its requests.
+//! Caches the tokens that a worker recorded recently, so that a busy token is not looked up in the filters
+//! for each of its requests.
 
 use std::cell::Cell;
 
-/// How many tokens are kept; a power of two. 32 KiB a worker.
-const PLACES: usize = 1 << 12;
+/// Number of slots; a power of two. 32 KiB per worker.
+const SLOTS: usize = 1 << 12;
 
-/// Tokens recorded in the current generation. A token has one place; whoever comes later takes it.
-pub(super) struct Recent {
+/// Tokens that were recorded in the current generation: a direct-mapped cache, in which a later token
+/// replaces the one in its slot.
+pub(super) struct RecentTokens {
     generation: Cell<u64>,
     tokens: Box<[Cell<u64>]>,
 }
 
-impl Recent {
+impl RecentTokens {
     pub(super) fn new() -> Self {
-        Self { generation: Cell::new(0), tokens: vec![Cell::new(0); PLACES].into() }
+        Self { generation: Cell::new(0), tokens: vec![Cell::new(0); SLOTS].into() }
     }
 
-    /// Whether `token` is known to be recorded in `generation`. False says nothing.
+    /// Whether `token` is cached as recorded in `generation`. It may be recorded without being cached.
     pub(super) fn contains(&self, token: u64, generation: u64) -> bool {
-        token != 0 && self.generation.get() == generation && self.place(token).get() == token
+        token != 0 && self.generation.get() == generation && self.slot(token).get() == token
     }
 
-    /// Notes that `token` is recorded in `generation`.
+    /// Caches `token` as recorded in `generation`; drops the tokens of other generations.
     pub(super) fn insert(&self, token: u64, generation: u64) {
         if self.generation.replace(generation) != generation {
-            self.tokens.iter().for_each(|place| place.set(0));
+            self.tokens.iter().for_each(|slot| slot.set(0));
         }
-        self.place(token).set(token);
+        self.slot(token).set(token);
     }
 
-    fn place(&self, token: u64) -> &Cell<u64> {
-        // The highest bits: the lowest are those of the other tables.
-        &self.tokens[(token >> (64 - PLACES.ilog2())) as usize]
+    fn slot(&self, token: u64) -> &Cell<u64> {
+        // The highest bits: `RejectedTokens` uses the lowest.
+        &self.tokens[(token >> (64 - SLOTS.ilog2())) as usize]
     }
 }
 
@@ -41,8 +42,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_recent_in_its_own_generation_only() {
-        let recent = Recent::new();
+    fn a_token_is_cached_for_its_own_generation_only() {
+        let recent = RecentTokens::new();
         for token in [1, u64::MAX, 1 << 60] {
             assert!(!recent.contains(token, 5));
             recent.insert(token, 5);
@@ -50,10 +51,10 @@ mod tests {
         }
         assert!(recent.contains(1, 5));
         recent.insert(2, 5);
-        assert!(!recent.contains(1, 5), "2 took the place");
+        assert!(!recent.contains(1, 5), "replaced by 2");
         recent.insert(u64::MAX, 6);
         assert!(!recent.contains(2, 5) && !recent.contains(2, 6));
         recent.insert(u64::MAX, 5);
-        assert!(!recent.contains(2, 5), "what was wiped does not come back");
+        assert!(!recent.contains(2, 5), "a dropped token does not return");
     }
 }

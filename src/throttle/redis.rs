@@ -1,4 +1,4 @@
-//! The exchange over one connection of its own to Redis: bulk traffic, which no request waits for.
+//! The shared filters in Redis, over a separate connection: bulk traffic that no request waits for.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -7,36 +7,36 @@ use tokio::time;
 
 use super::{
     geometry::Millis,
-    payload::Refusal,
-    sync::{Commit, Exchange, Read, Stats, Time, Version},
+    payload::PayloadError,
+    sync::{CommitOutcome, FilterStore, PayloadVersion, ReadOutcome, ServerTime, SyncStats},
 };
 use crate::{
     clock::Clock,
     store::{Connector, Failure, NodeConnection},
 };
 
-/// How long one call may take. A minute's filter has megabytes: much longer than a decision.
+/// Timeout of one call. The filter of a minute has megabytes, so it is much longer than that of a decision.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One throttle's keys, `NAMESPACE:{NAME}:MINUTE`; the braces make all of them live on one node of a
-/// Cluster.
-pub struct RedisLink {
+/// The keys of one throttle, `NAMESPACE:{NAME}:MINUTE`. The braces are a hash tag, which puts all of them on
+/// one node of a Cluster.
+pub struct RedisFilterStore {
     connector: Connector,
-    /// The keys' hash tag.
+    /// The hash tag of the keys.
     name: String,
-    /// What the keys begin with.
+    /// The prefix of the keys.
     prefix: String,
     clock: Clock,
     timeout: Duration,
-    stats: Arc<Stats>,
+    stats: Arc<SyncStats>,
     read: Script,
     commit: Script,
     connection: Option<NodeConnection>,
 }
 
-impl RedisLink {
-    /// Connects nothing yet. A manual `clock` gives Redis its time too.
-    pub fn new(connector: Connector, name: &str, clock: Clock, stats: Arc<Stats>) -> Self {
+impl RedisFilterStore {
+    /// Does not connect yet. A manual `clock` also replaces the time of Redis.
+    pub fn new(connector: Connector, name: &str, clock: Clock, stats: Arc<SyncStats>) -> Self {
         Self {
             name: name.to_owned(),
             prefix: format!("{}:{{{name}}}:", connector.namespace()),
@@ -50,18 +50,18 @@ impl RedisLink {
         }
     }
 
-    /// The same with another patience than [`TIMEOUT`].
+    /// Replaces [`TIMEOUT`].
     #[must_use]
     pub fn with_timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
 
-    /// What Redis should take for the time; 0: its own clock.
+    /// The time that the scripts use, in ms since the epoch; 0: the clock of Redis.
     fn manual_now(&self) -> u64 {
         self.clock.manual_now().unwrap_or(0)
     }
 
-    /// Runs one script on one key; `arguments` adds what follows the key.
+    /// Runs a script on one key; `arguments` adds the arguments after the key.
     async fn run<T: FromRedisValue>(
         &mut self,
         script: fn(&Self) -> &Script,
@@ -70,25 +70,26 @@ impl RedisLink {
     ) -> Result<T, Failure> {
         let connection = self.connection.as_ref().ok_or(Failure::Io)?.connection.clone();
         let outcome = self.try_run(connection, script(self), key, arguments).await;
-        self.keep_or_drop(outcome)
+        self.check_connection(outcome)
     }
 
-    /// Gives the connection up after a failure other than an error of Redis' own.
-    fn keep_or_drop<T>(&mut self, outcome: Result<T, Failure>) -> Result<T, Failure> {
+    /// Drops the connection after a failure other than an error reply of Redis.
+    fn check_connection<T>(&mut self, outcome: Result<T, Failure>) -> Result<T, Failure> {
         if outcome.as_ref().is_err_and(|failure| *failure != Failure::Server) {
             self.connection = None;
         }
         outcome
     }
 
-    /// The server's time, in ms since the Unix epoch.
-    async fn ask_time(&mut self) -> Result<Millis, Failure> {
+    /// The time of the server, in ms since the Unix epoch.
+    async fn server_time(&mut self) -> Result<Millis, Failure> {
         let mut connection = self.connection.as_ref().ok_or(Failure::Io)?.connection.clone();
         self.stats.calls.add(1);
         let command = redis::cmd("TIME");
-        let answer = within(self.timeout, command.query_async(&mut connection)).await;
-        let answer = answer.and_then(|time| time.map_err(|error| self.connector.classify_error(&error)));
-        let (seconds, micros): (u64, u64) = self.keep_or_drop(answer)?;
+        let reply = timed(self.timeout, command.query_async(&mut connection)).await;
+        let reply =
+            reply.and_then(|time| time.map_err(|error| self.connector.classify_error(&error)));
+        let (seconds, micros): (u64, u64) = self.check_connection(reply)?;
         Ok(seconds.saturating_mul(1_000).saturating_add(micros / 1_000))
     }
 
@@ -104,10 +105,10 @@ impl RedisLink {
             command.arg(body).arg(1).arg(key);
             arguments(&mut command);
             self.stats.calls.add(1);
-            let answer = within(self.timeout, command.query_async(&mut connection)).await;
-            match answer? {
+            let reply = timed(self.timeout, command.query_async(&mut connection)).await;
+            match reply? {
                 Ok(value) => return Ok(value),
-                // Redis forgot the script, so it ran nothing.
+                // The script is not cached in Redis, so nothing was executed: send it.
                 Err(error) if error.code() == Some("NOSCRIPT") => {}
                 Err(error) => return Err(self.connector.classify_error(&error)),
             }
@@ -116,31 +117,31 @@ impl RedisLink {
     }
 }
 
-impl Exchange for RedisLink {
-    async fn time(&mut self) -> Result<Time, Failure> {
+impl FilterStore for RedisFilterStore {
+    async fn time(&mut self) -> Result<ServerTime, Failure> {
         // The first call of a tick, and the only one that connects.
         if self.connection.as_ref().is_none_or(NodeConnection::is_stale) {
             self.connection = None;
             self.connection = Some(self.connector.connect(&self.name).await?);
         }
         let before = self.clock.now();
-        let theirs = self.ask_time().await?;
+        let theirs = self.server_time().await?;
         let local = before.midpoint(self.clock.now());
         let now = self.clock.manual_now().unwrap_or(theirs);
-        Ok(Time { now, ahead: now.wrapping_sub(local).cast_signed() })
+        Ok(ServerTime { now, clock_offset: now.wrapping_sub(local).cast_signed() })
     }
 
     async fn read(
         &mut self,
         minute: u64,
-        known: Option<Version>,
+        known: Option<PayloadVersion>,
         max_len: usize,
-    ) -> Result<Read, Failure> {
-        let Version { ts, len } = known.unwrap_or(Version { ts: 0, len: 0 });
+    ) -> Result<ReadOutcome, Failure> {
+        let PayloadVersion { ts, len } = known.unwrap_or(PayloadVersion { ts: 0, len: 0 });
         let key = format!("{}{minute}", self.prefix);
         let (state, ts, len, payload): (u8, u64, u64, Vec<u8>) = self
             .run(
-                |link| &link.read,
+                |store| &store.read,
                 &key,
                 |command| {
                     command.arg(ts).arg(len).arg(max_len);
@@ -148,13 +149,13 @@ impl Exchange for RedisLink {
             )
             .await?;
         self.stats.bytes_read.add(payload.len() as u64);
-        let version = (ts > 0).then_some(Version { ts, len });
+        let version = (ts > 0).then_some(PayloadVersion { ts, len });
         match (state, version) {
-            (0, _) => Ok(Read::Absent),
-            (1, Some(_)) => Ok(Read::Unchanged),
-            (2, Some(version)) => Ok(Read::Value(version, payload)),
-            (3, version) => Ok(Read::Refused(Refusal::TooLong, version)),
-            (4, version) => Ok(Read::Refused(Refusal::Type, version)),
+            (0, _) => Ok(ReadOutcome::Absent),
+            (1, Some(_)) => Ok(ReadOutcome::Unchanged),
+            (2, Some(version)) => Ok(ReadOutcome::Value(version, payload)),
+            (3, version) => Ok(ReadOutcome::Unusable(PayloadError::TooLong, version)),
+            (4, version) => Ok(ReadOutcome::Unusable(PayloadError::Type, version)),
             _ => Err(Failure::Reply),
         }
     }
@@ -165,12 +166,12 @@ impl Exchange for RedisLink {
         expected: Option<u64>,
         payload: &[u8],
         ttl: Duration,
-    ) -> Result<Commit, Failure> {
+    ) -> Result<CommitOutcome, Failure> {
         let (key, manual) = (format!("{}{minute}", self.prefix), self.manual_now());
         self.stats.bytes_written.add(payload.len() as u64);
         let (written, ts): (u8, u64) = self
             .run(
-                |link| &link.commit,
+                |store| &store.commit,
                 &key,
                 |command| {
                     command.arg(expected.unwrap_or(0)).arg(payload).arg(ttl.as_secs()).arg(manual);
@@ -178,18 +179,18 @@ impl Exchange for RedisLink {
             )
             .await?;
         match written {
-            0 => Ok(Commit::Conflict),
-            1 => Ok(Commit::Done(ts)),
+            0 => Ok(CommitOutcome::Conflict),
+            1 => Ok(CommitOutcome::Done(ts)),
             _ => Err(Failure::Reply),
         }
     }
 }
 
-async fn within<T>(timeout: Duration, work: impl Future<Output = T>) -> Result<T, Failure> {
+async fn timed<T>(timeout: Duration, work: impl Future<Output = T>) -> Result<T, Failure> {
     time::timeout(timeout, work).await.map_err(|_| Failure::Timeout)
 }
 
-/// A script, and the name that Redis knows it by.
+/// A script, and its SHA-1 digest, by which Redis caches it.
 struct Script {
     text: &'static str,
     sha: Box<str>,

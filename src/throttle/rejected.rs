@@ -1,49 +1,51 @@
-//! Tokens that an upstream turned away lately: a small table that made-up tokens cannot grow.
+//! Tokens that an upstream answered with 401 recently: a table of fixed size, so made-up tokens cannot
+//! grow it.
 //!
-//! Tokens are named as this process names them ([`crate::mix`]): nobody can choose one that takes a certain
-//! other one's place.
+//! Tokens are indexed by their process-local ids ([`crate::mix`]), so that a client cannot choose a token
+//! that evicts a certain other one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many tokens are remembered at the most; a power of two.
-const PLACES: usize = 1 << 14;
+/// Number of slots; a power of two.
+const SLOTS: usize = 1 << 14;
 
-/// A token's place is its lowest bits; what stands there is the rest of it, and these bits of the
-/// minute.
-const LOW: u64 = PLACES as u64 - 1;
+/// A token's lowest bits are the index of its slot. An entry has the token's other bits and, in place of
+/// these, the lowest bits of the minute.
+const INDEX_MASK: u64 = SLOTS as u64 - 1;
 
-/// Tokens that were answered with 401, each for as long as its minute is recent. A token has one place;
-/// whoever comes later takes it. Relaxed throughout: an entry is one word and stands for itself.
-pub(super) struct Rejected(Box<[AtomicU64]>);
+/// Tokens that were answered with 401, with the minute of the answer. A direct-mapped table: a later token
+/// replaces the one in its slot. All accesses are relaxed, because an entry is one word and independent of
+/// the others.
+pub(super) struct RejectedTokens(Box<[AtomicU64]>);
 
-impl Rejected {
+impl RejectedTokens {
     pub(super) fn new() -> Self {
-        Self((0..PLACES).map(|_| AtomicU64::new(0)).collect())
+        Self((0..SLOTS).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// Notes that `token` was turned away in `minute` (counted from anywhere).
+    /// Adds `token`, rejected in `minute` (counted from any epoch).
     pub(super) fn insert(&self, token: u64, minute: u64) {
-        self.place(token).store(token & !LOW | minute & LOW, Ordering::Relaxed);
+        self.slot(token).store(token & !INDEX_MASK | minute & INDEX_MASK, Ordering::Relaxed);
     }
 
-    /// Forgets `token`: it was answered well.
+    /// Removes `token`: it got a good response.
     pub(super) fn remove(&self, token: u64) {
-        let place = self.place(token);
-        let entry = place.load(Ordering::Relaxed);
-        if entry != 0 && entry & !LOW == token & !LOW {
-            place.store(0, Ordering::Relaxed);
+        let slot = self.slot(token);
+        let entry = slot.load(Ordering::Relaxed);
+        if entry != 0 && entry & !INDEX_MASK == token & !INDEX_MASK {
+            slot.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Whether `token` was turned away in `minute` or the `before` minutes before it.
+    /// Whether `token` was rejected in `minute` or in the `before` minutes before it.
     pub(super) fn contains(&self, token: u64, minute: u64, before: u64) -> bool {
-        let entry = self.place(token).load(Ordering::Relaxed);
-        let age = minute.wrapping_sub(entry) & LOW;
-        entry != 0 && entry & !LOW == token & !LOW && age <= before
+        let entry = self.slot(token).load(Ordering::Relaxed);
+        let age = minute.wrapping_sub(entry) & INDEX_MASK;
+        entry != 0 && entry & !INDEX_MASK == token & !INDEX_MASK && age <= before
     }
 
-    fn place(&self, token: u64) -> &AtomicU64 {
-        &self.0[(token & LOW) as usize]
+    fn slot(&self, token: u64) -> &AtomicU64 {
+        &self.0[(token & INDEX_MASK) as usize]
     }
 }
 
@@ -52,27 +54,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_remembered_for_a_while_and_forgiven_when_it_is_good() {
-        let rejected = Rejected::new();
+    fn a_token_stays_rejected_until_it_expires_or_is_removed() {
+        let rejected = RejectedTokens::new();
         let (token, minute) = (0xdead_beef_0123_4567, 28_333_333);
         assert!(!rejected.contains(token, minute, 30));
         rejected.insert(token, minute);
-        for (later, held) in [(0, true), (30, true), (31, false)] {
-            assert_eq!(rejected.contains(token, minute + later, 30), held, "{later}");
+        for (later, is_rejected) in [(0, true), (30, true), (31, false)] {
+            assert_eq!(rejected.contains(token, minute + later, 30), is_rejected, "{later}");
         }
-        assert!(!rejected.contains(token ^ 1 << 63, minute, 30), "another token's place");
+        assert!(!rejected.contains(token ^ 1 << 63, minute, 30), "another token in the same slot");
         rejected.remove(token ^ 1 << 63);
-        assert!(rejected.contains(token, minute, 30), "no other token takes it off");
+        assert!(rejected.contains(token, minute, 30), "another token does not remove it");
         rejected.remove(token);
         assert!(!rejected.contains(token, minute, 30));
     }
 
     #[test]
     fn the_table_does_not_grow() {
-        let rejected = Rejected::new();
-        for token in 0..10 * PLACES as u64 {
-            rejected.insert(token << 20 | token & LOW, 7);
+        let rejected = RejectedTokens::new();
+        for token in 0..10 * SLOTS as u64 {
+            rejected.insert(token << 20 | token & INDEX_MASK, 7);
         }
-        assert_eq!(rejected.0.len(), PLACES);
+        assert_eq!(rejected.0.len(), SLOTS);
     }
 }

@@ -1,208 +1,219 @@
-//! How gateways tell each other whom they saw: once a second, through Redis, under optimistic locking.
+//! Shares the filters between gateways: once a second, through Redis, with optimistic locking.
 //!
-//! Each minute has one value in Redis: the union of what gateways recorded in it. A gateway takes in
-//! what is there, and where something is missing writes the union back, unless another gateway wrote
-//! in between: then it gives up until its next tick. The minute stays *dirty* until it is written, also
-//! when it has ended, so giving up delays and never loses.
+//! Each minute has one payload in Redis: the union of the bits that the gateways recorded in it. A gateway
+//! merges this payload into its filter. If the payload lacks bits, the gateway writes the union back, unless
+//! another gateway has written in between: then it retries in its next tick. The minute stays *dirty* until
+//! it is written, also after it has ended, so a conflict delays bits but never loses them.
 //!
-//! What is held true: **a minute that is not dirty has nothing that its known version in Redis has
-//! not.** Recording marks the minute in the filter after its bits, and the mark is taken before they
-//! are read; a version is known only after its bits were taken in, or were written from here.
+//! Invariant: **a minute that is not dirty has no bit that its known version in Redis has not.** Recording
+//! marks the minute in the filter after it sets the bits, and the mark is taken before the bits are read; a
+//! version is known only after its bits were merged or were written by this gateway.
 //!
-//! A tick makes at most [`CALLS_A_TICK`] calls, whatever the traffic.
+//! A tick makes at most [`MAX_CALLS_PER_TICK`] calls, whatever the traffic.
 
-mod exchange;
+mod filter_store;
 mod minutes;
 mod stats;
 
 use std::{sync::Arc, time::Duration};
 
-use self::minutes::Minutes;
+use self::minutes::MinuteTable;
 pub use self::{
-    exchange::{Commit, Exchange, Read, Time, Version},
-    stats::{REFUSALS, Stats, label},
+    filter_store::{CommitOutcome, FilterStore, PayloadVersion, ReadOutcome, ServerTime},
+    stats::SyncStats,
 };
 use super::{
     Filter, Geometry,
     geometry::Millis,
-    payload::{self, Refusal},
+    payload::{self, PayloadError},
 };
 use crate::store::Failure;
 
-/// Minutes before the previous one that a tick looks at to write them, at most. With one that it looks
-/// at by rotation they are all, so an outage is made up for slowly: a minute has megabytes.
-const OLDER: usize = 2;
+/// Maximum number of dirty minutes before the previous one that a tick synchronizes. A tick adds one minute
+/// by rotation. So a gateway catches up slowly after an outage: a minute has megabytes.
+const MAX_OLDER: usize = 2;
 
-/// Minutes that a tick writes, at most.
-const COMMITS: usize = 2 + OLDER;
+/// Maximum number of minutes that a tick writes.
+const MAX_COMMITS: usize = 2 + MAX_OLDER;
 
-/// Calls of [`Exchange`] that a tick makes, at most: the time, the current and the previous minute
-/// and older ones, writes. In a quiet time there are four: time, current, previous, and one older.
-pub const CALLS_A_TICK: usize = 1 + 2 + (OLDER + 1) + COMMITS;
+/// Maximum number of [`FilterStore`] calls of a tick: the time; reads of the current, the previous and older
+/// minutes; writes. Without changes there are four: time, current, previous, and one older minute.
+pub const MAX_CALLS_PER_TICK: usize = 1 + 2 + (MAX_OLDER + 1) + MAX_COMMITS;
 
-/// How long Redis keeps a minute beyond its time in memory.
-const SPARE: Duration = Duration::from_mins(10);
+/// How long Redis keeps a minute after it has left memory.
+const EXPIRY_MARGIN: Duration = Duration::from_mins(10);
 
-/// The length of a slot in which there is one tick, in ms.
-const SLOT: Millis = 1_000;
+/// One tick happens in each interval of this length, in ms.
+const TICK_INTERVAL: Millis = 1_000;
 
-/// When the tick of the slot number `slot` is, in ms since the Unix epoch: at a place that `dice` (32
-/// random bits, drawn anew for each) gives. Gateways that tick at a fixed distance from each other
-/// would meet each time or never.
-pub fn next_tick(slot: u64, dice: u32) -> Millis {
-    slot * SLOT + ((u64::from(dice) * SLOT) >> 32)
+/// The time of the tick in the interval number `slot`, in ms since the Unix epoch. `random`, 32 new random
+/// bits for each tick, places it within the interval: gateways with a fixed phase would conflict in every
+/// tick or in none.
+pub fn tick_time(slot: u64, random: u32) -> Millis {
+    slot * TICK_INTERVAL + ((u64::from(random) * TICK_INTERVAL) >> 32)
 }
 
-/// What came of a tick or of a load that has done all that it had to.
+/// The report of a complete tick or load.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Synced {
-    /// Redis' time as the tick began, in ms since the Unix epoch.
+pub struct SyncReport {
+    /// Redis' time at the start of the tick, in ms since the Unix epoch.
     pub now: Millis,
-    /// By how much Redis' clock is ahead of this machine's, in ms.
-    pub ahead: i64,
-    /// Live minutes of which something is still to be written.
+    /// Redis' clock minus this machine's, in ms.
+    pub clock_offset: i64,
+    /// Number of live minutes that are still dirty.
     pub pending: usize,
 }
 
-/// One gateway's part in it, for one filter. The thread that turns the filter drives it.
-pub struct Sync {
-    stats: Arc<Stats>,
-    minutes: Minutes,
+/// Synchronizes one filter. The thread that rotates the filter drives it.
+pub struct FilterSync {
+    stats: Arc<SyncStats>,
+    minutes: MinuteTable,
     loaded: bool,
-    /// The number of the tick.
+    /// Number of the current tick.
     tick: u64,
-    /// Older minutes to look at without delay, because others may have changed them.
-    hurry: usize,
-    /// Whether the last tick failed.
-    lost: bool,
+    /// Number of older minutes still to read after a failure, because others may have changed them.
+    backlog: usize,
+    /// Whether the last tick or load failed.
+    is_failing: bool,
 }
 
-/// What a tick may still do.
-struct Budget {
+/// What a tick may still write.
+struct WriteBudget {
     commits: usize,
-    /// Redis answers, and refuses to write.
-    refusal: Option<Failure>,
+    /// The error reply to a write, after which the tick only reads.
+    write_error: Option<Failure>,
 }
 
-impl Sync {
-    /// For a filter in which nothing was recorded that others should know.
-    pub fn new(stats: Arc<Stats>) -> Self {
-        Self { stats, minutes: Minutes::default(), loaded: false, tick: 0, hurry: 0, lost: false }
+impl FilterSync {
+    /// For a filter without unshared tokens.
+    pub fn new(stats: Arc<SyncStats>) -> Self {
+        Self {
+            stats,
+            minutes: MinuteTable::default(),
+            loaded: false,
+            tick: 0,
+            backlog: 0,
+            is_failing: false,
+        }
     }
 
-    /// Whether all that Redis had to tell was loaded, as far as it could be read.
+    /// Whether a load has succeeded: all readable payloads of that time were merged.
     pub fn is_loaded(&self) -> bool {
         self.loaded
     }
 
-    /// Whether `filter` knows all that Redis had to tell: everything was loaded, and all of it could be
-    /// read, or has left memory since.
+    /// Whether `filter` has all bits that were in Redis during the load: every payload could be read, or has
+    /// left memory since.
     pub fn is_complete(&self, filter: &Filter) -> bool {
         let live = filter.live();
-        self.loaded && !self.minutes.among(live).any(|minute| minute.missing)
+        self.loaded && !self.minutes.live(live).any(|minute| minute.missing)
     }
 
-    /// Whether others may have told Redis something since a failure that was not looked at yet: the
-    /// last tick failed, or the round of looks after that is not over.
+    /// Whether minutes in Redis may have unread changes because of a failure: the last tick failed, or the
+    /// following pass over all minutes is not complete.
     pub fn is_behind(&self) -> bool {
-        self.lost || self.hurry > 0
+        self.is_failing || self.backlog > 0
     }
 
-    /// Takes in every live minute, newest first. To be repeated until it succeeds; only then tick.
+    /// Merges every live minute, newest first. Repeat it until it succeeds, before the first tick.
+    ///
+    /// # Errors
+    ///
+    /// The first failure. What was read before it is merged.
     pub async fn load(
         &mut self,
         filter: &Filter,
-        exchange: &mut impl Exchange,
-    ) -> Result<Synced, Failure> {
-        let outcome = self.try_load(filter, exchange).await;
-        self.settle(filter, &outcome);
+        store: &mut impl FilterStore,
+    ) -> Result<SyncReport, Failure> {
+        let outcome = self.try_load(filter, store).await;
+        self.record_outcome(filter, &outcome);
         outcome
     }
 
     async fn try_load(
         &mut self,
         filter: &Filter,
-        exchange: &mut impl Exchange,
-    ) -> Result<Synced, Failure> {
-        let synced = self.begin(exchange).await?;
+        store: &mut impl FilterStore,
+    ) -> Result<SyncReport, Failure> {
+        let report = self.begin_tick(store).await?;
         for index in filter.live().rev() {
-            self.read(filter, exchange, index).await?;
-            // Unpacking takes its time, and this thread has other things to do.
+            self.read(filter, store, index).await?;
+            // Decompression takes long, and this thread has other tasks.
             tokio::task::yield_now().await;
         }
         self.loaded = true;
-        Ok(synced)
+        Ok(report)
     }
 
-    /// One exchange: takes in what is new in Redis, and writes what is missing there.
+    /// Merges new payloads from Redis, and writes bits that are missing there.
     ///
     /// # Errors
     ///
-    /// The first failure. What was not written stays dirty; what was read is known.
+    /// The first failure. What was not written stays dirty; what was read is merged.
     pub async fn tick(
         &mut self,
         filter: &Filter,
-        exchange: &mut impl Exchange,
-    ) -> Result<Synced, Failure> {
-        let outcome = self.try_tick(filter, exchange).await;
-        self.settle(filter, &outcome);
+        store: &mut impl FilterStore,
+    ) -> Result<SyncReport, Failure> {
+        let outcome = self.try_tick(filter, store).await;
+        self.record_outcome(filter, &outcome);
         outcome
     }
 
     async fn try_tick(
         &mut self,
         filter: &Filter,
-        exchange: &mut impl Exchange,
-    ) -> Result<Synced, Failure> {
-        let mut synced = self.begin(exchange).await?;
+        store: &mut impl FilterStore,
+    ) -> Result<SyncReport, Failure> {
+        let mut report = self.begin_tick(store).await?;
         let live = filter.live();
         let (oldest, current) = (*live.start(), *live.end());
         for index in live.clone() {
-            self.minutes.at(index).dirty |= filter.take_changed(index);
+            self.minutes.entry(index).dirty |= filter.take_changed(index);
         }
-        let mut budget = Budget { commits: COMMITS, refusal: None };
+        let mut budget = WriteBudget { commits: MAX_COMMITS, write_error: None };
         for index in (oldest..=current).rev().take(2) {
-            self.visit(filter, exchange, index, &mut budget).await?;
+            self.sync_minute(filter, store, index, &mut budget).await?;
         }
-        let at_least = if self.hurry > 0 { OLDER + 1 } else { 0 };
-        for index in self.minutes.choose(oldest..=current.saturating_sub(2), OLDER, at_least) {
-            self.visit(filter, exchange, index, &mut budget).await?;
-            self.hurry = self.hurry.saturating_sub(1);
+        let at_least = if self.backlog > 0 { MAX_OLDER + 1 } else { 0 };
+        for index in self.minutes.select(oldest..=current.saturating_sub(2), MAX_OLDER, at_least) {
+            self.sync_minute(filter, store, index, &mut budget).await?;
+            self.backlog = self.backlog.saturating_sub(1);
         }
         if live.count() <= 2 {
-            self.hurry = 0;
+            self.backlog = 0;
         }
-        if let Some(failure) = budget.refusal {
+        if let Some(failure) = budget.write_error {
             return Err(failure);
         }
-        let unwritten = self.minutes.among(filter.live()).filter(|minute| minute.dirty);
-        synced.pending = unwritten.count();
-        Ok(synced)
+        let unwritten = self.minutes.live(filter.live()).filter(|minute| minute.dirty);
+        report.pending = unwritten.count();
+        Ok(report)
     }
 
-    async fn begin(&mut self, exchange: &mut impl Exchange) -> Result<Synced, Failure> {
+    async fn begin_tick(&mut self, store: &mut impl FilterStore) -> Result<SyncReport, Failure> {
         self.tick += 1;
         self.stats.ticks.add(1);
-        let Time { now, ahead } = exchange.time().await?;
-        Ok(Synced { now, ahead, pending: 0 })
+        let ServerTime { now, clock_offset } = store.time().await?;
+        Ok(SyncReport { now, clock_offset, pending: 0 })
     }
 
-    /// Reads a minute, and writes it if it is dirty then.
-    async fn visit(
+    /// Reads a minute, and writes it if it is dirty afterwards.
+    async fn sync_minute(
         &mut self,
         filter: &Filter,
-        exchange: &mut impl Exchange,
+        store: &mut impl FilterStore,
         index: u64,
-        budget: &mut Budget,
+        budget: &mut WriteBudget,
     ) -> Result<(), Failure> {
-        let is_absent = self.read(filter, exchange, index).await?;
+        let is_absent = self.read(filter, store, index).await?;
         let tick = self.tick;
-        let minute = self.minutes.at(index);
-        if !minute.dirty || minute.foreign || budget.commits == 0 || budget.refusal.is_some() {
+        let minute = self.minutes.entry(index);
+        if !minute.dirty || minute.foreign || budget.commits == 0 || budget.write_error.is_some() {
             return Ok(());
         }
-        // Out of memory since it was read: nobody needs it any more.
-        let Some(bits) = filter.cut(index) else { return Ok(()) };
+        // It left memory since it was read, so no gateway needs it.
+        let Some(bits) = filter.export(index) else { return Ok(()) };
         if is_absent && bits.iter().all(|&byte| byte == 0) {
             minute.dirty = false;
             return Ok(());
@@ -210,60 +221,60 @@ impl Sync {
         let geometry = filter.geometry();
         let payload = payload::encode(geometry, filter.seed(), &bits);
         if is_saturated(filter, &payload) {
-            // The others would refuse it, and write theirs, and so on without end.
+            // The others would reject it and write theirs, and so on without end.
             minute.dirty = false;
             return Ok(());
         }
         budget.commits -= 1;
-        minute.tried = tick;
+        minute.last_attempt = tick;
         let expected = minute.known.map(|version| version.ts);
         let number = geometry.minute(index);
-        match exchange.commit(number, expected, &payload, time_to_live(geometry)).await {
-            Ok(Commit::Done(ts)) => {
+        match store.commit(number, expected, &payload, expiry(geometry)).await {
+            Ok(CommitOutcome::Done(ts)) => {
                 self.stats.commits.add(1);
-                let minute = self.minutes.at(index);
-                minute.known = Some(Version { ts, len: payload.len() as u64 });
-                (minute.dirty, minute.tried) = (false, 0);
+                let minute = self.minutes.entry(index);
+                minute.known = Some(PayloadVersion { ts, len: payload.len() as u64 });
+                (minute.dirty, minute.last_attempt) = (false, 0);
             }
-            Ok(Commit::Conflict) => self.stats.conflicts.add(1),
-            // It may still answer who reads.
-            Err(Failure::Server) => budget.refusal = Some(Failure::Server),
+            Ok(CommitOutcome::Conflict) => self.stats.conflicts.add(1),
+            // Reads may still succeed.
+            Err(Failure::Server) => budget.write_error = Some(Failure::Server),
             Err(failure) => return Err(failure),
         }
         Ok(())
     }
 
-    /// Takes in what Redis has of a minute. Says whether that was nothing.
+    /// Merges the payload of a minute. Returns whether there is none.
     async fn read(
         &mut self,
         filter: &Filter,
-        exchange: &mut impl Exchange,
+        store: &mut impl FilterStore,
         index: u64,
     ) -> Result<bool, Failure> {
         let geometry = filter.geometry();
-        let (number, longest) = (geometry.minute(index), payload::max_len(geometry));
-        let known = self.minutes.at(index).known;
-        match exchange.read(number, known, longest).await? {
-            Read::Unchanged => {}
-            Read::Absent => {
+        let (number, max_len) = (geometry.minute(index), payload::max_len(geometry));
+        let known = self.minutes.entry(index).known;
+        match store.read(number, known, max_len).await? {
+            ReadOutcome::Unchanged => {}
+            ReadOutcome::Absent => {
                 if known.is_some() {
-                    // It was evicted, or Redis was emptied: other minutes may be gone as well.
-                    self.hurry = filter.live().count();
+                    // It was evicted or Redis was flushed: other minutes may be gone as well.
+                    self.backlog = filter.live().count();
                 }
-                let minute = self.minutes.at(index);
+                let minute = self.minutes.entry(index);
                 minute.dirty |= known.is_some();
                 (minute.known, minute.foreign) = (None, false);
                 return Ok(true);
             }
-            Read::Refused(refusal, version) => self.refuse(index, refusal, version),
-            Read::Value(version, payload) => {
+            ReadOutcome::Unusable(error, version) => self.reject(index, error, version),
+            ReadOutcome::Value(version, payload) => {
                 match payload::decode(geometry, filter.seed(), &payload) {
-                    Err(refusal) => self.refuse(index, refusal, Some(version)),
+                    Err(error) => self.reject(index, error, Some(version)),
                     Ok(bits) => {
                         let Some(merged) = filter.merge(index, &bits) else { return Ok(false) };
-                        let minute = self.minutes.at(index);
+                        let minute = self.minutes.entry(index);
                         minute.known = Some(version);
-                        minute.dirty = merged.lacked > 0;
+                        minute.dirty = merged.remote_missing > 0;
                         (minute.foreign, minute.missing) = (false, false);
                     }
                 }
@@ -272,53 +283,53 @@ impl Sync {
         Ok(false)
     }
 
-    /// A value that cannot be used. It is replaced by what is known here, be that nothing: those who
-    /// know more then see a new version, and add to it. Only what gateways of another configuration
-    /// wrote is left to them.
-    fn refuse(&mut self, index: u64, refusal: Refusal, version: Option<Version>) {
-        self.stats.refuse(refusal);
-        let missing = !self.loaded;
-        let minute = self.minutes.at(index);
-        let foreign = matches!(refusal, Refusal::Geometry | Refusal::Seed);
-        // What was there of ours is not any more.
+    /// Handles an unusable payload. It is replaced by the bits of this gateway, even if there are none: other
+    /// gateways then read the new version and add their bits. Only payloads of gateways with another
+    /// configuration are not replaced.
+    fn reject(&mut self, index: u64, error: PayloadError, version: Option<PayloadVersion>) {
+        self.stats.count_unusable(error);
+        let is_missing = !self.loaded;
+        let minute = self.minutes.entry(index);
+        let foreign = matches!(error, PayloadError::Geometry | PayloadError::Seed);
+        // The bits that this gateway had written are gone.
         minute.dirty |= !foreign || (minute.known.is_some() && !minute.foreign);
         (minute.known, minute.foreign) = (version, foreign);
-        minute.missing |= missing;
+        minute.missing |= is_missing;
     }
 
-    /// Counts what came of it, and says once that Redis is lost or back.
-    fn settle(&mut self, filter: &Filter, outcome: &Result<Synced, Failure>) {
+    /// Counts the outcome of a tick or load. Logs the first failure and the first success after it.
+    fn record_outcome(&mut self, filter: &Filter, outcome: &Result<SyncReport, Failure>) {
         match outcome {
-            Ok(synced) => {
-                if std::mem::replace(&mut self.lost, false) {
-                    tracing::info!("Redis is back: the throttle's filters are shared again");
+            Ok(report) => {
+                if std::mem::replace(&mut self.is_failing, false) {
+                    tracing::info!("throttle synchronization with Redis recovered");
                 }
-                self.stats.succeeded(synced.now);
+                self.stats.set_last_success(report.now);
             }
             Err(failure) => {
-                self.stats.failed(*failure);
-                self.hurry = filter.live().count();
-                if !std::mem::replace(&mut self.lost, true) {
+                self.stats.count_failure(*failure);
+                self.backlog = filter.live().count();
+                if !std::mem::replace(&mut self.is_failing, true) {
                     let failure = failure.label();
-                    tracing::warn!(failure, "Redis is lost: the throttle's filters are not shared");
+                    tracing::warn!(failure, "throttle synchronization with Redis failed; retrying");
                 }
             }
         }
     }
 }
 
-/// Whether `payload`, written here, would be refused because it says nothing of anybody.
+/// Whether other gateways would reject this gateway's `payload` as saturated.
 fn is_saturated(filter: &Filter, payload: &[u8]) -> bool {
     let geometry = filter.geometry();
-    // What is that full does not get shorter; so what was packed need not be unpacked.
+    // A saturated filter is never compressed, so a compressed payload need not be decoded.
     payload.len() == payload::max_len(geometry)
-        && payload::decode(geometry, filter.seed(), payload) == Err(Refusal::Saturated)
+        && payload::decode(geometry, filter.seed(), payload) == Err(PayloadError::Saturated)
 }
 
-/// How long Redis keeps a minute after a commit: as long as any gateway remembers it, and some more.
-fn time_to_live(geometry: &Geometry) -> Duration {
+/// How long Redis keeps a minute after a commit: its time in memory and [`EXPIRY_MARGIN`].
+fn expiry(geometry: &Geometry) -> Duration {
     let live = geometry.generation * (u64::from(geometry.memory) + 1);
-    Duration::from_millis(live) + SPARE
+    Duration::from_millis(live) + EXPIRY_MARGIN
 }
 
 #[cfg(test)]
@@ -326,15 +337,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tick_is_anywhere_in_its_slot_and_nowhere_else() {
-        assert_eq!(next_tick(7, 0), 7_000);
-        assert_eq!(next_tick(7, u32::MAX / 2), 7_499);
-        assert_eq!(next_tick(7, u32::MAX), 7_999);
+    fn ticks_spread_over_their_interval() {
+        assert_eq!(tick_time(7, 0), 7_000);
+        assert_eq!(tick_time(7, u32::MAX / 2), 7_499);
+        assert_eq!(tick_time(7, u32::MAX), 7_999);
     }
 
     #[test]
-    fn redis_keeps_a_minute_longer_than_any_gateway() {
+    fn redis_keeps_a_minute_longer_than_gateways() {
         let geometry = Geometry { bits: 8, hashes: 1, generation: 1_200_000, memory: 30 };
-        assert_eq!(time_to_live(&geometry), Duration::from_mins(31 * 20 + 10));
+        assert_eq!(expiry(&geometry), Duration::from_mins(31 * 20 + 10));
     }
 }

@@ -1,5 +1,6 @@
-//! Once a second: turn the filters, exchange them with the others, count who is active, decide whether
-//! to throttle. It has a thread of its own: filters are large, and nothing else should wait for them.
+//! The control loop of a throttle: once a second, rotates the filters, synchronizes them, estimates the
+//! number of active users and decides whether to throttle. It has its own thread, because operations on
+//! whole filters take long.
 
 use std::{
     sync::Arc,
@@ -9,46 +10,47 @@ use std::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Filter, Status, Throttle, estimate,
+    Filter, Throttle, ThrottleStatus, estimate,
     filter::GRACE,
-    mode::Watch,
-    sync::{Exchange, Sync, next_tick},
+    mode::Hysteresis,
+    sync::{FilterStore, FilterSync, tick_time},
 };
 use crate::{
     clock::{self, Clock},
     store::Failure,
 };
 
-/// How long a gateway that is not loaded waits before it tries again.
-const RETRY: Duration = Duration::from_millis(500);
+/// Interval between two attempts to load the shared filters.
+const LOAD_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long one exchange may take.
-const EXCHANGE: Duration = Duration::from_secs(10);
+/// Timeout of one load or synchronization.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often the filters are turned while an exchange lasts.
-const TURN: Duration = Duration::from_secs(1);
+/// Interval between two rotations during a synchronization.
+const ROTATE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Throttle {
-    /// Ticks until `stop` is cancelled. `exchange` reaches the other gateways; none: there are none.
-    pub async fn run<E: Exchange>(
+    /// Runs the control loop until `stop` is cancelled. `store` has the shared filters; `None` if the filters
+    /// are not shared.
+    pub async fn run<E: FilterStore>(
         self: Arc<Self>,
-        mut exchange: Option<E>,
+        mut store: Option<E>,
         clock: Clock,
         stop: CancellationToken,
     ) {
         let mut ticker = Ticker::new(&self, &clock);
         loop {
-            let began = clock.now();
-            let ticked = stop.run_until_cancelled(ticker.tick(exchange.as_mut())).await;
-            if ticked.is_none() {
+            let started = clock.now();
+            let outcome = stop.run_until_cancelled(ticker.tick(store.as_mut())).await;
+            if outcome.is_none() {
                 return;
             }
             let waited = if self.status().loaded {
-                let dice = getrandom::u32().unwrap_or_default();
-                let next = next_tick(began / 1000 + 1, dice);
+                let random = getrandom::u32().unwrap_or_default();
+                let next = tick_time(started / 1000 + 1, random);
                 stop.run_until_cancelled(clock.reached(next)).await
             } else {
-                stop.run_until_cancelled(tokio::time::sleep(RETRY)).await
+                stop.run_until_cancelled(tokio::time::sleep(LOAD_RETRY_INTERVAL)).await
             };
             if waited.is_none() {
                 return;
@@ -60,145 +62,149 @@ impl Throttle {
 struct Ticker<'a> {
     throttle: &'a Throttle,
     clock: &'a Clock,
-    watch: Watch,
-    sync: Sync,
-    /// By how much Redis' clock is ahead of this machine's, in ms, once that is known.
-    ahead: Option<i64>,
-    /// What this machine's clock last showed, and when.
-    seen: Option<(u64, Instant)>,
-    /// Up to this generation, something that was recorded is lost.
-    blind_until: Option<u64>,
+    hysteresis: Hysteresis,
+    sync: FilterSync,
+    /// Redis' clock minus this machine's, in ms; `None` until Redis was reached.
+    clock_offset: Option<i64>,
+    /// The last reading of this machine's clock, in ms, and when it was read.
+    last_reading: Option<(u64, Instant)>,
+    /// Generations up to this one may lack recorded tokens.
+    incomplete_until: Option<u64>,
 }
 
 impl<'a> Ticker<'a> {
     fn new(throttle: &'a Throttle, clock: &'a Clock) -> Self {
-        let sync = Sync::new(Arc::clone(&throttle.stats));
+        let sync = FilterSync::new(Arc::clone(&throttle.stats));
         Self {
             throttle,
             clock,
-            watch: Watch::default(),
+            hysteresis: Hysteresis::default(),
             sync,
-            ahead: None,
-            seen: None,
-            blind_until: None,
+            clock_offset: None,
+            last_reading: None,
+            incomplete_until: None,
         }
     }
 
-    async fn tick<E: Exchange>(&mut self, exchange: Option<&mut E>) {
-        let shared = exchange.is_some();
-        self.mind_steps(shared);
-        self.filter().turn(self.now());
-        if let Some(exchange) = exchange {
-            let (throttle, clock, ahead) = (self.throttle, self.clock, self.ahead.unwrap_or(0));
-            let exchanging = async {
+    async fn tick<E: FilterStore>(&mut self, store: Option<&mut E>) {
+        let shared = store.is_some();
+        self.detect_clock_step(shared);
+        self.filter().rotate(self.now());
+        if let Some(store) = store {
+            let (throttle, clock, clock_offset) =
+                (self.throttle, self.clock, self.clock_offset.unwrap_or(0));
+            let synchronizing = async {
                 if throttle.status().loaded {
-                    // However long Redis takes, a token is recorded in the generation of its time.
+                    // A slow Redis must not delay rotation.
                     tokio::select! {
-                        exchanged = self.exchange(exchange) => exchanged,
-                        () = keep_turning(throttle, clock, ahead) => Ok(()),
+                        outcome = self.synchronize(store) => outcome,
+                        () = rotate_continually(throttle, clock, clock_offset) => Ok(()),
                     }
                 } else {
-                    self.load(exchange).await
+                    self.load(store).await
                 }
             };
-            // Cut off, it loses nothing; and the filters must be turned in time.
-            let exchanged = tokio::time::timeout(EXCHANGE, exchanging).await;
-            let exchanged = exchanged.unwrap_or(Err(Failure::Timeout));
-            // The exchange has counted a failure and told of it; what could not be written stays dirty.
-            if exchanged.is_ok() {
-                self.filter().turn(self.now());
+            // Cancelling loses nothing, and the filters must be rotated in time.
+            let outcome = tokio::time::timeout(SYNC_TIMEOUT, synchronizing).await;
+            let outcome = outcome.unwrap_or(Err(Failure::Timeout));
+            // `FilterSync` has counted and logged a failure; what was not written stays dirty.
+            if outcome.is_ok() {
+                self.filter().rotate(self.now());
             }
         }
-        self.count(shared);
+        self.publish_status(shared);
     }
 
     fn filter(&self) -> Arc<Filter> {
         self.throttle.filter.load_full()
     }
 
-    /// The time that the filters go by, in ms since the epoch.
+    /// The time by the filters' clock, in ms since the epoch.
     fn now(&self) -> u64 {
-        self.clock.now().saturating_add_signed(self.ahead.unwrap_or(0))
+        self.clock.now().saturating_add_signed(self.clock_offset.unwrap_or(0))
     }
 
-    /// Tells the others what is known here, and learns what they know.
-    async fn exchange<E: Exchange>(&mut self, exchange: &mut E) -> Result<(), Failure> {
-        let synced = self.sync.tick(&self.filter(), exchange).await?;
-        self.follow(synced.ahead);
+    /// Shares the filters with the other gateways.
+    async fn synchronize<E: FilterStore>(&mut self, store: &mut E) -> Result<(), Failure> {
+        let report = self.sync.tick(&self.filter(), store).await?;
+        self.set_clock_offset(report.clock_offset);
         Ok(())
     }
 
-    /// Learns all that the others know, before anything is refused.
-    async fn load<E: Exchange>(&mut self, exchange: &mut E) -> Result<(), Failure> {
-        self.ahead = Some(exchange.time().await?.ahead);
+    /// Loads the filters of the other gateways, before any request is denied.
+    async fn load<E: FilterStore>(&mut self, store: &mut E) -> Result<(), Failure> {
+        self.clock_offset = Some(store.time().await?.clock_offset);
         if *self.filter().live().end() > self.filter().geometry().index(self.now()) {
-            self.begin_anew();
+            self.replace_filter();
         }
-        self.filter().turn(self.now());
-        self.sync.load(&self.filter(), exchange).await?;
+        self.filter().rotate(self.now());
+        self.sync.load(&self.filter(), store).await?;
         let tokens = self.estimate().tokens;
-        self.watch.loaded();
-        tracing::info!(tokens, "the throttle's filters are loaded");
+        self.hysteresis.prime();
+        tracing::info!(tokens, "throttle filters loaded");
         Ok(())
     }
 
-    /// Takes over Redis' clock. One that jumps forgets users before their time, so then nobody is
-    /// refused until memory is whole again.
-    fn follow(&mut self, ahead: i64) {
-        let before = self.ahead.replace(ahead).unwrap_or(ahead);
+    /// Adopts Redis' clock. A jump may drop active users too early, so denials are suspended until the
+    /// filters are complete again.
+    fn set_clock_offset(&mut self, clock_offset: i64) {
+        let before = self.clock_offset.replace(clock_offset).unwrap_or(clock_offset);
         let generation = self.filter().geometry().generation;
-        if before.abs_diff(ahead) > generation {
-            tracing::warn!(by_ms = ahead - before, "Redis' clock was set, or this machine's was");
-            self.go_blind();
+        if before.abs_diff(clock_offset) > generation {
+            tracing::warn!(
+                by_ms = clock_offset - before,
+                "clock step detected: Redis' clock or this machine's was set"
+            );
+            self.suspend_denials();
         }
     }
 
-    /// Sees whether this machine's clock was set. What is known of Redis' clock holds all the same;
-    /// where there is none, the filters follow, and forget.
-    fn mind_steps(&mut self, shared: bool) {
-        // A clock that is moved by hand is moved on purpose.
+    /// Detects that this machine's clock was set. With Redis, only the offset changes; without, the filters
+    /// follow the clock and may drop active users too early.
+    fn detect_clock_step(&mut self, shared: bool) {
+        // Tests step a manual clock on purpose.
         if self.clock.manual_now().is_some() {
             return;
         }
         let (now, instant) = (self.clock.now(), clock::instant());
-        let Some((then, since)) = self.seen.replace((now, instant)) else { return };
+        let Some((then, since)) = self.last_reading.replace((now, instant)) else { return };
         let passed = instant.saturating_duration_since(since).as_millis() as u64;
-        self.stepped(now.wrapping_sub(then + passed).cast_signed(), shared);
+        self.apply_clock_step(now.wrapping_sub(then + passed).cast_signed(), shared);
     }
 
-    /// This machine's clock was set forward by `step` ms, or back.
-    fn stepped(&mut self, step: i64, shared: bool) {
+    /// Handles a step of this machine's clock by `step` ms, negative if it was set back.
+    fn apply_clock_step(&mut self, step: i64, shared: bool) {
         if step.unsigned_abs() <= self.filter().geometry().generation {
             return;
         }
-        tracing::warn!(by_ms = step, "this machine's clock was set");
+        tracing::warn!(by_ms = step, "clock step detected: this machine's clock was set");
         if shared {
-            self.ahead = self.ahead.map(|ahead| ahead - step);
+            self.clock_offset = self.clock_offset.map(|clock_offset| clock_offset - step);
         } else {
-            self.go_blind();
+            self.suspend_denials();
         }
     }
 
-    /// Refuses nobody until all that may have been forgotten too early would have been forgotten. Before
-    /// the filters are turned: who is looked up in them in between would be put out.
-    fn go_blind(&mut self) {
+    /// Suspends denials until every token that may have been dropped too early would have expired. Call it
+    /// before the filters are rotated: lookups in between would deny active users.
+    fn suspend_denials(&mut self) {
         let filter = self.filter();
-        // The filters may be ahead of the time, and then stay there.
+        // Filters that are ahead of the time stay there.
         let last = filter.geometry().index(self.now()).max(*filter.live().end());
-        self.blind_until = Some(last);
+        self.incomplete_until = Some(last);
         self.throttle.publish(|status| status.complete = false);
     }
 
-    /// Puts an empty filter in the place of one that is ahead of Redis' time, for a filter cannot turn back.
-    /// If something had been recorded in that, nobody is refused until it would have been forgotten.
-    fn begin_anew(&mut self) {
+    /// Replaces a filter that is ahead of Redis' time by an empty one, because a filter cannot rotate back.
+    /// If tokens were recorded in it, denials are suspended until they would have expired.
+    fn replace_filter(&mut self) {
         let old = self.filter();
         let new = Arc::new(Filter::new(*old.geometry(), *old.seed(), self.now()));
         self.throttle.filter.store(Arc::clone(&new));
         if old.live().any(|index| old.take_changed(index)) {
-            self.blind_until = Some(*new.live().end());
+            self.incomplete_until = Some(*new.live().end());
         }
-        self.sync = Sync::new(Arc::clone(&self.throttle.stats));
+        self.sync = FilterSync::new(Arc::clone(&self.throttle.stats));
     }
 
     fn estimate(&self) -> estimate::Estimate {
@@ -206,31 +212,40 @@ impl<'a> Ticker<'a> {
         estimate::estimate(filter.geometry(), filter.occupied())
     }
 
-    /// Counts who is active, and decides by that.
-    fn count(&mut self, shared: bool) {
+    /// Estimates the number of active users, decides whether to throttle, and publishes both.
+    fn publish_status(&mut self, shared: bool) {
         let (filter, estimate, now) = (self.filter(), self.estimate(), self.now());
         let geometry = filter.geometry();
-        // The oldest generation leaves memory with the next one's beginning.
-        let falls_at = (geometry.index(now) + 1) * geometry.generation + GRACE;
-        let marks = self.throttle.settings().marks;
-        let crowded = self.watch.tick(now, &estimate, &marks, falls_at);
-        let room_at = self.watch.room_at();
+        // The oldest generation leaves memory when the next one starts.
+        let next_expiry = (geometry.index(now) + 1) * geometry.generation + GRACE;
+        let watermarks = self.throttle.settings().watermarks;
+        let over_threshold = self.hysteresis.tick(now, &estimate, &watermarks, next_expiry);
+        let retry_at = self.hysteresis.retry_at();
         let loaded = !shared || self.sync.is_loaded();
         let complete = (!shared || self.sync.is_complete(&filter))
-            && self.blind_until.is_none_or(|last| last < *filter.live().start());
-        let offset = self.ahead.unwrap_or(0);
+            && self.incomplete_until.is_none_or(|last| last < *filter.live().start());
+        let clock_offset = self.clock_offset.unwrap_or(0);
         self.throttle.publish(|status| {
             let (mode, ticks) = (status.mode, status.ticks + 1);
-            *status = Status { mode, crowded, estimate, loaded, complete, room_at, offset, ticks };
+            *status = ThrottleStatus {
+                mode,
+                over_threshold,
+                estimate,
+                loaded,
+                complete,
+                retry_at,
+                clock_offset,
+                ticks,
+            };
         });
     }
 }
 
-/// Turns the filters for as long as it is asked to, and never ends.
-async fn keep_turning(throttle: &Throttle, clock: &Clock, ahead: i64) {
+/// Rotates the filters periodically; never returns.
+async fn rotate_continually(throttle: &Throttle, clock: &Clock, clock_offset: i64) {
     loop {
-        tokio::time::sleep(TURN).await;
-        throttle.filter.load_full().turn(clock.now().saturating_add_signed(ahead));
+        tokio::time::sleep(ROTATE_INTERVAL).await;
+        throttle.filter.load_full().rotate(clock.now().saturating_add_signed(clock_offset));
     }
 }
 

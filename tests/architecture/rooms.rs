@@ -186,7 +186,7 @@ const RESERVED: [Reserved; 12] = [
         only: &["src/store/redis/", "src/throttle/redis.rs"],
         why: "Redis is spoken in two places: one decides requests, one waits for bulk traffic",
     },
-    Reserved { path: "axum", only: &["src/admin/"], why: "no middleware on the path of a request" },
+    Reserved { path: "axum", only: &["src/admin"], why: "no middleware on the path of a request" },
     Reserved { path: "::Instant::now", only: &["src/clock.rs"], why: "time is a parameter" },
     Reserved { path: "::SystemTime::now", only: &["src/clock.rs"], why: "time is a parameter" },
     Reserved { path: "Instant::now", only: &["src/clock.rs"], why: "time is a parameter" },

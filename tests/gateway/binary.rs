@@ -88,8 +88,8 @@ fn exit_codes_distinguish_errors() {
     }
     let checked = output(&folder, &["check"]);
     assert_eq!(checked.status.code(), Some(1));
-    let told = [checked.stdout, checked.stderr].concat();
-    assert!(String::from_utf8_lossy(&told).starts_with(&fault));
+    let message = [checked.stdout, checked.stderr].concat();
+    assert!(String::from_utf8_lossy(&message).starts_with(&fault));
 
     let absent = output(&folder, &["--config", "absent.yaml"]);
     assert_eq!(absent.status.code(), Some(1));
@@ -216,7 +216,7 @@ routes: [{{name: a, match: {{path: /a}}, upstream: slow}}]
     }
     eventually("all are at the upstream", || upstream.request_count() == 6);
     process.signal(Signal::TERM);
-    eventually("nobody new is accepted", || TcpStream::connect(process.address).is_err());
+    eventually("new connections are refused", || TcpStream::connect(process.address).is_err());
     assert!(idle.is_closed(), "an idle connection is closed at once");
     gate.open();
     for client in &mut clients {
@@ -241,18 +241,18 @@ fn a_secret_mismatch_is_logged_once() {
         let process = Process::start(tidegate_command(folder.path(), &[]));
         (folder, process)
     };
-    let told = "gateways in this namespace hash under another secret";
+    let message = "gateways in this namespace hash under another secret";
     let (_first, first) = start("0123456789abcdef");
     let (_second, second) = start("0123456789abcdef");
     let (_third, third) = start("fedcba9876543210");
     for process in [&first, &second, &third] {
-        eventually("it is told", || process.log_line(told).is_some());
-        let said = process.log_line(told).expect("it was");
+        eventually("it is logged", || process.log_line(message).is_some());
+        let said = process.log_line(message).expect("it was");
         assert!(said.contains("set the same `store.redis.secret` at all of them"), "{said}");
     }
     third.signal(Signal::TERM);
     let over = "all gateways in this namespace hash under the same secret";
     eventually("it is over", || first.log_line(over).is_some());
-    assert_eq!(first.log().matches(told).count(), 1, "once");
+    assert_eq!(first.log().matches(message).count(), 1, "once");
     assert!(!first.log().contains("0123456789abcdef"), "no secret in any log");
 }

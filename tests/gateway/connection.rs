@@ -372,7 +372,7 @@ fn a_head_begun_before_the_drain_is_answered() {
         let gateway = gateway.clone();
         move || gateway.stop()
     });
-    eventually("nobody accepts any more", || TcpStream::connect(gateway.address()).is_err());
+    eventually("the listener is closed", || TcpStream::connect(gateway.address()).is_err());
     client.send("st: a\r\n\r\n");
     let response = client.read_response();
     assert_eq!((response.status, response.header("connection")), (200, Some("close")));
@@ -399,11 +399,11 @@ fn a_slow_sender_receives_its_refusal() {
 
 #[test]
 fn a_disconnect_is_detected_behind_buffered_bytes() {
-    let (told, gone) = mpsc::channel();
-    let told = Mutex::new(told);
+    let (notify, gone) = mpsc::channel();
+    let notify = Mutex::new(notify);
     let upstream = Upstream::on_connection(move |socket| {
         read_until_closed(socket);
-        let _ = told.lock().expect("no test panics with it").send(());
+        let _ = notify.lock().expect("no test panics with it").send(());
     });
     let gateway = start("", &upstream, "");
     for behind in ["", "GET /next HTTP/1.1\r\nHost: a\r\n\r\n", "GET /ne"] {
@@ -416,7 +416,7 @@ fn a_disconnect_is_detected_behind_buffered_bytes() {
             client.send(behind);
         }
         drop(client);
-        gone.recv_timeout(Duration::from_secs(5)).expect("the upstream is told");
+        gone.recv_timeout(Duration::from_secs(5)).expect("the upstream connection is closed");
     }
     gateway.wait_for_metric("tidegate_connections ", 0);
 }

@@ -23,7 +23,7 @@ const VOLUME: u64 = 64;
 /// Allowed growth without a leak: pooled buffers, and memory that the allocator retains.
 const SLACK: u64 = 12 * MIB;
 
-#[expect(clippy::disallowed_methods, reason = "whoever runs the test by hand may ask for more")]
+#[expect(clippy::disallowed_methods, reason = "a manual run may raise it")]
 fn volume() -> u64 {
     let given = std::env::var("TIDEGATE_PROOF_MIB").ok();
     given.and_then(|given| given.parse().ok()).unwrap_or(VOLUME) * MIB

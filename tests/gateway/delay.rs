@@ -249,6 +249,6 @@ fn the_delay_queue_is_bounded() {
         // The third slot begins after 10 s; the second, 6.67 s from now, is the longest permitted delay.
         assert_eq!((response.status, response.number("retry-after")), (429, 4));
         drop(held);
-        testkit::wait::eventually("nobody waits", || waiting() == 0);
+        testkit::wait::eventually("a decision at once", || waiting() == 0);
     });
 }

@@ -68,7 +68,7 @@ fn requests_in_flight_are_finished_and_idle_connections_closed() {
     });
     assert!(idle.is_closed(), "in order");
     assert!(fresh.is_closed(), "in order");
-    eventually("nobody accepts any more", || {
+    eventually("the listener is closed", || {
         let refused = TcpStream::connect(gateway.address()).err();
         refused.is_some_and(|error| error.kind() == ErrorKind::ConnectionRefused)
     });

@@ -56,9 +56,9 @@ fn concurrent_requests_admit_exactly_the_quota() {
             assert_eq!(admitted.len() as u64, QUOTA / cost);
             assert_eq!(refused, QUOTA + BEYOND - QUOTA / cost);
             // Each value of `remaining` occurs once.
-            let told: BTreeSet<u64> = admitted.iter().copied().collect();
+            let distinct: BTreeSet<u64> = admitted.iter().copied().collect();
             let all: BTreeSet<u64> = (1..=QUOTA / cost).map(|n| QUOTA - n * cost).collect();
-            assert_eq!(told, all);
+            assert_eq!(distinct, all);
             let broad = fleet.get("/b", "").number("X-RateLimit-Used");
             assert_eq!(broad, QUOTA / cost + 1, "the refused charged no other limit either");
         }

@@ -100,12 +100,12 @@ fn explained(config: &str, method: &str, url: &str, headers: &[&str]) -> Value {
     serde_json::from_str(&run(&arguments)).expect("JSON")
 }
 
-fn compare(told: &Value, response: &Response, text: &str, upstream: &Upstream) {
-    match told["status"].as_u64() {
+fn compare(explanation: &Value, response: &Response, text: &str, upstream: &Upstream) {
+    match explanation["status"].as_u64() {
         None => {
-            assert_eq!(response.status, 200, "{text}{told}");
+            assert_eq!(response.status, 200, "{text}{explanation}");
             let seen = upstream.request_texts().pop().expect("the upstream saw it");
-            let (method, target) = (&told["method"], &told["forwarded"]);
+            let (method, target) = (&explanation["method"], &explanation["forwarded"]);
             let line = format!(
                 "{} {} HTTP/1.1\r\n",
                 method.as_str().expect("a method"),
@@ -113,12 +113,12 @@ fn compare(told: &Value, response: &Response, text: &str, upstream: &Upstream) {
             );
             assert!(seen.starts_with(&line), "{line} {seen}");
         }
-        Some(status) => assert_eq!(u64::from(response.status), status, "{text}{told}"),
+        Some(status) => assert_eq!(u64::from(response.status), status, "{text}{explanation}"),
     }
-    if let Some(reason) = told["reason"].as_str() {
+    if let Some(reason) = explanation["reason"].as_str() {
         assert_eq!(response.json()["detail"], reason, "{text}");
     }
-    let headers = told["headers"].as_object().expect("headers");
+    let headers = explanation["headers"].as_object().expect("headers");
     for (name, value) in headers {
         // The two were read at slightly different times.
         if !matches!(&**name, "x-ratelimit-reset" | "ratelimit") {
@@ -150,12 +150,12 @@ fn explanation_matches_a_live_gateway() {
         let few = headers.len() < 10;
         let own = ["Authorization: Bearer t", &*address].into_iter().filter(|_| few);
         let headers: Vec<&str> = headers.iter().copied().chain(own).collect();
-        let told = explained(config, method, url, &headers);
+        let explanation = explained(config, method, url, &headers);
         let text = sent(method, url, &headers);
         let mut client = Client::connect(gateway.address());
         let response = client.send(&text).read_response();
-        compare(&told, &response, &text, &upstream);
-        routes.push(told["route"].as_str().unwrap_or("none").to_owned());
+        compare(&explanation, &response, &text, &upstream);
+        routes.push(explanation["route"].as_str().unwrap_or("none").to_owned());
     }
     for name in ["items", "write", "wide", "hello", "none"] {
         assert!(routes.iter().any(|route| route == name), "{name}: {routes:?}");
@@ -209,9 +209,12 @@ fn explanation_names_the_source_of_the_client_address() {
         (&["X-Forwarded-For: \u{fe}"], "127.0.0.1", "unverified", 9),
         (&["X-Forwarded-For: \u{fe}, 192.0.2.7"], "192.0.2.7", "forwarded", 99),
     ] {
-        let told = explained(config, "GET", "http://api.test/hello", headers);
-        assert_eq!((&told["client"], &told["client_source"]), (&client.into(), &source.into()));
-        assert_eq!(told["limits"][0]["quota"], quota, "{told}");
+        let explanation = explained(config, "GET", "http://api.test/hello", headers);
+        assert_eq!(
+            (&explanation["client"], &explanation["client_source"]),
+            (&client.into(), &source.into())
+        );
+        assert_eq!(explanation["limits"][0]["quota"], quota, "{explanation}");
     }
     let text = run(&["explain", "-c", config, "http://api.test/hello"]);
     assert!(text.contains("from 127.0.0.1\n           a trusted proxy that names no"), "{text}");

@@ -47,26 +47,26 @@ fn mirror() -> Upstream {
         let (head, body) = text.split_once("\r\n\r\n").expect("a whole head");
         let own = ["x-request-id", "via", "x-forwarded-for"];
         let kept = head.lines().filter(|line| !own.iter().any(|name| line.starts_with(name)));
-        let mut told = kept.collect::<Vec<_>>().join("\n");
+        let mut summary = kept.collect::<Vec<_>>().join("\n");
         let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
         let body = if chunked { dechunked(body) } else { format!("\n\n{body}") };
-        told.push_str(&body);
-        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", told.len());
-        let body = if text.starts_with("HEAD") { "" } else { &*told };
+        summary.push_str(&body);
+        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", summary.len());
+        let body = if text.starts_with("HEAD") { "" } else { &*summary };
         socket.write_all((answer + body).as_bytes()).is_ok()
     })
 }
 
 /// The content and the trailers of a chunked body.
 fn dechunked(body: &str) -> String {
-    let (mut told, mut rest) = (String::from("\n\n"), body);
+    let (mut summary, mut rest) = (String::from("\n\n"), body);
     loop {
         let (size, after) = rest.split_once("\r\n").expect("a chunk's size");
         let size = usize::from_str_radix(size, 16).expect("no extension goes further");
         if size == 0 {
-            return format!("{told}\ntrailers: {after:?}");
+            return format!("{summary}\ntrailers: {after:?}");
         }
-        told.push_str(&after[..size]);
+        summary.push_str(&after[..size]);
         rest = after[size..].strip_prefix("\r\n").expect("a chunk's end");
     }
 }
@@ -235,8 +235,8 @@ fn invalid_requests_are_refused_alike_however_fragmented() {
         format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "A: b\r\n".repeat(20)).into_bytes(),
     ]);
     assert_cuts_do_not_matter(gateway.address(), &messages, 1);
-    let told: Vec<_> = upstream.request_texts();
-    assert!(told.iter().all(|text| text.starts_with("GET /probe ")), "{told:?}");
+    let summary: Vec<_> = upstream.request_texts();
+    assert!(summary.iter().all(|text| text.starts_with("GET /probe ")), "{summary:?}");
     // The head of these is forwarded before the fault arrives.
     let mut messages = malformed_chunks();
     let chunks = format!("200\r\n{}\r\n", "y".repeat(512)).repeat(3);
@@ -316,34 +316,34 @@ fn exchange(address: SocketAddr, version: &str, kind: usize, cut: usize) -> Stri
     let (method, ..) = ANSWERS[kind];
     let mut client = Client::connect(address);
     client.send(format!("{method} /{kind}/{cut} {version}\r\nHost: a\r\n\r\n"));
-    let mut told = String::new();
+    let mut summary = String::new();
     loop {
         let (status, head) = client.read_head().expect("a head");
         let response = Response { status, head, body: Vec::new() };
         if status < 200 {
-            told.push_str(&response.head);
+            summary.push_str(&response.head);
             continue;
         }
         let (status, fields, _) = comparable(&response);
-        let _ = write!(told, "{status} {fields:?}");
+        let _ = write!(summary, "{status} {fields:?}");
         let length = fields.get("content-length").and_then(|value| value.parse::<usize>().ok());
         if method == "HEAD" || matches!(status, 204 | 304) {
         } else if fields.contains_key("transfer-encoding") {
-            let _ = write!(told, "{:?}", client.read_chunked().expect("a whole body"));
+            let _ = write!(summary, "{:?}", client.read_chunked().expect("a whole body"));
         } else if let Some(length) = length.filter(|_| status == 200) {
             let body = client.read_exact(length).expect("a whole body");
-            let _ = write!(told, "{:?}", String::from_utf8_lossy(&body));
+            let _ = write!(summary, "{:?}", String::from_utf8_lossy(&body));
         }
         if fields.contains_key("connection") {
             let rest = client.read_to_end().expect("an end in order");
             let rest =
                 if status == 502 { "a problem".into() } else { String::from_utf8_lossy(&rest) };
-            let _ = write!(told, "then {rest:?}, closed");
+            let _ = write!(summary, "then {rest:?}, closed");
         } else if status == 200 || status < 400 {
             client.send("GET /1/0 HTTP/1.1\r\nHost: a\r\n\r\n");
-            let _ = write!(told, "then {}", client.read_response().status);
+            let _ = write!(summary, "then {}", client.read_response().status);
         }
-        return told;
+        return summary;
     }
 }
 
@@ -359,8 +359,8 @@ fn responses_are_parsed_alike_however_fragmented() {
             for cut in cuts(answer.len()).chain([usize::MAX]) {
                 let whole = whole.clone();
                 work.push(Box::new(move || {
-                    let told = exchange(address, version, kind, cut);
-                    assert_eq!(told, *whole, "{version}, {answer:?} cut at {cut}");
+                    let summary = exchange(address, version, kind, cut);
+                    assert_eq!(summary, *whole, "{version}, {answer:?} cut at {cut}");
                 }));
             }
         }

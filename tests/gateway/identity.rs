@@ -243,7 +243,7 @@ routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [caller
     let tell = |headers| {
         let response = get(gateway.address(), "/a", headers);
         ["ratelimit", "ratelimit-policy"]
-            .map(|name| response.header(name).expect("told").to_owned())
+            .map(|name| response.header(name).expect("a header").to_owned())
     };
     tell("Cookie: session=mine\r\n");
     let [state, policy] = tell("Authorization: Bearer new\r\nCookie: session=mine\r\n");

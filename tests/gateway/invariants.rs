@@ -212,7 +212,7 @@ routes:
     // The fault does not repeat the malformed password.
     std::fs::write(folder.path().join("t.yaml"), yaml.replace("user:", "user:@")).expect("a file");
     process.signal(Signal::HUP);
-    eventually("the fault is told", || process.log().contains("has faults"));
+    eventually("the fault is logged", || process.log().contains("has faults"));
     let seen = ["/readyz", "/metrics"].map(|path| get(process.admin, path, "").text());
     process.signal(Signal::TERM);
     assert_eq!(process.wait_exit().code(), Some(0));

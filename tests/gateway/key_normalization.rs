@@ -27,9 +27,9 @@ fn one_caller(key: &str, spellings: &[(&str, &[u8])], others: &[(&str, &[u8])]) 
     let gateway = counting(key, "token: [header:authorization, header:x-api-key, cookie:session]");
     for (index, (target, headers)) in spellings.iter().enumerate() {
         let response = ask(&gateway, target, headers);
-        let told = format!("{key} {target} {}", String::from_utf8_lossy(headers));
-        assert_eq!(response.status, 200, "{told}: {}", response.text());
-        assert_eq!(response.number("x-ratelimit-used"), index as u64 + 1, "{told}");
+        let request = format!("{key} {target} {}", String::from_utf8_lossy(headers));
+        assert_eq!(response.status, 200, "{request}: {}", response.text());
+        assert_eq!(response.number("x-ratelimit-used"), index as u64 + 1, "{request}");
     }
     for (target, headers) in others {
         let used = ask(&gateway, target, headers).number("x-ratelimit-used");
@@ -67,8 +67,8 @@ fn forged_forwarding_entries_do_not_change_the_client_address() {
             used += 1;
             let line = [b"X-Forwarded-For: ", before, b"198.51.100.1", after, b"\r\n"].concat();
             let response = ask(&gateway, "/items/1", &line);
-            let told = String::from_utf8_lossy(&line);
-            assert_eq!(response.number("x-ratelimit-used"), used, "{told}");
+            let request = String::from_utf8_lossy(&line);
+            assert_eq!(response.number("x-ratelimit-used"), used, "{request}");
         }
     }
 }
@@ -101,9 +101,9 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: hello, limits: [c
     .enumerate()
     {
         let response = ask(&trusting, "/", headers);
-        let told = String::from_utf8_lossy(headers);
-        assert_eq!(response.number("x-ratelimit-limit"), 100, "no tier by address: {told}");
-        assert_eq!(response.number("x-ratelimit-used"), used as u64 + 1, "one counter: {told}");
+        let request = String::from_utf8_lossy(headers);
+        assert_eq!(response.number("x-ratelimit-limit"), 100, "no tier by address: {request}");
+        assert_eq!(response.number("x-ratelimit-used"), used as u64 + 1, "one counter: {request}");
     }
     let known = ask(&trusting, "/", b"X-Forwarded-For: \xfe, 10.200.0.1, 10.2.2.2\r\n");
     assert_eq!(known.number("x-ratelimit-limit"), 500, "a client that a proxy has named");

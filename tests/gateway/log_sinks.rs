@@ -164,7 +164,7 @@ fn a_log_that_cannot_be_reopened_stays_open() {
     let process = Process::start(tidegate_command(folder.path(), &[]));
     fs::rename(&logs, &moved).expect("our own folder");
     process.signal(Signal::USR1);
-    eventually("it is told", || process.log_line("cannot be reopened").is_some());
+    eventually("it is logged", || process.log_line("cannot be reopened").is_some());
     assert_eq!(get(process.address, "/kept", "").status, 200);
     assert!(read_lines(&moved.join("access.log"), 1).contains("/kept"));
 }
@@ -209,9 +209,9 @@ fn dropped_log_lines_are_counted_and_logged() {
     });
     let lost = lost();
     let mut lines = BufReader::new(reader).lines().map_while(Result::ok);
-    let told = lines.find(|line| line.contains("log lines were lost")).expect("it is told");
-    let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
-    assert_eq!((&told["log"], told["dropped"].as_u64()), (&"process".into(), Some(lost)));
+    let report = lines.find(|line| line.contains("log lines were lost")).expect("it is logged");
+    let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    assert_eq!((&report["log"], report["dropped"].as_u64()), (&"process".into(), Some(lost)));
     let reading = thread::spawn(move || lines.count());
     kill_process(Pid::from_child(&child.0), Signal::TERM).expect("a signal to our own child");
     ends_well(&mut child);

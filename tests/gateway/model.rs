@@ -91,7 +91,7 @@ impl Model {
                 self.answer(200, response_body(id));
             }
             UpstreamResponse::Length | UpstreamResponse::Informed => {
-                self.answer(200, response_body(id))
+                self.answer(200, response_body(id));
             }
             // HTTP/1.0 has no chunks: the end of the connection delimits the response.
             UpstreamResponse::Chunked | UpstreamResponse::Close => {

@@ -124,7 +124,7 @@ fn access_log_has_one_line_per_request_and_no_secrets() {
     }
     let lines: Vec<serde_json::Value> =
         text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    let told: Vec<_> = lines
+    let found: Vec<_> = lines
         .iter()
         .map(|line| {
             let text = |key: &str| line[key].as_str().expect("a text").to_owned();
@@ -143,7 +143,7 @@ fn access_log_has_one_line_per_request_and_no_secrets() {
     .map(|(route, path, status, limit)| {
         (route.to_owned(), path.to_owned(), Some(status), limit.to_owned())
     });
-    assert_eq!(told, wanted);
+    assert_eq!(found, wanted);
     for (line, id) in lines.iter().zip(&ids) {
         assert_eq!(line["request_id"].as_str(), Some(id.as_str()));
         assert_eq!(line["client"], "127.0.0.1");

@@ -150,7 +150,7 @@ fn unsafe_requests_are_not_retried() {
     let gateway = start(&upstream, ", retries: 0");
     let mut client = Client::connect(gateway.address());
     assert_eq!(client.get("/", "").status, 200);
-    assert_eq!(client.get("/", "").status, 502, "nor what nobody wants sent again");
+    assert_eq!(client.get("/", "").status, 502, "nor is a request without retries");
     assert_eq!(requests.load(Ordering::SeqCst), 2);
 }
 
@@ -181,11 +181,11 @@ fn retries_do_not_multiply_the_load() {
 
 #[test]
 fn a_disconnected_client_cancels_its_upstream_request() {
-    let (told, gone) = mpsc::channel();
-    let told = std::sync::Mutex::new(told);
+    let (notify, gone) = mpsc::channel();
+    let notify = std::sync::Mutex::new(notify);
     let upstream = Upstream::with(move |_, socket| {
         read_until_closed(socket);
-        let _ = told.lock().expect("no test panics with it").send(());
+        let _ = notify.lock().expect("no test panics with it").send(());
         false
     });
     let gateway = start(&upstream, "");
@@ -199,7 +199,7 @@ fn a_disconnected_client_cancels_its_upstream_request() {
         client.send(request);
         eventually("it is at the upstream", || upstream.request_count() > before);
         drop(client);
-        gone.recv_timeout(Duration::from_secs(30)).expect("the upstream is told");
+        gone.recv_timeout(Duration::from_secs(30)).expect("the upstream connection is closed");
     }
     gateway.wait_for_metric("tidegate_connections", 0);
     assert_eq!(get(gateway.admin(), "/healthz", "").status, 200);
@@ -207,8 +207,8 @@ fn a_disconnected_client_cancels_its_upstream_request() {
 
 #[test]
 fn back_pressure_bounds_memory_for_a_client_that_does_not_read() {
-    let (told, stuck) = mpsc::channel();
-    let told = std::sync::Mutex::new(told);
+    let (notify, stuck) = mpsc::channel();
+    let notify = std::sync::Mutex::new(notify);
     let upstream = Upstream::with(move |_, socket| {
         socket.set_write_timeout(Some(Duration::from_millis(700))).expect("a timeout");
         let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n");
@@ -216,7 +216,7 @@ fn back_pressure_bounds_memory_for_a_client_that_does_not_read() {
         while let Ok(count) = socket.write(&chunk) {
             sum += count;
         }
-        let _ = told.lock().expect("no test panics with it").send(sum);
+        let _ = notify.lock().expect("no test panics with it").send(sum);
         false
     });
     let gateway = start(&upstream, "");

@@ -102,7 +102,7 @@ fn every_limited_response_has_all_rate_limit_headers() {
         assert_eq!(advertised(&fleet.get_as("bob", "/a")).used, 1, "callers do not share");
         let head = fleet.get_as("carol", "/a").head.to_ascii_lowercase();
         assert!(!head.contains("\r\nratelimit"), "the standard form is opt-in: {head}");
-        assert!(!head.contains("access-control"), "nobody asked from another site: {head}");
+        assert!(!head.contains("access-control"), "no cross-origin request: {head}");
     });
 }
 

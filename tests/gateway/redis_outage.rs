@@ -103,7 +103,7 @@ fn notice_the_loss(gateway: &Gateway) {
 /// Waits until all workers use Redis again and the gateways share their counters.
 fn shared_again(gateways: &[Gateway]) {
     for gateway in gateways {
-        eventually("Redis is found again, and told", || {
+        eventually("Redis is reconnected and merged", || {
             let store = store(gateway);
             store["healthy"] == true
                 && store["workers_without"] == 0
@@ -161,7 +161,7 @@ fn without_redis_at_start_each_policy_applies_until_it_connects() {
     redis.restart();
     shared_again(&gateways);
     // Started apart they count under the same keys all the same.
-    eventually("Redis knows what was let in", || {
+    eventually("Redis has counted the admissions", || {
         gateways.iter().all(|gateway| {
             let response = get(gateway.address(), "/local", "");
             response.status == 429 && response.number("X-RateLimit-Used") >= 20
@@ -178,7 +178,7 @@ fn an_idle_gateway_detects_the_outage() {
         store(&gateway)["healthy"] == true && (0..16).all(decided)
     });
     redis.kill();
-    eventually("the loss is told", || store(&gateway)["healthy"] == false);
+    eventually("the outage is reported", || store(&gateway)["healthy"] == false);
     eventually("each worker meets it", || store(&gateway)["workers_without"] == 2);
     redis.restart();
     eventually("so is the end of it", || store(&gateway)["healthy"] == true);
@@ -318,7 +318,7 @@ fn a_hung_redis_and_each_policy() {
     assert_eq!(
         ["timeout", "open"].map(failed),
         [timeouts, opens + 3],
-        "an open breaker holds nobody"
+        "an open breaker delays no request"
     );
     redis.resume();
     shared_again(&[gateway]);
@@ -337,7 +337,7 @@ fn a_flushed_redis_keeps_counting() {
     });
     assert_eq!(load.unlimited.load(Ordering::Relaxed), 0, "every answer was decided by Redis");
     for gateway in &gateways {
-        for kind in ["open", "timeout", "io", "server", "response"] {
+        for kind in ["open", "timeout", "io", "server", "reply"] {
             let line = format!("tidegate_store_failures_total{{kind=\"{kind}\"}}");
             assert_eq!(metric(gateway, &line), 0, "{kind}");
         }

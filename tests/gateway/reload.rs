@@ -218,7 +218,7 @@ fn a_changed_file_is_reloaded() {
     let faults = || gateway.0.shared.metrics.reload_faults.load(Ordering::Relaxed);
     let before = faults();
     replace("routes: [");
-    eventually("the fault is told", || faults() == before + 1);
+    eventually("the fault is logged", || faults() == before + 1);
     fs::remove_file(&path).expect("the file");
     sleep(std::time::Duration::from_millis(300));
     assert_eq!(gateway.response(), "three", "gone is no change");

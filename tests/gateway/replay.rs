@@ -146,10 +146,10 @@ fn replay_decides_as_the_live_gateway() {
     let mut met = BTreeMap::<String, u32>::new();
     let mut named = 0;
     assert_eq!(replayed.lines().count(), text.lines().count());
-    for (number, (line, told)) in text.lines().zip(replayed.lines()).enumerate() {
+    for (number, (line, decision)) in text.lines().zip(replayed.lines()).enumerate() {
         let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
         let text = |key: &str| line[key].as_str().expect("a text").to_owned();
-        let told: Vec<&str> = told.split('\t').collect();
+        let decision: Vec<&str> = decision.split('\t').collect();
         let limit = text("limit");
         let route = if matches!(&*text("route"), "") || limit == "unasked" {
             "-".to_owned()
@@ -157,9 +157,9 @@ fn replay_decides_as_the_live_gateway() {
             text("route")
         };
         let wanted = [format!("{log}:{}", number + 1), text("time"), route, limit.clone()];
-        assert_eq!(told[..4], wanted, "{line}");
+        assert_eq!(decision[..4], wanted, "{line}");
         if let Some(limits) = violated.get(&text("request_id")) {
-            assert_eq!(told[4], limits, "{line}");
+            assert_eq!(decision[4], limits, "{line}");
             named += 1;
         }
         *met.entry(limit).or_default() += 1;

@@ -100,7 +100,7 @@ fn a_bad_line_skips_only_itself() {
     assert_eq!(report["lines"], 12);
     assert_eq!((&report["requests"], &report["malformed"]), (&3.into(), &7.into()), "{report}");
     assert_eq!(report["results"][0]["refused"], 2);
-    let told: Vec<_> = report["first_malformed"].as_array().expect("a list").iter().collect();
+    let entries: Vec<_> = report["first_malformed"].as_array().expect("a list").iter().collect();
     let faults = [
         (4, "EOF while parsing a string, expected a JSON object with time"),
         (5, "a line of more than 64 KiB"),
@@ -108,11 +108,11 @@ fn a_bad_line_skips_only_itself() {
         (7, "`2026-13-02T03:04:01.000Z`, expected a time such as"),
         (8, "`192.0.2.256`, expected an IP address"),
     ];
-    assert_eq!(told.len(), faults.len());
-    for (told, (line, fault)) in told.into_iter().zip(faults) {
-        let at = told["at"].as_str().expect("a place");
-        assert!(at.ends_with(&format!("log:{line}")), "{told}");
-        assert!(told["fault"].as_str().expect("a fault").starts_with(fault), "{told}");
+    assert_eq!(entries.len(), faults.len());
+    for (entries, (line, fault)) in entries.into_iter().zip(faults) {
+        let at = entries["at"].as_str().expect("a place");
+        assert!(at.ends_with(&format!("log:{line}")), "{entries}");
+        assert!(entries["fault"].as_str().expect("a fault").starts_with(fault), "{entries}");
     }
 }
 
@@ -183,7 +183,7 @@ fn foreign_logs_are_replayed_as_far_as_their_fields_allow() {
     .concat();
     let (exit, said) = folder.replay(log.as_bytes(), &["--decisions"]);
     assert_eq!(exit, Exit::Ok);
-    let told: Vec<String> = said
+    let entries: Vec<String> = said
         .lines()
         .map(|line| {
             let cells: Vec<&str> = line.split('\t').collect();
@@ -208,15 +208,16 @@ fn foreign_logs_are_replayed_as_far_as_their_fields_allow() {
         "a admitted -",
         "a refused one",
     ];
-    assert_eq!(told, wanted);
+    assert_eq!(entries, wanted);
     let (_, report) = folder.report(log.as_bytes(), &["--host", "C.test"]);
     assert_eq!(report["results"][0]["routes"][2]["requests"], 2);
     let notes = report["notes"].as_array().expect("notes");
-    let told =
+    let entries =
         |text: &str| notes.iter().any(|note| note.as_str().is_some_and(|n| n.contains(text)));
-    assert!(told("does not contain: host (see --host), headers, cookies, token"), "{report}");
+    assert!(entries("does not contain: host (see --host), headers, cookies, token"), "{report}");
     assert!(
-        told("limits that count by them: one, team") && told("requests from trusted proxies: 1")
+        entries("limits that count by them: one, team")
+            && entries("requests from trusted proxies: 1")
     );
     let callers = report["results"][0]["callers"].as_array().expect("callers");
     assert_eq!((&callers[0]["caller"], &callers[0]["refused"]), (&"192.0.2.1".into(), &1.into()));
@@ -266,15 +267,15 @@ fn lines_span_reads() {
     let text = format!("a\r\n\n{edge}\n{edge}e\n{long}\nb\n{edge}\r\n{long}");
     for step in [1 << 20, 100_003, 65_537, 4_096, 7] {
         let mut lines = LineReader::new(Steps(text.as_bytes(), step));
-        let mut told = Vec::new();
+        let mut entries = Vec::new();
         while let Some(piece) = lines.next_line().expect("memory") {
-            told.push(match piece {
+            entries.push(match piece {
                 RawLine::TooLong => "long".to_owned(),
                 RawLine::Line(line) if line.len() == MAX_LINE => "edge".to_owned(),
                 RawLine::Line(line) => String::from_utf8_lossy(line).into_owned(),
             });
         }
-        assert_eq!(told, ["a", "", "edge", "long", "long", "b", "edge", "long"], "{step}");
+        assert_eq!(entries, ["a", "", "edge", "long", "long", "b", "edge", "long"], "{step}");
     }
 }
 
@@ -379,17 +380,17 @@ proptest! {
         let rules = || Snapshot::compile(&loaded).unwrap();
         let candidate = || ConfigReplay::new("rules", rules(), 10, Secret(1, 2));
         let mut replay = Replay::new([candidate(), candidate()].into_iter().collect(), "c.test");
-        let mut told = 0;
-        replay.read("log", &*log, None, Some(&mut |_: &DecisionEvent<'_>| told += 1));
-        replay.finish(Some(&mut |_: &DecisionEvent<'_>| told += 1));
+        let mut entries = 0;
+        replay.read("log", &*log, None, Some(&mut |_: &DecisionEvent<'_>| entries += 1));
+        replay.finish(Some(&mut |_: &DecisionEvent<'_>| entries += 1));
         let lines = log.split_inclusive(|byte| *byte == b'\n').count() as u64;
         prop_assert_eq!(replay.files[0].lines, lines);
         prop_assert_eq!(lines, replay.requests() + replay.malformed + replay.empty);
-        prop_assert_eq!(told, replay.requests());
+        prop_assert_eq!(entries, replay.requests());
         for rules in &replay.configs {
             let unserved: u64 = rules.unserved.values().sum();
             let decided = rules.admitted + rules.refused + rules.unlimited + unserved;
-            prop_assert_eq!(decided + replay.unasked, told);
+            prop_assert_eq!(decided + replay.unasked, entries);
             prop_assert!(rules.unshared_refusals.iter().all(|refusals| *refusals == 0));
         }
     }

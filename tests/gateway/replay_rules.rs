@@ -64,9 +64,13 @@ upstreams: {{app: {{targets: [{}]}}}}\n{LIMITS}routes:\n{}",
 
     let replayed = run(&["replay", "--config", &config, "--decisions", &log]);
     assert_eq!(replayed.lines().count(), 2_100);
-    for (line, told) in logged.lines().zip(replayed.lines()) {
+    for (line, expected) in logged.lines().zip(replayed.lines()) {
         let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
-        let told: Vec<&str> = told.split('\t').collect();
-        assert_eq!((&line["route"], &line["limit"]), (&told[2].into(), &told[3].into()), "{line}");
+        let expected: Vec<&str> = expected.split('\t').collect();
+        assert_eq!(
+            (&line["route"], &line["limit"]),
+            (&expected[2].into(), &expected[3].into()),
+            "{line}"
+        );
     }
 }

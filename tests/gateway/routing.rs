@@ -214,7 +214,7 @@ fn hop_by_hop_headers_are_removed() {
         (response.header("x-kept"), response.header("via")),
         (Some("1"), Some("1.1 origin"))
     );
-    assert!(client.is_closed(), "the client asked for it");
+    assert!(client.is_closed(), "as the client requested");
     let seen = upstream.request_texts().remove(0).to_ascii_lowercase();
     for name in [
         "x-mine",

@@ -38,7 +38,7 @@ routes:
 }
 
 /// The limit `calls` on the status route.
-fn told(response: &Response) -> [u64; 4] {
+fn status_of(response: &Response) -> [u64; 4] {
     assert_eq!(response.status, 200, "{}", response.text());
     assert_eq!(response.header("content-type"), Some("application/json"));
     assert_eq!(response.header("cache-control"), Some("no-store"));
@@ -92,7 +92,7 @@ fn the_status_matches_the_headers_and_charges_nothing() {
         on_every_store(|backend| {
             let clock = Clock::manual(NOW);
             let fleet = backend.start(&yaml, &clock);
-            let ask = || told(&fleet.get_as("Bearer a", "/rate_limit"));
+            let ask = || status_of(&fleet.get_as("Bearer a", "/rate_limit"));
             for _ in 0..100 {
                 assert_eq!(ask(), [4, 4, 0, NOW / 1000], "{algorithm}");
             }
@@ -111,7 +111,7 @@ fn the_status_matches_the_headers_and_charges_nothing() {
             assert_eq!(refused.status, 429, "{algorithm}");
             assert_eq!(ask(), headers(&refused), "{algorithm}");
             assert_eq!(operators(&fleet, "/calls?key=bearer++a"), ask(), "{algorithm}");
-            let [_, remaining, used, _] = told(&fleet.get_as("Bearer b", "/rate_limit"));
+            let [_, remaining, used, _] = status_of(&fleet.get_as("Bearer b", "/rate_limit"));
             assert_eq!((remaining, used), (4, 0), "another caller");
             // Expired and not yet swept: equal to an unknown caller.
             clock.set(NOW + 3 * 3_600_000);
@@ -160,13 +160,13 @@ fn a_callers_quota_and_key_are_reported() {
             let paid = headers(&fleet.get("/x", &format!("{sent}X-Cost: 2\r\n")));
             assert_eq!(paid[..3], [quota, quota - 2, 2], "{who}");
             // An invalid cost is ignored here: nothing is charged.
-            let state = told(&fleet.get("/rate_limit", &format!("{sent}X-Cost: no\r\n")));
+            let state = status_of(&fleet.get("/rate_limit", &format!("{sent}X-Cost: no\r\n")));
             assert_eq!(state, paid, "{who}");
             let address = if who == "far" { "2001:db8::99" } else { "127.0.0.1" };
             let target = format!("/calls?key={who}&key={address}{tier}");
             assert_eq!(operators(&fleet, &target), paid, "{who}");
         }
-        let elsewhere = told(&fleet.get_as("golden", "/rate_limit"));
+        let elsewhere = status_of(&fleet.get_as("golden", "/rate_limit"));
         assert_eq!(elsewhere[..3], [3, 1, 2], "without the header, what is used stays");
         let twice = "Authorization: a\r\nAuthorization: b\r\n";
         assert_eq!(fleet.get("/rate_limit", twice).status, 400);
@@ -179,9 +179,9 @@ fn a_caller_without_a_token_gets_the_status_of_its_address() {
     on_every_store(|backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         let paid = headers(&fleet.get("/x", ""));
-        assert_eq!(told(&fleet.get("/rate_limit", "")), paid);
+        assert_eq!(status_of(&fleet.get("/rate_limit", "")), paid);
         assert_eq!(operators(&fleet, "/calls?key=&client_ip=127.0.0.1"), paid);
-        let other = told(&fleet.get("/rate_limit", "X-Forwarded-For: 192.0.2.1\r\n"));
+        let other = status_of(&fleet.get("/rate_limit", "X-Forwarded-For: 192.0.2.1\r\n"));
         assert_eq!(other[2], 0);
     });
 }
@@ -204,12 +204,12 @@ routes:
         }
         for (team, used, left) in [("a", 2, 1), ("b", 1, 0)] {
             let response = fleet.get(&format!("/teams/{team}/limits"), "");
-            assert_eq!(told(&response)[2], used, "{team}");
+            assert_eq!(status_of(&response)[2], used, "{team}");
             assert_eq!(response.header("x-ratelimit-resource"), Some("status"));
             assert_eq!(response.number("x-ratelimit-remaining"), left);
             let resources = &response.json()["resources"];
             assert_eq!(resources.as_object().map(serde_json::Map::len), Some(2), "{resources}");
-            assert_eq!(resources["shadow"]["remaining"], 0, "it is asked for by name");
+            assert_eq!(resources["shadow"]["remaining"], 0, "it is requested by name");
         }
         let refused = fleet.get("/teams/a/limits", "");
         assert_eq!(refused.status, 429);
@@ -225,9 +225,9 @@ fn the_status_route_handles_every_method() {
     let (status, head) = client.read_head().expect("a head");
     assert!(status == 200 && head.to_ascii_lowercase().contains("content-length: "), "{head}");
     client.send("POST /rate_limit HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello");
-    assert_eq!(told(&client.read_response())[..3], [3, 3, 0]);
+    assert_eq!(status_of(&client.read_response())[..3], [3, 3, 0]);
     assert_eq!(
-        told(&client.get("/rate_limit", ""))[..3],
+        status_of(&client.get("/rate_limit", ""))[..3],
         [3, 3, 0],
         "the body was read to its end"
     );

@@ -102,7 +102,7 @@ fn refunds_within_a_lease_cost_redis_nothing() {
     }
     assert_eq!(client.get("/404", "").number("X-RateLimit-Remaining"), 998);
     assert_eq!(asked(&gateway), before.0);
-    assert!(calls(&redis) < before.1 + 50, "Redis was told of them");
+    assert!(calls(&redis) < before.1 + 50, "Redis got them");
     gateway.stop();
     let other = start(&redis, &one_limit(&upstream, limit));
     assert_eq!(used(&other, "calls"), 2);
@@ -139,9 +139,9 @@ fn a_blocked_flood_is_refused_without_redis() {
     assert_eq!(decided("few", "unknown") + decided("many", "unknown"), 0);
     assert_eq!(used(&gateway, "many"), 3, "a refused request is charged nowhere");
     let lines = || fs::read_to_string(&log).unwrap_or_default();
-    let told = |word: &str| lines().matches(&format!("\"limit\":\"{word}\"")).count();
-    eventually("all are logged", || told("refused") == 501);
-    assert_eq!((told("admitted"), told("unknown")), (3, 0), "{}", lines());
+    let logged_as = |word: &str| lines().matches(&format!("\"limit\":\"{word}\"")).count();
+    eventually("all are logged", || logged_as("refused") == 501);
+    assert_eq!((logged_as("admitted"), logged_as("unknown")), (3, 0), "{}", lines());
 }
 
 #[test]

@@ -42,7 +42,10 @@ fn an_ambiguous_response_is_a_502() {
         assert_eq!(response.status, 502, "{answer:?}");
         assert_eq!(response.header("content-type"), Some("application/problem+json"));
         assert_eq!(response.header("set-cookie"), None);
-        assert!(!response.text().contains("127.0.0.1"), "a client is not told who failed");
+        assert!(
+            !response.text().contains("127.0.0.1"),
+            "a client does not learn which server failed"
+        );
         assert_eq!(
             gateway.metric("tidegate_upstream_failures_total{upstream=\"origin\",kind=\"broken\"}"),
             1

@@ -6,7 +6,7 @@ const TABLE: &str = r#"
 no length :: nginx :: 200 200 closed | POST /a host=a ; GET /end host=a :: a POST without a body is told its length: some servers answer 411 without one
 chunked :: nginx :: 200 200 closed | POST /a host=a length="hello" ; GET /end host=a :: nginx has the whole body and says its length; we send it on as it comes
 chunked in parts :: nginx :: 200 200 closed | POST /a host=a length="hello" ; GET /end host=a :: as above
-length in another spelling :: nginx :: 200 200 closed | POST /a host=a ; GET /end host=a :: the same: the upstream is told that there is no body
+length in another spelling :: nginx :: 200 200 closed | POST /a host=a ; GET /end host=a :: the same: the upstream connection is closed that there is no body
 chunked twice in a list :: nginx :: 501 closed |  :: refused by both; the client is what is wrong, not what we can do
 identity :: nginx :: 501 closed |  :: refused by both; the client is what is wrong, not what we can do
 gzip, chunked :: nginx :: 501 closed |  :: refused by both; the client is what is wrong, not what we can do
@@ -66,7 +66,7 @@ length and chunked :: haproxy :: 200 closed | POST /a host=a chunked="" :: two e
 chunked and length :: haproxy :: 200 closed | POST /a host=a chunked="" :: two ends: RFC 9112, 6.1 allows to refuse
 length twice alike :: haproxy :: 200 200 closed | POST /a host=a length="hello" ; GET /end host=a :: even alike, two lengths are a smuggler's
 length as a list :: haproxy :: 200 200 closed | POST /a host=a length="hello" ; GET /end host=a :: even alike, two lengths are a smuggler's
-length in another spelling :: haproxy :: 200 200 closed | POST /a host=a ; GET /end host=a :: the same: the upstream is told that there is no body
+length in another spelling :: haproxy :: 200 200 closed | POST /a host=a ; GET /end host=a :: the same: the upstream connection is closed that there is no body
 gzip, chunked :: haproxy :: 422 closed |  :: refused by both
 coding behind a bare LF :: haproxy :: 200 200 closed | POST /a host=a chunked="" ; GET /end host=a :: a bare LF ends a line for some and not for others
 coding with HTTP/1.0 :: haproxy :: 200 closed | POST /a HTTP/1.0 host=a chunked="" :: HTTP/1.0 has no chunks: RFC 9112, 6.1 calls it faulty

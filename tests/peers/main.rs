@@ -36,7 +36,7 @@ fn differences_from_nginx_and_haproxy_are_listed_with_reasons() {
         for stream in &streams {
             let (ours, theirs) = (&own[stream.name], &theirs[stream.name]);
             let mut known = differences.iter().filter(|known| known.stream == stream.name);
-            let told = match known.find(|known| known.peer == *name) {
+            let problem = match known.find(|known| known.peer == *name) {
                 None if ours == theirs => continue,
                 None => "differs, and is not in the table",
                 Some(_) if ours == theirs => "is in the table, and does not differ",
@@ -48,7 +48,7 @@ fn differences_from_nginx_and_haproxy_are_listed_with_reasons() {
             };
             let _ = writeln!(
                 faults,
-                "{}: {name} {told}\n  ours:   {ours}\n  theirs: {theirs}",
+                "{}: {name} {problem}\n  ours:   {ours}\n  theirs: {theirs}",
                 stream.name
             );
         }

@@ -145,7 +145,7 @@ backend back
         self.recorder.take();
         let mut client = Client::connect(self.address);
         client.socket.set_read_timeout(Some(QUIET)).expect("a timeout");
-        let mut told = Vec::new();
+        let mut parts = Vec::new();
         let mut heads = stream.heads.iter();
         for step in &stream.steps {
             match step {
@@ -167,7 +167,7 @@ backend back
                 client.try_read_response().map(|response| response.status)
             };
             let Some(status) = read else { break };
-            told.push(status.to_string());
+            parts.push(status.to_string());
             if (100..200).contains(&status) && to_head {
                 heads = stream.heads.iter();
             }
@@ -176,7 +176,7 @@ backend back
             client.socket.peek(&mut [0]),
             Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
         );
-        told.push(if waits { "waits" } else { "closed" }.to_owned());
-        format!("{} | {}", told.join(" "), self.recorder.take().join(" ; "))
+        parts.push(if waits { "waits" } else { "closed" }.to_owned());
+        format!("{} | {}", parts.join(" "), self.recorder.take().join(" ; "))
     }
 }

@@ -76,33 +76,33 @@ fn request(socket: &mut TcpStream, held: &mut Vec<u8>, own: SocketAddr) -> Optio
         }
     }
     let line = start.strip_suffix(" HTTP/1.1").unwrap_or(&start);
-    let mut told = format!("{line} host={host}{kept}");
+    let mut text = format!("{line} host={host}{kept}");
     if chunked {
         let mut body = Vec::new();
         loop {
             let size = until(socket, held, b"\r\n")?;
             let size = usize::from_str_radix(String::from_utf8_lossy(&size).trim(), 16);
             // A forwarded chunk extension is recorded.
-            let Ok(size) = size else { return Some(told + " chunk extension") };
+            let Ok(size) = size else { return Some(text + " chunk extension") };
             if size == 0 {
                 break;
             }
             body.extend(exactly(socket, held, size)?);
             exactly(socket, held, 2)?;
         }
-        told = format!("{told} chunked={:?}", String::from_utf8_lossy(&body));
+        text = format!("{text} chunked={:?}", String::from_utf8_lossy(&body));
         loop {
             let line = until(socket, held, b"\r\n")?;
             if line == b"\r\n" {
                 break;
             }
-            told = format!("{told} trailer={:?}", lower(&line));
+            text = format!("{text} trailer={:?}", lower(&line));
         }
     } else if let Some(length) = length {
         let body = exactly(socket, held, length)?;
-        told = format!("{told} length={:?}", short(&body));
+        text = format!("{text} length={:?}", short(&body));
     }
-    Some(told)
+    Some(text)
 }
 
 /// A field with its name in lower case.

@@ -52,7 +52,7 @@ fn five_threads_fetch_five_batches() {
 fn a_fetch_flag_never_cleared() {
     let (mut flawed, mut store) = (Limiter::new(Version::InLine, 10, 60), Store::of(1_000));
     assert!(flawed.alone(&mut store, 10, 0));
-    assert_eq!(flawed.enter("", 10, 100), Step::AsksAlone, "nobody ever fetches again");
+    assert_eq!(flawed.enter("", 10, 100), Step::AsksAlone, "no thread ever fetches again");
 
     let (registry, mut store) = (Gateway::new(1_000, 10, 1), lease_registry::Store::of(1_000));
     for ticks in 0..20 {
@@ -123,7 +123,7 @@ fn twenty_refused_while_fifty_remain() {
     let (mut flawed, mut store) = (Limiter::new(Version::InLine, 100, 60), Store::of(50));
     assert!(!flawed.alone(&mut store, 20, 10), "a batch of 100 is not there");
     assert_eq!(store.left, 50);
-    assert!(!Store::of(50).acquire(10 * 10), "ten of a queue asked for together: none passes");
+    assert!(!Store::of(50).acquire(10 * 10), "one fetch for ten waiters: none passes");
 
     let (registry, mut store) = (Gateway::new(50, 100, 1), lease_registry::Store::of(50));
     assert!(registry.alone(&mut store, 20, 10));
@@ -190,7 +190,7 @@ fn barging_past_waiters() {
     let reply = store.reply(&fetching, 11);
     let next = fetching.complete(&reply).expect("the third has still to be served");
     assert!(first.is_admitted() && second.is_admitted());
-    assert!(registry.take(1, 1, 11).is_none(), "nobody takes while somebody waits");
+    assert!(registry.take(1, 1, 11).is_none(), "no request bypasses the waiters");
     drive(&mut store, next, 12);
     assert!(third.is_admitted());
 }

@@ -101,7 +101,7 @@ fn sequences() -> impl Strategy<Value = (Vec<Limit>, Vec<Step>)> {
     })
 }
 
-/// StorePair stores at the same time.
+/// Both stores at the same time.
 struct StorePair<'a> {
     runtime: &'a Runtime,
     clock: &'a Clock,

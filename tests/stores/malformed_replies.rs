@@ -47,11 +47,11 @@ async fn survived(redis: &RedisServer, number: usize, answer: &str) {
     for _ in 0..100 {
         assert!(ask().await.is_fallback(), "{answer}: the breaker is open");
     }
-    assert_eq!(waited(), before, "{answer}: nobody waits");
+    assert_eq!(waited(), before, "{answer}: no request waits");
 
     proxy.forward();
     eventually_async("Redis decides again", async || !ask().await.is_fallback()).await;
-    eventually_async("what passed meanwhile is told", async || {
+    eventually_async("admissions during the outage are merged", async || {
         // A server that has charged may send an invalid reply.
         let counted = ask().await.decision(0).used > used + 100;
         counted || !answer.starts_with('-')

@@ -35,7 +35,7 @@ async fn timed(store: &StoreHandle, limit: &Limit) -> (Result<Verdict, StoreErro
 /// Charges one unit and polls once: a decision that needs to wait is never made.
 fn at_once(store: &StoreHandle, limit: &Limit) -> Verdict {
     let outcome = store.charge(&[charge(limit, 1)], now()).now_or_never();
-    outcome.expect("nobody waits").expect("a local policy")
+    outcome.expect("a decision at once").expect("a local policy")
 }
 
 /// Waits until Redis decides for this store again.
@@ -352,5 +352,5 @@ async fn a_fallback_charge_is_adjusted_in_memory() {
     let settled = store.adjust(&adjustments, DecisionSource::Fallback, now()).await;
     assert_eq!(settled.decision(0).remaining, 10, "of what was counted here");
     let looked = store.peek(&[charge(&limit, 1)], now()).await.unwrap();
-    assert_eq!(looked.decision(0).remaining, 8, "Redis keeps what it was told");
+    assert_eq!(looked.decision(0).remaining, 8, "Redis keeps the merged usage");
 }

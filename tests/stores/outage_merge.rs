@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use crate::support::{charge, gateway, hasty_gateway, limit, lose, now, of_each_algorithm};
 
 /// The algorithms whose usage is merged after an outage.
-const TOLD: [Algorithm; 4] = [
+const MERGED: [Algorithm; 4] = [
     Algorithm::SlidingWindow,
     Algorithm::SlidingLog,
     Algorithm::FixedWindow,
@@ -53,8 +53,8 @@ async fn usage_during_a_hang_is_merged() {
     redis.resume();
     regain(&stores, &store).await;
     for limit in &limits {
-        let told = TOLD.contains(&limit.algorithm);
-        assert_eq!(used(&stores, limit).await, if told { 10 } else { 3 }, "{}", limit.name);
+        let is_merged = MERGED.contains(&limit.algorithm);
+        assert_eq!(used(&stores, limit).await, if is_merged { 10 } else { 3 }, "{}", limit.name);
     }
     let stats = stores.stats();
     assert_eq!(stats.merge_drops, 0, "{stats:?}");
@@ -104,11 +104,11 @@ async fn usage_is_merged_once_into_an_empty_redis() {
     redis.restart();
     regain(&stores, &store).await;
     for limit in &limits {
-        let told = TOLD.contains(&limit.algorithm);
-        assert_eq!(used(&stores, limit).await, if told { 5 } else { 0 }, "{}", limit.name);
+        let is_merged = MERGED.contains(&limit.algorithm);
+        assert_eq!(used(&stores, limit).await, if is_merged { 5 } else { 0 }, "{}", limit.name);
     }
     regain(&stores, &store).await;
-    assert_eq!(used(&stores, &limits[0]).await, 5, "told once");
+    assert_eq!(used(&stores, &limits[0]).await, 5, "merged once");
 }
 
 /// Their replies arrive after the merge.
@@ -117,16 +117,17 @@ async fn refunds_of_merged_usage_are_made_in_redis() {
     let redis = RedisServer::start();
     let (stores, store) = hasty_gateway(&redis).await;
     let limits = of_each_algorithm();
-    let told: Vec<&Limit> = limits.iter().filter(|of| TOLD.contains(&of.algorithm)).collect();
+    let merged_limits: Vec<&Limit> =
+        limits.iter().filter(|of| MERGED.contains(&of.algorithm)).collect();
     redis.suspend();
     lose(&stores, &store).await;
     let charged_at = now();
-    for limit in &told {
+    for limit in &merged_limits {
         spend(&store, limit, 7).await;
     }
     redis.resume();
     regain(&stores, &store).await;
-    for limit in told {
+    for limit in merged_limits {
         assert_eq!(used(&stores, limit).await, 7, "{}", limit.name);
         spend(&store, limit, 1).await;
         let change = Change::Refund { charged_at, cost: 1 };
@@ -159,7 +160,7 @@ async fn every_gateway_merges_its_usage() {
     for (stores, store) in [&two, &one] {
         regain(stores, store).await;
     }
-    for limit in limits.iter().filter(|limit| TOLD.contains(&limit.algorithm)) {
+    for limit in limits.iter().filter(|limit| MERGED.contains(&limit.algorithm)) {
         assert_eq!(used(&one.0, limit).await, 40, "{}", limit.name);
     }
 }

@@ -29,19 +29,19 @@ async fn a_reset_reaches_every_gateway() {
         let (one, other) = (charge(&limit, 1), charge(&limit, 2));
         for handle in &handles {
             let asks = async |charge| handle.charge(&[charge], 0).await.expect("Redis decides");
-            eventually_async("everybody is refused", async || {
+            eventually_async("the caller is refused everywhere", async || {
                 !asks(one).await.admitted & !asks(other).await.admitted
             })
             .await;
         }
         let asked = fleet[1].stats().store_calls;
         assert!(!handles[1].charge(&[one], 0).await.unwrap().admitted);
-        assert_eq!(fleet[1].stats().store_calls, asked, "he is known to be refused");
+        assert_eq!(fleet[1].stats().store_calls, asked, "the refusal is cached");
 
-        fleet[0].reset(&[&limit], Key(1)).await.expect("Redis forgets him");
+        fleet[0].reset(&[&limit], Key(1)).await.expect("Redis resets the caller");
         assert!(
             handles[0].charge(&[one], 0).await.unwrap().admitted,
-            "at once where it was asked for"
+            "at once where the reset was requested"
         );
         eventually_async("the other gateway has heard of it", async || {
             handles[1].charge(&[one], 0).await.expect("Redis decides").admitted
@@ -49,7 +49,7 @@ async fn a_reset_reaches_every_gateway() {
         .await;
         for handle in &handles {
             let verdict = handle.charge(&[other], 0).await.unwrap();
-            assert!(!verdict.admitted, "nobody else is let in");
+            assert!(!verdict.admitted, "other callers stay refused");
         }
     }
     stop.cancel();
@@ -65,12 +65,12 @@ async fn a_gateway_without_heartbeats_drops_its_deny_cache() {
     assert!(asks().await.admitted && !asks().await.admitted);
 
     // The notification of the reset has expired when the other gateway reaches Redis again.
-    fleet[0].reset(&[&limit], Key(1)).await.expect("Redis forgets him");
+    fleet[0].reset(&[&limit], Key(1)).await.expect("Redis resets the caller");
     assert_eq!(redis.command::<u64>(&["DEL", "tidegate:resets"]), 1);
     assert!(!asks().await.admitted, "it has not heard of it");
     let stop = CancellationToken::new();
     tokio::spawn(fleet[1].clone().run(stop.clone()));
-    eventually_async("he is asked for anew", async || asks().await.admitted).await;
+    eventually_async("the caller is charged anew", async || asks().await.admitted).await;
     stop.cancel();
 }
 
@@ -96,7 +96,7 @@ async fn an_unanswered_reset_changes_nothing_locally() {
     assert!(!admits(&blocked).await, "Redis had refused it");
     assert_eq!(stores.stats().tokens.outstanding, kept);
     redis.resume();
-    eventually_async("what was charged here is told", async || {
+    eventually_async("local charges are merged", async || {
         let looked = stores.peek(&[charge(&counted, 1)]).await;
         looked.is_ok_and(|verdict| verdict.decision(0).used == 1) && stores.stats().unmerged == 0
     })

@@ -129,7 +129,7 @@ fn memory_is_bounded_in_a_flood_during_an_outage() {
     proxy.forward();
     let without = "tidegate_store_workers_without";
     eventually("limits are shared again", || gateway.metric(without) == 0);
-    eventually("Redis is told", || {
+    eventually("everything is merged", || {
         client.send(request("/", 0)).read_response();
         unmerged() == 0
     });

@@ -174,7 +174,7 @@ routes:
     /// Waits until everything is merged and stays so.
     fn has_told_all(&self) {
         let untold = || self.metric("tidegate_store_unmerged").iter().sum::<u64>();
-        eventually("Redis is told", || {
+        eventually("everything is merged", || {
             let (fallen, before) = (self.now_fallen_back(), untold());
             self.goes_on();
             before + untold() == 0 && fallen == self.now_fallen_back()

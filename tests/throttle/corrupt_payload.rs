@@ -6,8 +6,7 @@ use tidegate::{
     clock::Clock,
     throttle::{
         Geometry,
-        payload::{self, Refusal},
-        sync::REFUSALS,
+        payload::{self, PayloadError},
     },
 };
 
@@ -26,7 +25,7 @@ enum Corruption {
 struct Case {
     name: &'static str,
     corruption: Corruption,
-    refusal: Refusal,
+    refusal: PayloadError,
 }
 
 /// A short memory, so that the rotation completes soon.
@@ -70,7 +69,7 @@ fn commands(lines: &[&str]) -> Corruption {
 }
 
 fn cases() -> Vec<Case> {
-    use Refusal::{Malformed, Saturated, TooLong, Type};
+    use PayloadError::{Malformed, Saturated, TooLong, Type};
     let bytes = sizes().bits / 8;
     let case = |name, corruption, refusal| Case { name, corruption, refusal };
     let value = |name, value, refusal| case(name, Corruption::Value(value), refusal);
@@ -86,8 +85,8 @@ fn cases() -> Vec<Case> {
         value("a byte too long", plain(&vec![1; bytes + 1]), TooLong),
         value("64 MB", vec![1; 64 << 20], TooLong),
         value("all ones", plain(&vec![0xff; bytes]), Saturated),
-        value("other sizes", foreign(500, false), Refusal::Geometry),
-        value("another seed", foreign(1_000, true), Refusal::Seed),
+        value("other sizes", foreign(500, false), PayloadError::Geometry),
+        value("another seed", foreign(1_000, true), PayloadError::Seed),
         case("a string", commands(&["DEL KEY", "SET KEY x"]), Type),
         case("a list", commands(&["DEL KEY", "RPUSH KEY x"]), Type),
         case("no value", commands(&["HDEL KEY value"]), Type),
@@ -135,12 +134,12 @@ fn dump(redis: &RedisServer, index: u64) -> Vec<u8> {
     redis.command(&["DUMP", &key(index)])
 }
 
-fn is_foreign(refusal: Refusal) -> bool {
-    matches!(refusal, Refusal::Geometry | Refusal::Seed)
+fn is_foreign(refusal: PayloadError) -> bool {
+    matches!(refusal, PayloadError::Geometry | PayloadError::Seed)
 }
 
-fn refused(gateway: &Gateway) -> Vec<(Refusal, u64)> {
-    let counts = REFUSALS.map(|refusal| (refusal, gateway.stats.refused(refusal)));
+fn refused(gateway: &Gateway) -> Vec<(PayloadError, u64)> {
+    let counts = PayloadError::ALL.map(|error| (error, gateway.stats.unusable(error)));
     counts.into_iter().filter(|(_, count)| *count > 0).collect()
 }
 
@@ -151,7 +150,7 @@ async fn writer(redis: &RedisServer, clock: &Clock) -> (Gateway, u64) {
     let first = gateway.current();
     for minute in 0..4 {
         clock.set(NOW + minute * MINUTE);
-        gateway.filter.turn(clock.now());
+        gateway.filter.rotate(clock.now());
         gateway.record(minute * 10..minute * 10 + 10);
         gateway.ticks(1).await;
     }
@@ -259,7 +258,7 @@ async fn an_empty_new_gateway_makes_the_others_repair() {
     let mut fresh = loaded(&redis, &clock).await;
     assert!(!fresh.complete());
     fresh.ticks(4).await;
-    assert!(!fresh.complete(), "what it wrote itself tells it nothing");
+    assert!(!fresh.complete(), "its own write proves nothing");
     knows.ticks(9).await;
     fresh.ticks(9).await;
     assert!(fresh.complete());
@@ -284,7 +283,7 @@ async fn a_saturated_minute_is_not_rewritten() {
         b.ticks(1).await;
     }
     for gateway in [&mut a, &mut b] {
-        assert_eq!(refused(gateway), [(Refusal::Saturated, 1)]);
+        assert_eq!(refused(gateway), [(PayloadError::Saturated, 1)]);
         assert_eq!(gateway.pending().await, 0);
     }
     assert_eq!(dump(&redis, first + 3), before);

@@ -10,7 +10,7 @@ async fn writer(redis: &RedisServer, clock: &Clock, minutes: u64) -> Gateway {
     let mut gateway = Gateway::loaded(redis, clock).await;
     for minute in 0..minutes {
         clock.set(NOW + minute * MINUTE);
-        gateway.filter.turn(clock.now());
+        gateway.filter.rotate(clock.now());
         gateway.record([minute]);
         gateway.ticks(1).await;
     }
@@ -140,8 +140,8 @@ async fn a_read_only_redis_is_still_read() {
         let _: String = redis.command(&break_it);
         // In a tick the failing write comes first, the reads after it.
         clock.set(NOW + 3 * MINUTE);
-        a.filter.turn(clock.now());
-        b.filter.turn(clock.now());
+        a.filter.rotate(clock.now());
+        b.filter.rotate(clock.now());
         a.record([11]);
         b.record([12]);
         assert_eq!(a.tick().await, Err(Failure::Server), "{break_it:?}");

@@ -3,8 +3,8 @@ use tidegate::{
     clock::Clock,
     counter::Counter,
     throttle::{
-        payload::Refusal,
-        sync::{CALLS_A_TICK, Synced},
+        payload::PayloadError,
+        sync::{MAX_CALLS_PER_TICK, SyncReport},
     },
 };
 
@@ -64,7 +64,7 @@ async fn a_later_gateway_loads_the_whole_memory() {
     let mut a = Gateway::loaded(&redis, &clock).await;
     for minute in 0..40 {
         clock.set(NOW + minute * MINUTE);
-        a.filter.turn(clock.now());
+        a.filter.rotate(clock.now());
         a.record([minute]);
         a.ticks(1).await;
     }
@@ -93,16 +93,16 @@ async fn the_timestamp_grows_whatever_the_clocks_do() {
     // Far in the future, as left by a clock that was wrong for a while.
     let mut b = Gateway::loaded(&redis, &clock).await;
     let index = b.current();
-    let ahead = 9_007_199_254_740_000_u64;
+    let clock_offset = 9_007_199_254_740_000_u64;
     a.record([5]);
     assert_eq!(a.pending().await, 0);
-    let _: u64 = redis.command(&["HSET", &key(index), "ts", &ahead.to_string()]);
+    let _: u64 = redis.command(&["HSET", &key(index), "ts", &clock_offset.to_string()]);
     for step in 1..5 {
         b.record([10 + step]);
         assert_eq!(b.pending().await, 0);
-        assert_eq!(ts(&redis, index), ahead + step);
+        assert_eq!(ts(&redis, index), clock_offset + step);
     }
-    assert_eq!(b.stats.refused(Refusal::Type), 0);
+    assert_eq!(b.stats.unusable(PayloadError::Type), 0);
 }
 
 #[tokio::test]
@@ -113,10 +113,10 @@ async fn the_clock_of_redis_is_used() {
     a.record([1]);
     // A new minute may begin before the tick.
     let index = a.current();
-    let Synced { now, ahead, pending } = a.tick().await.expect("a tick");
+    let SyncReport { now, clock_offset, pending } = a.tick().await.expect("a tick");
     assert_eq!(pending, 0);
     assert!(now >= before && now <= clock.now(), "one machine, one clock");
-    assert!(ahead.abs() < 1_000, "{ahead} ms ahead");
+    assert!(clock_offset.abs() < 1_000, "{clock_offset} ms");
     assert!((before..=clock.now()).contains(&ts(&redis, index)));
     assert!((before..=clock.now()).contains(&a.stats.last_success()));
 }
@@ -136,7 +136,7 @@ async fn cost(times: usize) -> (u64, u64) {
         }
         let before = scripts_run(&redis);
         a.ticks(1).await;
-        assert!(scripts_run(&redis) - before <= CALLS_A_TICK as u64);
+        assert!(scripts_run(&redis) - before <= MAX_CALLS_PER_TICK as u64);
         b.ticks(1).await;
     }
     let bytes =
@@ -177,7 +177,7 @@ async fn an_evicted_minute_is_restored() {
     let mut a = Gateway::loaded(&redis, &clock).await;
     for minute in 0..20 {
         clock.set(NOW + minute * MINUTE);
-        a.filter.turn(clock.now());
+        a.filter.rotate(clock.now());
         a.record([minute]);
         a.ticks(1).await;
     }
@@ -196,7 +196,7 @@ async fn a_gateway_that_loads_from_an_emptied_redis_catches_up() {
     let mut a = Gateway::loaded(&redis, &clock).await;
     for minute in 0..30 {
         clock.set(NOW + minute * MINUTE);
-        a.filter.turn(clock.now());
+        a.filter.rotate(clock.now());
         a.record([minute]);
         a.ticks(1).await;
     }
@@ -220,18 +220,18 @@ async fn filters_under_another_secret_are_left_alone() {
     let before: Vec<u8> = redis.command(&["HGET", &key(index), "value"]);
     let mut b = Gateway::with(&redis, &clock, geometry(1_000, 30), other_seed());
     assert!(b.load().await.is_ok());
-    assert!(!b.complete(), "somebody may be known there");
+    assert!(!b.complete(), "the other's minutes may have tokens");
     b.record([2]);
     b.ticks(3).await;
-    assert_eq!(b.stats.refused(Refusal::Seed), 1);
+    assert_eq!(b.stats.unusable(PayloadError::Seed), 1);
     assert_eq!(redis.command::<Vec<u8>>(&["HGET", &key(index), "value"]), before);
     // In the next minute it writes first.
     clock.set(NOW + MINUTE);
-    b.filter.turn(clock.now());
+    b.filter.rotate(clock.now());
     b.record([3]);
     b.ticks(1).await;
     a.ticks(1).await;
-    assert_eq!(a.stats.refused(Refusal::Seed), 1);
+    assert_eq!(a.stats.unusable(PayloadError::Seed), 1);
     for minute in 2..=31 {
         clock.set(NOW + minute * MINUTE);
         b.ticks(3).await;

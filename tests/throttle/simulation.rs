@@ -12,7 +12,10 @@ use tidegate::{
     store::Failure,
     throttle::{
         Filter, payload,
-        sync::{CALLS_A_TICK, Commit, Exchange, Read, Stats, Sync, next_tick},
+        sync::{
+            CommitOutcome, FilterStore, FilterSync, MAX_CALLS_PER_TICK, ReadOutcome, SyncStats,
+            tick_time,
+        },
     },
 };
 
@@ -106,11 +109,11 @@ impl Run<'_> {
         };
         let late = (id + 1).saturating_sub(self.plan.gateways) as u64;
         world.sleep(late * MINUTE * 1_000 + link.rng.below(1_000_000)).await;
-        filter.turn(world.now());
-        let mut sync = Sync::new(Arc::new(Stats::default()));
+        filter.rotate(world.now());
+        let mut sync = FilterSync::new(Arc::new(SyncStats::default()));
         while sync.load(filter, &mut link).await.is_err() {
             world.sleep(1_000_000).await;
-            filter.turn(world.now());
+            filter.rotate(world.now());
         }
         assert!(sync.is_complete(filter));
         (link.calls, link.most_calls) = (0, 0);
@@ -120,8 +123,8 @@ impl Run<'_> {
         let mut slot = world.now() / 1_000;
         loop {
             slot = (slot + 1).max(world.now() / 1_000);
-            world.sleep_until(next_tick(slot, link.rng.next_u64() as u32) * 1_000).await;
-            filter.turn(world.now());
+            world.sleep_until(tick_time(slot, link.rng.next_u64() as u32) * 1_000).await;
+            filter.rotate(world.now());
             let outcome = if self.plan.naive {
                 naive_tick(filter, &mut link).await
             } else {
@@ -133,7 +136,7 @@ impl Run<'_> {
             seen = self.marks.borrow().len();
             awaited.retain(|&mark| {
                 let Mark { token, at, .. } = self.marks.borrow()[mark];
-                let known = filter.knows(token);
+                let known = filter.contains(token);
                 if known && world.now() > at {
                     self.known_after.borrow_mut().push(world.now() - at);
                 }
@@ -181,21 +184,22 @@ impl Run<'_> {
 }
 
 /// The article's version: the current minute only, and conflicting writes are abandoned.
-async fn naive_tick(filter: &Filter, exchange: &mut impl Exchange) -> Result<(), Failure> {
+async fn naive_tick(filter: &Filter, exchange: &mut impl FilterStore) -> Result<(), Failure> {
     exchange.time().await?;
     let (geometry, index) = (filter.geometry(), *filter.live().end());
     let minute = geometry.minute(index);
     let expected = match exchange.read(minute, None, usize::MAX).await? {
-        Read::Value(version, payload) => {
+        ReadOutcome::Value(version, payload) => {
             let bits = payload::decode(geometry, filter.seed(), &payload).expect("a payload");
             filter.merge(index, &bits);
             Some(version.ts)
         }
         _ => None,
     };
-    let Some(bits) = filter.cut(index) else { return Ok(()) };
+    let Some(bits) = filter.export(index) else { return Ok(()) };
     let payload = payload::encode(geometry, filter.seed(), &bits);
-    let _: Commit = exchange.commit(minute, expected, &payload, std::time::Duration::ZERO).await?;
+    let _: CommitOutcome =
+        exchange.commit(minute, expected, &payload, std::time::Duration::ZERO).await?;
     Ok(())
 }
 
@@ -231,7 +235,7 @@ fn run(plan: Plan) -> Outcome {
     for filter in &filters {
         let live = filter.live();
         let within = marks.iter().filter(|mark| live.contains(&mark.generation));
-        outcome.lost += within.filter(|mark| !filter.knows(mark.token)).count();
+        outcome.lost += within.filter(|mark| !filter.contains(mark.token)).count();
     }
     let commits = store.commits.take();
     outcome.between_commits = commits.windows(2).map(|pair| pair[1] - pair[0]).collect();
@@ -253,7 +257,7 @@ fn assert_nothing_lost(plan: Plan) -> Outcome {
     let seed = plan.seed;
     assert!(outcome.recorded > 100, "{} tokens, seed {seed}", outcome.recorded);
     assert_eq!(outcome.lost, 0, "tokens lost of {}, seed {seed}", outcome.recorded);
-    assert!(outcome.most_calls <= CALLS_A_TICK, "{} calls in a tick", outcome.most_calls);
+    assert!(outcome.most_calls <= MAX_CALLS_PER_TICK, "{} calls in a tick", outcome.most_calls);
     outcome
 }
 
@@ -337,34 +341,34 @@ fn tokens_are_known_everywhere_within_seconds() {
 
 /// A filter after arbitrary replies, then with a correct store and another filter.
 async fn lied_to(world: &World, store: &FakeStore<'_>, filters: &[Filter; 2], seed: u64) {
-    let stats = || Arc::new(Stats::default());
+    let stats = || Arc::new(SyncStats::default());
     let mut link = ArbitraryLink { rng: SplitMix64(seed), calls: 0 };
-    let mut sync = Sync::new(stats());
+    let mut sync = FilterSync::new(stats());
     let _ = sync.load(&filters[0], &mut link).await;
     for token in 0..200_u64 {
         world.sleep(1_000_000).await;
-        filters[0].turn(world.now());
+        filters[0].rotate(world.now());
         filters[0].record(token << 32);
         link.calls = 0;
         let _ = sync.tick(&filters[0], &mut link).await;
-        assert!(link.calls <= CALLS_A_TICK, "{} calls", link.calls);
+        assert!(link.calls <= MAX_CALLS_PER_TICK, "{} calls", link.calls);
     }
     let rng = SplitMix64(seed);
     let mut link = FakeLink { store, gateway: 0, rng, calls: 0, most_calls: 0 };
     for _ in 0..20 {
         world.sleep(1_000_000).await;
-        filters[0].turn(world.now());
+        filters[0].rotate(world.now());
         let _ = sync.tick(&filters[0], &mut link).await;
     }
-    filters[1].turn(world.now());
-    let mut other = Sync::new(stats());
+    filters[1].rotate(world.now());
+    let mut other = FilterSync::new(stats());
     let report = other.load(&filters[1], &mut link).await;
     assert!(report.is_ok(), "{report:?}");
     let live = filters[0].live();
     for token in 0..200_u64 {
         if live.contains(&((NOW / 1_000 + token + 1) / 60)) {
-            assert!(filters[0].knows(token << 32), "{token} was forgotten, seed {seed}");
-            assert!(filters[1].knows(token << 32), "{token} was not told, seed {seed}");
+            assert!(filters[0].contains(token << 32), "{token} was forgotten, seed {seed}");
+            assert!(filters[1].contains(token << 32), "{token} was not propagated, seed {seed}");
         }
     }
 }

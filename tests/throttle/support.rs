@@ -8,8 +8,8 @@ use tidegate::{
     throttle::{
         Filter, Geometry, Seed,
         geometry::Sizing,
-        redis::RedisLink,
-        sync::{Stats, Sync, Synced},
+        redis::RedisFilterStore,
+        sync::{FilterSync, SyncReport, SyncStats},
     },
 };
 
@@ -43,9 +43,9 @@ pub(crate) fn key(index: u64) -> String {
 /// The throttle of one gateway, without the gateway.
 pub(crate) struct Gateway {
     pub(crate) filter: Filter,
-    pub(crate) sync: Sync,
-    pub(crate) link: RedisLink,
-    pub(crate) stats: Arc<Stats>,
+    pub(crate) sync: FilterSync,
+    pub(crate) link: RedisFilterStore,
+    pub(crate) stats: Arc<SyncStats>,
     pub(crate) clock: Clock,
 }
 
@@ -66,12 +66,12 @@ impl Gateway {
             response_timeout: Duration::from_millis(50),
         };
         let stores = CounterStore::redis(options, clock.clone(), 10).expect("usable options");
-        let stats = Arc::new(Stats::default());
+        let stats = Arc::new(SyncStats::default());
         let connector = stores.connector().expect("a Redis");
         Self {
             filter: Filter::new(geometry, seed, clock.now()),
-            sync: Sync::new(Arc::clone(&stats)),
-            link: RedisLink::new(connector, "active", clock.clone(), Arc::clone(&stats))
+            sync: FilterSync::new(Arc::clone(&stats)),
+            link: RedisFilterStore::new(connector, "active", clock.clone(), Arc::clone(&stats))
                 .with_timeout(Duration::from_secs(1)),
             stats,
             clock: clock.clone(),
@@ -85,12 +85,12 @@ impl Gateway {
         gateway
     }
 
-    pub(crate) async fn load(&mut self) -> Result<Synced, Failure> {
+    pub(crate) async fn load(&mut self) -> Result<SyncReport, Failure> {
         self.sync.load(&self.filter, &mut self.link).await
     }
 
-    pub(crate) async fn tick(&mut self) -> Result<Synced, Failure> {
-        self.filter.turn(self.clock.now());
+    pub(crate) async fn tick(&mut self) -> Result<SyncReport, Failure> {
+        self.filter.rotate(self.clock.now());
         self.sync.tick(&self.filter, &mut self.link).await
     }
 
@@ -116,7 +116,7 @@ impl Gateway {
 
     /// Those of `tokens` that it does not know.
     pub(crate) fn unknown(&self, tokens: impl IntoIterator<Item = u64>) -> Vec<u64> {
-        tokens.into_iter().filter(|&token| !self.filter.knows(spread(token))).collect()
+        tokens.into_iter().filter(|&token| !self.filter.contains(spread(token))).collect()
     }
 
     pub(crate) fn complete(&self) -> bool {

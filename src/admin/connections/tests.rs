@@ -12,8 +12,8 @@ fn bounds() -> Bounds {
     Bounds { connections: 4, head: SHORT, request: SHORT, write: SHORT, body: 64 }
 }
 
-/// Runs `test` beside a server with these bounds.
-async fn beside<T>(bounds: Bounds, test: impl AsyncFnOnce(std::net::SocketAddr) -> T) -> T {
+/// Runs `test` against a server with these bounds.
+async fn with_server<T>(bounds: Bounds, test: impl AsyncFnOnce(std::net::SocketAddr) -> T) -> T {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let large = Bytes::from(vec![b'x'; 32 * 1024 * 1024]);
@@ -23,7 +23,7 @@ async fn beside<T>(bounds: Bounds, test: impl AsyncFnOnce(std::net::SocketAddr) 
         .route("/body", put(async |body: Bytes| body.len().to_string()));
     tokio::select! {
         never = accept(listener, router, bounds) => match never {},
-        told = test(address) => told,
+        result = test(address) => result,
     }
 }
 
@@ -33,18 +33,18 @@ async fn send(address: std::net::SocketAddr, text: &str) -> TcpStream {
     stream
 }
 
-/// All that comes until the connection ends, which it does soon.
+/// Everything that is received until the connection is closed, which must be soon.
 async fn until_closed(mut stream: TcpStream) -> String {
     let mut all = Vec::new();
     let read = stream.read_to_end(&mut all);
-    // A reset is an end, too.
-    let _ = timeout(SHORT * 10, read).await.expect("it ends");
+    // A reset also closes it.
+    let _ = timeout(SHORT * 10, read).await.expect("the connection is not closed");
     String::from_utf8_lossy(&all).into_owned()
 }
 
 #[tokio::test]
-async fn a_connection_that_does_not_ask_is_closed() {
-    beside(bounds(), async |address| {
+async fn an_idle_or_incomplete_request_is_closed() {
+    with_server(bounds(), async |address| {
         for (sent, answer) in [
             ("", ""),
             ("GET / HT", ""),
@@ -59,17 +59,17 @@ async fn a_connection_that_does_not_ask_is_closed() {
             ("PUT /body HTTP/1.1\r\nHost: a\r\nContent-Length: 65\r\n\r\n", "HTTP/1.1 413"),
             ("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n", "HTTP/1.1 200"),
         ] {
-            let told = until_closed(send(address, sent).await).await;
-            assert!(told.starts_with(answer), "{sent}: {told}");
-            assert_eq!(told.is_empty(), answer.is_empty(), "{sent}: {told}");
+            let received = until_closed(send(address, sent).await).await;
+            assert!(received.starts_with(answer), "{sent}: {received}");
+            assert_eq!(received.is_empty(), answer.is_empty(), "{sent}: {received}");
         }
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_head_that_drips_is_closed() {
-    beside(bounds(), async |address| {
+async fn a_slow_head_is_closed() {
+    with_server(bounds(), async |address| {
         let mut stream = send(address, "GET / HTTP/1.1\r\nX-A: ").await;
         for _ in 0..40 {
             if stream.write_all(b"a").await.is_err() {
@@ -77,20 +77,20 @@ async fn a_head_that_drips_is_closed() {
             }
             sleep(SHORT / 4).await;
         }
-        panic!("it still takes bytes");
+        panic!("the connection still accepts bytes");
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_client_that_does_not_read_is_closed() {
-    beside(bounds(), async |address| {
+    with_server(bounds(), async |address| {
         let stream = send(address, "GET /large HTTP/1.1\r\nHost: a\r\n\r\n").await;
         sleep(SHORT * 4).await;
-        let told = until_closed(stream).await;
-        assert!(told.starts_with("HTTP/1.1 200"), "{}", &told[..20]);
-        assert!(told.len() < 32 * 1024 * 1024, "it was cut: {}", told.len());
-        // One that reads slowly, but reads, gets all of it.
+        let received = until_closed(stream).await;
+        assert!(received.starts_with("HTTP/1.1 200"), "{}", &received[..20]);
+        assert!(received.len() < 32 * 1024 * 1024, "the response is complete: {}", received.len());
+        // A client that reads slowly receives everything.
         let mut slow =
             send(address, "GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
         let (mut buffer, mut got) = (vec![0; 8 * 1024 * 1024], 0);
@@ -107,32 +107,35 @@ async fn a_client_that_does_not_read_is_closed() {
 }
 
 #[tokio::test]
-async fn who_has_not_asked_for_the_longest_time_makes_room() {
+async fn the_connection_with_the_least_recent_request_is_evicted() {
     let long = Duration::from_mins(1);
     let bounds = Bounds { head: long, request: long, ..bounds() };
-    beside(bounds, async |address| {
+    with_server(bounds, async |address| {
         let hello = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
         let mut regular = send(address, hello).await;
         let mut buffer = [0; 1024];
         assert!(regular.read(&mut buffer).await.unwrap() > 0);
-        let mut held = Vec::new();
+        let mut idle = Vec::new();
         for _ in 0..5 {
             for sent in
                 ["", "GET / HT", "PUT /body HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n1"]
             {
-                held.push(send(address, sent).await);
-                // It asks, so it stays.
+                idle.push(send(address, sent).await);
+                // Its requests keep it open.
                 regular.write_all(hello.as_bytes()).await.unwrap();
                 assert!(regular.read(&mut buffer).await.unwrap() > 0);
             }
         }
-        let last_three = held.split_off(held.len() - 3);
-        for gone in held {
-            let told = until_closed(gone).await;
-            assert!(told.is_empty(), "{told}");
+        let last_three = idle.split_off(idle.len() - 3);
+        for evicted in idle {
+            let received = until_closed(evicted).await;
+            assert!(received.is_empty(), "{received}");
         }
         for mut kept in last_three {
-            assert!(timeout(SHORT, kept.read(&mut buffer)).await.is_err(), "it is open");
+            assert!(
+                timeout(SHORT, kept.read(&mut buffer)).await.is_err(),
+                "the connection was closed"
+            );
         }
     })
     .await;

@@ -34,7 +34,7 @@ fn read(path: &Path) -> String {
 }
 
 #[test]
-fn lines_are_in_the_file_before_the_guard_is_gone() {
+fn dropping_the_guard_writes_all_lines() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("access.log");
     let (log, guard) = AccessLog::open(&Destination::File(&path)).unwrap();
@@ -58,10 +58,10 @@ fn lines_are_in_the_file_before_the_guard_is_gone() {
 #[test]
 fn a_full_buffer_is_one_write() {
     let sink = FakeSink::default();
-    let (log, guard) = open(&sink, WAITING);
+    let (log, guard) = open(&sink, MAX_QUEUED_BYTES);
     let writer = log.writer();
     let length = line("/").json().len() + 1;
-    let lines = 10 * (BUFFER / length);
+    let lines = 10 * (BUFFER_SIZE / length);
     for _ in 0..lines {
         writer.write(&line("/"));
     }
@@ -71,22 +71,22 @@ fn a_full_buffer_is_one_write() {
 }
 
 #[test]
-fn a_buffer_is_handed_over_when_it_is_a_second_old() {
+fn a_buffer_is_queued_when_it_is_a_second_old() {
     let sink = FakeSink::default();
-    let (log, guard) = open(&sink, WAITING);
+    let (log, guard) = open(&sink, MAX_QUEUED_BYTES);
     let writer = log.writer();
-    let sent = || writer.buffer.borrow().bytes.is_empty();
+    let is_queued = || writer.buffer.borrow().bytes.is_empty();
     writer.flush_if_older(0);
     writer.write(&line("/1"));
     writer.flush_if_older(50_000);
     writer.write(&line("/2"));
-    writer.flush_if_older(50_000 + MAX_AGE - 1);
-    assert!(!sent());
-    writer.flush_if_older(50_000 + MAX_AGE);
-    assert!(sent());
+    writer.flush_if_older(50_000 + MAX_AGE_MS - 1);
+    assert!(!is_queued());
+    writer.flush_if_older(50_000 + MAX_AGE_MS);
+    assert!(is_queued());
     writer.write(&line("/3"));
     writer.flush_if_older(60_000);
-    assert!(!sent(), "its age is its own first line's");
+    assert!(!is_queued(), "the age counts from this buffer's first line");
     writer.flush();
     drop((writer, guard));
     assert_eq!(sink.text().lines().count(), 3);
@@ -94,12 +94,12 @@ fn a_buffer_is_handed_over_when_it_is_a_second_old() {
 }
 
 #[test]
-fn a_sink_that_blocks_costs_lines_and_bounded_memory_but_no_time() {
+fn a_blocked_sink_loses_lines_with_bounded_memory_and_without_blocking() {
     let sink = FakeSink::default();
     sink.block(true);
-    let (log, guard) = open(&sink, 4 * BUFFER);
+    let (log, guard) = open(&sink, 4 * BUFFER_SIZE);
     let writer = log.writer();
-    let lines = 20 * BUFFER / line("/").json().len();
+    let lines = 20 * BUFFER_SIZE / line("/").json().len();
     for _ in 0..lines {
         writer.write(&line("/"));
     }
@@ -107,17 +107,17 @@ fn a_sink_that_blocks_costs_lines_and_bounded_memory_but_no_time() {
     assert!(dropped > 0);
     sink.block(false);
     drop((writer, guard));
-    // What is left in the writer may find the queue full still.
+    // The queue may still be full when the writer is dropped.
     let written = sink.text().lines().count() as u64;
     assert_eq!(written + log.dropped(), lines as u64);
-    assert!(sink.text().len() <= 5 * BUFFER);
+    assert!(sink.text().len() <= 5 * BUFFER_SIZE);
 }
 
 #[test]
-fn a_few_old_lines_take_no_whole_buffer_of_what_may_wait() {
+fn a_few_old_lines_occupy_only_their_size_in_the_queue() {
     let sink = FakeSink::default();
     sink.block(true);
-    let (log, guard) = open(&sink, 2 * BUFFER);
+    let (log, guard) = open(&sink, 2 * BUFFER_SIZE);
     let writer = log.writer();
     for _ in 0..100 {
         writer.write(&line("/"));
@@ -130,11 +130,11 @@ fn a_few_old_lines_take_no_whole_buffer_of_what_may_wait() {
 }
 
 #[test]
-fn a_line_that_is_longer_than_the_buffer_is_whole() {
+fn a_line_longer_than_the_buffer_is_not_split() {
     let sink = FakeSink::default();
-    let (log, guard) = open(&sink, WAITING);
+    let (log, guard) = open(&sink, MAX_QUEUED_BYTES);
     let writer = log.writer();
-    let long = "/\u{1}".repeat(BUFFER);
+    let long = "/\u{1}".repeat(BUFFER_SIZE);
     for path in ["/", &long, "/"] {
         writer.write(&line(path));
     }
@@ -149,7 +149,7 @@ fn a_line_that_is_longer_than_the_buffer_is_whole() {
 }
 
 #[test]
-fn a_renamed_file_is_left_and_one_that_cannot_be_opened_stays() {
+fn a_reopen_switches_files_and_keeps_the_old_one_if_it_fails() {
     let folder = tempfile::tempdir().unwrap();
     let logs = folder.path().join("logs");
     std::fs::create_dir(&logs).unwrap();
@@ -165,7 +165,7 @@ fn a_renamed_file_is_left_and_one_that_cannot_be_opened_stays() {
     write("/2");
     log.reopen();
     write("/3");
-    // Until the thread has opened it.
+    // Wait until the thread has reopened it.
     while !path.exists() || read(&path).is_empty() {
         std::thread::yield_now();
     }

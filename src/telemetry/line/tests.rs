@@ -27,7 +27,7 @@ fn line() -> AccessLine<'static> {
 }
 
 #[test]
-fn a_line_has_its_fields_in_the_order_in_which_they_are_read() {
+fn a_line_has_its_fields_in_documented_order() {
     assert_eq!(
         line().json(),
         "{\"time\":\"2023-11-14T22:13:20.123Z\",\"client\":\"192.0.2.1\",\"method\":\"GET\",\
@@ -42,7 +42,7 @@ fn a_line_has_its_fields_in_the_order_in_which_they_are_read() {
         upstream: "",
         upstream_time: None,
         attempts: 0,
-        cut: Some(Cut::DrainTimeout),
+        cut: Some(CutReason::DrainTimeout),
         complete: false,
         ..line()
     };
@@ -52,7 +52,7 @@ fn a_line_has_its_fields_in_the_order_in_which_they_are_read() {
 }
 
 #[test]
-fn a_time_is_that_of_its_own_second_in_whatever_order_they_come() {
+fn cached_seconds_are_correct_for_times_in_any_order() {
     let mut formatter = LineFormatter::default();
     for (time, wanted) in [
         (0, "1970-01-01T00:00:00.000Z"),
@@ -96,7 +96,7 @@ fn lossy(bytes: &[u8]) -> Value {
 
 proptest! {
     #[test]
-    fn any_line_is_json_and_reads_back(
+    fn any_line_is_json_and_round_trips(
         time in 0..=LAST_SECOND * 1000,
         client in prop_oneof![any::<u32>().prop_map(|v4| IpAddr::V4(v4.into())), any_v6()],
         [method, host, path, request_id] in [bytes(), bytes(), bytes(), bytes()],
@@ -111,7 +111,7 @@ proptest! {
             request_id: &request_id, route: &route, upstream: &upstream, attempts,
             took: time_of(took), delay: time_of(delay),
             upstream_time: upstream_time.map(|micros| time_of(micros.into())),
-            cut: Some(Cut::ClientClosed), complete: false, ..line()
+            cut: Some(CutReason::ClientClosed), complete: false, ..line()
         }
         .json();
         prop_assert!(!written.contains('\n'));
@@ -136,7 +136,7 @@ proptest! {
 }
 
 fn any_v6() -> impl Strategy<Value = IpAddr> {
-    // Groups that are often 0, so that runs of them are left out.
+    // Groups are often 0, so that runs are compressed.
     let group = prop_oneof![Just(0_u16), any::<u16>(), 0..16_u16];
     prop::array::uniform8(group).prop_map(IpAddr::from)
 }

@@ -4,7 +4,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::*;
 
-/// What a sink's next write does.
+/// The outcome of a sink's next write.
 enum Step {
     Take(usize),
     Fail(io::ErrorKind),
@@ -75,7 +75,7 @@ fn push(queue: &LogQueue, text: &str) {
 }
 
 #[test]
-fn what_was_handed_over_is_written_before_the_guard_is_gone() {
+fn dropping_the_guard_writes_all_queued_lines() {
     let sink = FakeSink::default();
     let (queue, thread) = start(&sink, 1_000_000);
     let all: Vec<String> = (0..1_000).map(|number| format!("line {number}\n")).collect();
@@ -86,7 +86,7 @@ fn what_was_handed_over_is_written_before_the_guard_is_gone() {
     assert_eq!((sink.text(), queue.dropped()), (all.concat(), 0));
     assert_eq!(queue.state.bytes.load(Ordering::Relaxed), 0);
     push(&queue, "late\n");
-    assert_eq!(queue.dropped(), 1, "after the end nothing is written, and that is counted");
+    assert_eq!(queue.dropped(), 1, "a line after the end is dropped and counted");
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn the_queue_is_bounded_in_bytes_and_never_blocks_a_caller() {
 }
 
 #[test]
-fn writes_that_fail_are_counted_and_end_nothing() {
+fn failed_writes_are_counted_and_the_log_continues() {
     use Step::{Fail, Take};
     let sink = FakeSink::with([
         Fail(io::ErrorKind::StorageFull),
@@ -120,7 +120,7 @@ fn writes_that_fail_are_counted_and_end_nothing() {
     let (queue, thread) = start(&sink, 1_000);
     push(&queue, "lost\nlost\n");
     push(&queue, "one\ntwo\nlost\n");
-    // Its end of the torn line cannot be written either.
+    // The line feed that ends the torn line cannot be written either.
     push(&queue, "lost\n");
     push(&queue, "last\n");
     drop(thread);
@@ -129,7 +129,7 @@ fn writes_that_fail_are_counted_and_end_nothing() {
 }
 
 #[test]
-fn a_torn_line_costs_no_other() {
+fn a_torn_line_does_not_affect_other_lines() {
     let sink = FakeSink::with([Step::Take(6), Step::Fail(io::ErrorKind::StorageFull)]);
     let (queue, thread) = start(&sink, 1_000);
     push(&queue, "one\ntwo\nthree\n");
@@ -149,7 +149,7 @@ fn a_sink_that_would_block_is_waited_for() {
 }
 
 #[test]
-fn lines_before_a_reopening_are_in_the_old_file_whole() {
+fn lines_before_a_reopen_are_in_the_old_file() {
     let sink = FakeSink::with([Step::Take(2), Step::Fail(io::ErrorKind::StorageFull)]);
     let (queue, thread) = start(&sink, 1_000);
     push(&queue, "torn\n");
@@ -161,7 +161,7 @@ fn lines_before_a_reopening_are_in_the_old_file_whole() {
 }
 
 #[test]
-fn a_blocked_sink_is_given_up_and_what_waits_is_counted() {
+fn a_blocked_sink_is_abandoned_and_its_queue_is_counted() {
     let sink = FakeSink::default();
     sink.block(true);
     let (queue, thread) = start(&sink, 1_000);
@@ -170,31 +170,31 @@ fn a_blocked_sink_is_given_up_and_what_waits_is_counted() {
     let start = clock::instant();
     drop(thread);
     let took = clock::instant().saturating_duration_since(start);
-    assert!((BLOCKED..3 * BLOCKED).contains(&took), "{took:?}");
+    assert!((STALL_TIMEOUT..3 * STALL_TIMEOUT).contains(&took), "{took:?}");
     assert_eq!(queue.dropped(), 3);
     sink.block(false);
 }
 
 #[test]
-fn losses_are_reported_once_a_minute_and_none_is_left_out() {
+fn all_losses_are_reported_at_most_once_a_minute() {
     let sink = FakeSink::default();
     let (queue, thread) = start(&sink, 1_000);
     drop(thread);
     let (state, start) = (&queue.state, clock::instant());
-    let mut report = Report::default();
+    let mut report = LossReport::default();
     assert_eq!(report.losses(state, start), None);
     state.count_dropped(5);
     assert_eq!(report.losses(state, start), Some((5, 0)));
     state.count_dropped(2);
     state.count_write_error(&io::ErrorKind::BrokenPipe.into());
-    assert_eq!(report.losses(state, start + REPORT_EVERY / 2), None);
+    assert_eq!(report.losses(state, start + REPORT_INTERVAL / 2), None);
     assert!(state.unreported.load(Ordering::Relaxed));
-    assert_eq!(report.losses(state, start + REPORT_EVERY), Some((2, 1)));
-    assert_eq!(report.losses(state, start + 3 * REPORT_EVERY), None);
+    assert_eq!(report.losses(state, start + REPORT_INTERVAL), Some((2, 1)));
+    assert_eq!(report.losses(state, start + 3 * REPORT_INTERVAL), None);
 }
 
 #[test]
-fn buffers_come_back_and_a_few_are_kept() {
+fn a_few_buffers_are_reused() {
     let sink = FakeSink::default();
     let (queue, thread) = start(&sink, 1_000_000);
     for _ in 0..100 {
@@ -205,6 +205,6 @@ fn buffers_come_back_and_a_few_are_kept() {
     queue.push(Vec::with_capacity(5_000), 0);
     drop(thread);
     let spare = queue.state.spare.lock();
-    assert!((1..=SPARE).contains(&spare.len()), "{}", spare.len());
+    assert!((1..=MAX_SPARE_BUFFERS).contains(&spare.len()), "{}", spare.len());
     assert!(spare.iter().all(|buffer| buffer.is_empty() && buffer.capacity() == 1024));
 }

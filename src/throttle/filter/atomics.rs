@@ -1,38 +1,38 @@
-//! The two kinds of atomics that filters are made of, so that a model checker can put its own in.
+//! The atomics of the filters, abstracted so that tests can use those of a model checker.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A family of atomics.
 pub trait Atomics {
-    /// A position's word, or a mask of slots.
-    type Word: Word;
+    /// The word of a position, or a mask of slots.
+    type Word: AtomicWord;
     /// The epoch.
-    type Epoch: Stamp;
+    type Epoch: AtomicEpoch;
 }
 
-/// An atomic of 32 bits that are set and cleared.
-pub trait Word: Send + Sync {
-    /// One that holds nothing.
+/// An atomic 32-bit word whose bits are set and cleared.
+pub trait AtomicWord: Send + Sync {
+    /// A word without set bits.
     fn zero() -> Self;
-    /// All bits.
+    /// Reads all bits.
     fn load(&self, order: Ordering) -> u32;
-    /// Sets bits; returns what was.
+    /// Sets bits; returns the previous word.
     fn fetch_or(&self, bits: u32, order: Ordering) -> u32;
-    /// Clears what is not in `mask`; returns what was.
+    /// Clears the bits that are not in `mask`; returns the previous word.
     fn fetch_and(&self, mask: u32, order: Ordering) -> u32;
 }
 
-/// An atomic of 64 bits that is replaced whole.
-pub trait Stamp: Send + Sync {
-    /// One that holds `value`.
+/// An atomic 64-bit epoch that is replaced as a whole.
+pub trait AtomicEpoch: Send + Sync {
+    /// An epoch with this value.
     fn new(value: u64) -> Self;
-    /// What it holds.
+    /// Reads the value.
     fn load(&self, order: Ordering) -> u64;
-    /// Replaces it.
+    /// Replaces the value.
     fn store(&self, value: u64, order: Ordering);
 }
 
-/// The machine's own.
+/// The standard library's atomics.
 #[derive(Clone, Copy, Debug)]
 pub struct Native;
 
@@ -41,7 +41,7 @@ impl Atomics for Native {
     type Epoch = AtomicU64;
 }
 
-impl Word for AtomicU32 {
+impl AtomicWord for AtomicU32 {
     fn zero() -> Self {
         Self::new(0)
     }
@@ -62,7 +62,7 @@ impl Word for AtomicU32 {
     }
 }
 
-impl Stamp for AtomicU64 {
+impl AtomicEpoch for AtomicU64 {
     fn new(value: u64) -> Self {
         Self::new(value)
     }

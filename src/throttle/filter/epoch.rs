@@ -1,4 +1,4 @@
-//! Which generations are live.
+//! The epoch of a filter: which generations are live.
 
 use std::ops::RangeInclusive;
 
@@ -12,18 +12,18 @@ pub(super) struct Epoch {
 }
 
 impl Epoch {
-    /// What is live at `now`: the current generation, the complete ones in memory, and until
-    /// [`GRACE`] has passed one more.
+    /// The live generations at `now`: the current one, the complete ones in memory, and one more until
+    /// [`GRACE`] has passed.
     pub(super) fn at(geometry: &Geometry, now: Millis) -> Self {
-        // Enough for eight thousand years of minutes.
+        // Enough for 8,000 years of minutes.
         let current = geometry.index(now).min(u64::from(u32::MAX));
-        let fresh = now.saturating_sub(current * geometry.generation) < GRACE;
-        let back = u64::from(geometry.memory) + u64::from(fresh);
+        let in_grace = now.saturating_sub(current * geometry.generation) < GRACE;
+        let back = u64::from(geometry.memory) + u64::from(in_grace);
         Self { oldest: current.saturating_sub(back.min(31)), current }
     }
 
-    /// What is live at `now` if `self` was: a clock that goes back brings nothing back.
-    pub(super) fn turned(self, geometry: &Geometry, now: Millis) -> Self {
+    /// The epoch at `now`, but never an earlier one than `self`, even if the clock goes back.
+    pub(super) fn advanced(self, geometry: &Geometry, now: Millis) -> Self {
         let then = Self::at(geometry, now);
         Self { oldest: self.oldest.max(then.oldest), current: self.current.max(then.current) }
     }
@@ -32,18 +32,19 @@ impl Epoch {
         self.oldest..=self.current
     }
 
-    /// The slots of the live generations.
+    /// The mask of the slots of the live generations.
     pub(super) fn mask(self) -> u32 {
         let ones = u32::MAX >> (31 - (self.current - self.oldest) as u32 % 32);
         ones.rotate_left(self.oldest as u32 % 32)
     }
 
-    /// The slot of the current generation, in an epoch as [`Self::pack`] made it.
+    /// The mask of the slot of the current generation of an epoch packed by [`Self::pack`].
     pub(super) fn slot(packed: u64) -> u32 {
         1 << ((packed >> 32) % 32)
     }
 
-    /// The current generation in the upper half, the slots of all live ones in the lower.
+    /// The epoch as one word: the current generation in the upper half, the mask of the live slots in the
+    /// lower half.
     pub(super) fn pack(self) -> u64 {
         self.current << 32 | u64::from(self.mask())
     }

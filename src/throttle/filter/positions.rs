@@ -1,40 +1,41 @@
-//! A token's positions: exactly those that the `bloomfilter` crate gives a `u64`.
+//! The positions of a token in a filter: exactly those of a `u64` in the `bloomfilter` crate.
 
 use siphasher::sip::SipHasher13;
 
 use super::{Geometry, Seed};
 
-/// The largest prime below 2^64: the crate's modulus for its derived positions.
+/// The largest prime below 2^64: the modulus of the crate's derived hashes.
 const PRIME: u64 = 0xffff_ffff_ffff_ffc5;
 
-/// Where tokens lie in filters of one size, under one seed.
-pub(super) struct Positions {
-    sips: [SipHasher13; 2],
+/// Computes positions in filters of one size and seed.
+pub(super) struct PositionHasher {
+    hashers: [SipHasher13; 2],
     bits: Divisor,
 }
 
-/// One token's two hashes, from which its positions follow.
+/// The two hashes of a token, which determine its positions.
 #[derive(Clone, Copy)]
-pub(super) struct Spots<'a> {
+pub(super) struct TokenPositions<'a> {
     hashes: [u64; 2],
     bits: &'a Divisor,
 }
 
-impl Positions {
+impl PositionHasher {
     pub(super) fn new(geometry: &Geometry, seed: &Seed) -> Self {
-        Self { sips: seed.sips(), bits: Divisor::new(geometry.bits as u64) }
+        Self { hashers: seed.hashers(), bits: Divisor::new(geometry.bits as u64) }
     }
 
     #[inline]
-    pub(super) fn of(&self, token: u64) -> Spots<'_> {
-        // As `Hash for u64` gives it to the hasher.
+    pub(super) fn of(&self, token: u64) -> TokenPositions<'_> {
+        // As `Hash for u64` passes it to the hasher.
         let bytes = token.to_ne_bytes();
-        Spots { hashes: [self.sips[0].hash(&bytes), self.sips[1].hash(&bytes)], bits: &self.bits }
+        let hashes = [self.hashers[0].hash(&bytes), self.hashers[1].hash(&bytes)];
+        TokenPositions { hashes, bits: &self.bits }
     }
 }
 
-impl Spots<'_> {
-    /// The position number `i`.
+impl TokenPositions<'_> {
+    /// The `i`-th position, from 0.
     #[inline]
     pub(super) fn at(self, i: u32) -> usize {
         let [first, second] = self.hashes;
@@ -47,16 +48,16 @@ impl Spots<'_> {
     }
 }
 
-/// `value % PRIME`: twice the prime is more than any value.
+/// `value % PRIME`; one subtraction suffices, because twice the prime exceeds any value.
 #[inline]
 fn below_prime(value: u64) -> u64 {
     if value >= PRIME { value - PRIME } else { value }
 }
 
-/// Divides by one number often.
+/// A divisor with its precomputed reciprocal.
 struct Divisor {
     divisor: u64,
-    /// 2^64 over the divisor, rounded down; one less where it divides.
+    /// 2^64 / divisor, rounded down; one less if the division is exact.
     reciprocal: u64,
 }
 
@@ -66,10 +67,10 @@ impl Divisor {
         Self { divisor, reciprocal: u64::MAX / divisor }
     }
 
-    /// `value % divisor`, by multiplication (Barrett).
+    /// `value % divisor`, by multiplication (Barrett reduction).
     ///
-    /// With `d` the divisor and `r` the reciprocal, `2^64/d - r` is above 0 and at most 1, thus
-    /// `value/d - value*r/2^64` is at least 0 and below 1: the quotient is right or one too small.
+    /// With `d` the divisor and `r` the reciprocal, `2^64/d - r` is above 0 and at most 1. So
+    /// `value/d - value*r/2^64` is at least 0 and below 1, and the quotient is exact or one too small.
     #[inline]
     fn remainder(&self, value: u64) -> u64 {
         let quotient = ((u128::from(value) * u128::from(self.reciprocal)) >> 64) as u64;
@@ -88,7 +89,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
 
         #[test]
-        fn the_remainder_is_the_remainder(
+        fn the_fast_remainder_equals_the_operator(
             divisor in prop_oneof![1..=64_u64, 1..=1_u64 << 63, 1..1_u64 << 34,
                 (0..64_u32, -1..=1_i64).prop_map(|(bits, off)|
                     (1_u64 << bits).saturating_add_signed(off).clamp(1, 1 << 63))],

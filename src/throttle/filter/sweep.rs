@@ -1,38 +1,39 @@
-//! Clears the slots of generations that left memory, a part at a time.
+//! Clears the slots of generations that left memory, incrementally.
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::atomics::Word;
+use super::atomics::AtomicWord;
 
-/// A slot is cleared within so many steps.
+/// Maximum number of steps that clear a slot.
 const STEPS: usize = 20;
 
-/// What is to be cleared, and how far that got.
+/// Which slots are to be cleared, and the progress of the current pass.
 #[derive(Debug, Default)]
 pub(super) struct Sweep {
-    /// Slots of live generations that something was put into.
+    /// Slots of live generations that may have bits.
     pub(super) used: u32,
-    /// Slots that are being cleared, up to the position `at`.
+    /// Slots that the current pass clears.
     clearing: u32,
+    /// Positions below this are cleared by the current pass.
     at: usize,
-    /// Slots that are cleared after those.
+    /// Slots for the next pass.
     pending: u32,
 }
 
 impl Sweep {
-    /// Has `slots` cleared, in time.
+    /// Schedules `slots` for clearing.
     pub(super) fn add(&mut self, slots: u32) {
-        // Even what is being cleared: it may be in what is behind.
+        // Also those in the current pass: they may have new bits at positions that it has passed.
         self.pending |= slots;
     }
 
-    /// Slots that may still hold something.
+    /// Slots that are not cleared yet.
     pub(super) fn dirty(&self) -> u32 {
         self.clearing | self.pending
     }
 
-    /// Clears a part.
-    pub(super) fn step(&mut self, words: &[impl Word]) {
+    /// Clears the next part.
+    pub(super) fn step(&mut self, words: &[impl AtomicWord]) {
         if self.clearing == 0 {
             self.clearing = std::mem::take(&mut self.pending);
             self.at = 0;
@@ -48,8 +49,8 @@ impl Sweep {
         }
     }
 
-    /// Clears all that is left, in one pass.
-    pub(super) fn finish(&mut self, words: &[impl Word]) {
+    /// Clears everything that is scheduled.
+    pub(super) fn finish(&mut self, words: &[impl AtomicWord]) {
         let at = if self.clearing == 0 { 0 } else { self.at };
         let (before, after) = words.split_at(at);
         clear(after, self.dirty());
@@ -60,9 +61,9 @@ impl Sweep {
     }
 }
 
-fn clear(words: &[impl Word], slots: u32) {
+fn clear(words: &[impl AtomicWord], slots: u32) {
     for word in words {
-        // Most have none where a generation was not full, and a read is cheaper.
+        // Unless the generation was full, most words have no such bit, and a read is cheaper.
         if word.load(Relaxed) & slots != 0 {
             word.fetch_and(!slots, Relaxed);
         }

@@ -1,4 +1,4 @@
-//! The filter against the crate, against a model with exact sets, and against every interleaving.
+//! The filter against the `bloomfilter` crate, against a model with exact sets, and in all interleavings.
 
 use std::sync::atomic::Ordering;
 
@@ -8,11 +8,11 @@ use proptest::prelude::*;
 use super::*;
 use crate::throttle::{geometry::Sizing, payload};
 
-mod every_interleaving;
+mod interleavings;
 mod memory;
 
 const MINUTE: Millis = 60_000;
-/// A boundary of minutes.
+/// On a minute boundary.
 const START: Millis = 1_700_000_040_000;
 
 pub(super) fn sized(capacity: u64, false_positive: f64, minutes: u64) -> Geometry {
@@ -27,7 +27,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn one_generation_is_a_filter_of_the_crate(
+    fn one_generation_equals_a_filter_of_the_crate(
         capacity in 1..2_000_u64,
         false_positive in prop_oneof![0.000_001..0.999, 0.001..0.02],
         minutes in 1..90_u64,
@@ -44,18 +44,18 @@ proptest! {
             prop_assert_eq!(ours.record(*token), !theirs.check_and_set(token));
         }
         for token in tokens.iter().chain(&others) {
-            prop_assert_eq!(ours.knows(*token), theirs.check(token));
+            prop_assert_eq!(ours.contains(*token), theirs.check(token));
         }
-        let cut = ours.cut(geometry.index(START)).unwrap();
-        prop_assert_eq!(&cut, &theirs.as_slice()[payload::HEADER..]);
+        let cut = ours.export(geometry.index(START)).unwrap();
+        prop_assert_eq!(&cut, &theirs.as_slice()[payload::HEADER_LEN..]);
         let written = [&payload::header(&geometry, &seed)[..], &cut].concat();
         prop_assert_eq!(&written, theirs.as_slice());
     }
 }
 
-/// At capacity in every live generation, unknown tokens pass as often as was asked for.
+/// With every live generation at capacity.
 #[test]
-fn false_positives_are_as_configured() {
+fn the_false_positive_rate_is_as_configured() {
     for (false_positive, minutes, asked) in
         [(0.01, 30, 40_000), (0.001, 30, 200_000), (0.01, 1, 40_000)]
     {
@@ -64,44 +64,47 @@ fn false_positives_are_as_configured() {
         let filter = Filter::new(geometry, seed(3), START);
         let mut token = 0;
         for minute in 0..=minutes {
-            filter.turn(START + minute * MINUTE + GRACE);
+            filter.rotate(START + minute * MINUTE + GRACE);
             for _ in 0..capacity {
                 token += 1;
                 filter.record(token);
             }
         }
         assert_eq!(filter.live().count() as u64, minutes + 1);
-        assert!((1..=token).all(|token| filter.knows(token)));
-        let wrong = (1..=asked).filter(|other| filter.knows(token + other)).count();
+        assert!((1..=token).all(|token| filter.contains(token)));
+        let wrong = (1..=asked).filter(|other| filter.contains(token + other)).count();
         let rate = wrong as f64 / asked as f64;
         assert!(rate < 1.2 * false_positive, "{rate} of {false_positive}");
-        assert!(rate > 0.8 * false_positive, "{rate} of {false_positive}: larger than need be");
+        assert!(
+            rate > 0.8 * false_positive,
+            "{rate} of {false_positive}: the filters are larger than necessary"
+        );
     }
 }
 
 #[test]
-fn generations_that_are_not_live_are_let_alone() {
+fn generations_that_are_not_live_cannot_be_read_or_changed() {
     let filter = Filter::new(sized(100, 0.001, 3), seed(4), START + GRACE);
     filter.record(1);
     let current = *filter.live().end();
     assert_eq!(filter.live(), current - 3..=current);
-    let bits = filter.cut(current).unwrap();
+    let bits = filter.export(current).unwrap();
     for index in [0, current - 32, current - 4, current + 1, current + 32, u64::MAX] {
         assert!(!filter.take_changed(index));
-        filter.put_changed(index);
-        assert_eq!(filter.cut(index), None);
+        filter.mark_changed(index);
+        assert_eq!(filter.export(index), None);
         assert_eq!(filter.merge(index, &bits), None);
     }
     assert_eq!(filter.occupied() as u32, bits.iter().map(|byte| byte.count_ones()).sum::<u32>());
     assert!(filter.take_changed(current));
     assert!(!filter.take_changed(current));
-    filter.put_changed(current);
+    filter.mark_changed(current);
     assert!(filter.take_changed(current));
-    assert!(!filter.record(1) && !filter.take_changed(current), "nothing new");
+    assert!(!filter.record(1) && !filter.take_changed(current), "the token is not new");
 }
 
 #[test]
-fn a_merge_tells_what_either_side_lacked() {
+fn a_merge_counts_what_each_side_was_missing() {
     let [ours, theirs] = [1, 2].map(|token| {
         let filter = Filter::new(sized(100, 0.001, 30), seed(5), START);
         assert!(filter.record(token));
@@ -110,60 +113,63 @@ fn a_merge_tells_what_either_side_lacked() {
     let index = *ours.live().end();
     let hashes = u64::from(ours.geometry().hashes);
     assert!(ours.take_changed(index));
-    let bits = theirs.cut(index).unwrap();
-    assert_eq!(ours.merge(index, &bits), Some(Merged { gained: hashes, lacked: hashes }));
-    assert_eq!(ours.merge(index, &bits), Some(Merged { gained: 0, lacked: hashes }));
-    assert!(!ours.take_changed(index), "it is no news to others");
-    assert!(ours.knows(1) && ours.knows(2));
+    let bits = theirs.export(index).unwrap();
+    assert_eq!(
+        ours.merge(index, &bits),
+        Some(MergeCounts { added: hashes, remote_missing: hashes })
+    );
+    assert_eq!(ours.merge(index, &bits), Some(MergeCounts { added: 0, remote_missing: hashes }));
+    assert!(!ours.take_changed(index), "a merge is not a change");
+    assert!(ours.contains(1) && ours.contains(2));
     assert_eq!(ours.occupied() as u64, 2 * hashes);
-    // Less than there is, and more.
+    // Shorter and longer than the filter.
     assert!(ours.merge(index, &[]).is_some());
     assert!(ours.merge(index, &[0xff; 10_000]).is_some());
     assert_eq!(ours.occupied(), ours.geometry().bits);
 }
 
-/// A slot is cleared in steps, before it is needed; the clock's jumps have it done at once.
+/// A slot is cleared in steps before it is reused, or at once if the clock jumps.
 #[test]
-fn clearing_is_done_within_twenty_steps() {
+fn a_slot_is_cleared_within_twenty_steps() {
     let filter = Filter::new(sized(100, 0.01, 30), seed(6), START);
     (0..100).for_each(|token| assert!(filter.record(token)));
-    let held = |filter: &Filter| filter.words.iter().any(|word| word.load(Relaxed) != 0);
-    filter.turn(START + 30 * MINUTE);
-    filter.turn(START + 31 * MINUTE + GRACE - 1);
-    assert!(filter.knows(1));
+    let has_bits = |filter: &Filter| filter.words.iter().any(|word| word.load(Relaxed) != 0);
+    filter.rotate(START + 30 * MINUTE);
+    filter.rotate(START + 31 * MINUTE + GRACE - 1);
+    assert!(filter.contains(1));
     for second in 0..20 {
-        assert!(held(&filter));
-        filter.turn(START + 31 * MINUTE + GRACE + second * 1_000);
-        assert!(!filter.knows(1));
+        assert!(has_bits(&filter));
+        filter.rotate(START + 31 * MINUTE + GRACE + second * 1_000);
+        assert!(!filter.contains(1));
     }
-    assert!(!held(&filter));
-    // Nothing was put into these: nothing is swept.
+    assert!(!has_bits(&filter));
+    // These generations are empty: nothing is swept.
     for minute in 32..70 {
-        filter.turn(START + minute * MINUTE);
+        filter.rotate(START + minute * MINUTE);
         assert_eq!(filter.sweep.lock().dirty(), 0);
     }
     filter.record(1);
-    filter.turn(START + 70 * MINUTE);
-    filter.turn(START + 10_000 * MINUTE);
-    assert!(!filter.knows(1));
-    filter.turn(START);
+    filter.rotate(START + 70 * MINUTE);
+    filter.rotate(START + 10_000 * MINUTE);
+    assert!(!filter.contains(1));
+    filter.rotate(START);
     assert_eq!(*filter.live().end(), START / MINUTE + 10_000);
-    filter.turn(Millis::MAX);
+    filter.rotate(Millis::MAX);
     assert_eq!(filter.live(), u64::from(u32::MAX) - 30..=u64::from(u32::MAX));
 }
 
-/// Late marks of who stopped while he recorded have the slot cleared before it is used again.
+/// A thread that was suspended while it recorded marks a slot that is no longer live.
 #[test]
-fn a_slot_marked_late_is_cleared_before_it_is_used() {
+fn a_slot_marked_late_is_cleared_before_it_is_reused() {
     let filter = Filter::new(sized(100, 0.01, 1), seed(7), START);
-    filter.turn(START + 10 * MINUTE);
+    filter.rotate(START + 10 * MINUTE);
     let slot = Filter::<Native>::slot_of(START / MINUTE);
     filter.words.iter().for_each(|word| _ = word.fetch_or(slot, Relaxed));
     filter.changed.fetch_or(slot, Release);
-    assert!(!filter.knows(1));
-    (11..32).for_each(|minute| filter.turn(START + minute * MINUTE));
-    assert!(!filter.knows(1));
-    filter.turn(START + 32 * MINUTE);
-    assert!(!filter.knows(1));
+    assert!(!filter.contains(1));
+    (11..32).for_each(|minute| filter.rotate(START + minute * MINUTE));
+    assert!(!filter.contains(1));
+    filter.rotate(START + 32 * MINUTE);
+    assert!(!filter.contains(1));
     assert_eq!(filter.occupied(), 0);
 }

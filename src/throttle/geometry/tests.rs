@@ -23,11 +23,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4_000))]
 
     #[test]
-    fn every_configuration_has_a_geometry_or_a_reason(sizing in sizing()) {
+    fn every_sizing_has_a_geometry_or_an_error(sizing in sizing()) {
         let Ok(geometry) = Geometry::new(&sizing) else {
-            let fault = Geometry::new(&sizing).unwrap_err();
+            let error = Geometry::new(&sizing).unwrap_err();
             let large = sizing.capacity as f64 * sizing.memory as f64 > 1e13;
-            prop_assert!(sizing.false_positive < 1e-15 || large, "{fault}");
+            prop_assert!(sizing.false_positive < 1e-15 || large, "{error}");
             return Ok(());
         };
         prop_assert!(geometry.bits >= 8 && geometry.bits.is_multiple_of(8));
@@ -35,7 +35,7 @@ proptest! {
         prop_assert!((1..=MAX_MEMORY).contains(&geometry.memory));
         prop_assert!(geometry.generation > 0 && geometry.generation.is_multiple_of(MINUTE));
         prop_assert_eq!(geometry.bytes(), geometry.bits as u64 * 4);
-        // Its generations are as short as 30 of them can be, and remember no less than is asked.
+        // The generations are as short as 30 of them allow, and cover the memory.
         let remembered = u64::from(geometry.memory) * geometry.generation;
         prop_assert!(remembered >= sizing.memory);
         prop_assert!(remembered - sizing.memory < geometry.generation);
@@ -45,11 +45,11 @@ proptest! {
         }
         let index = geometry.index(1_700_000_040_123);
         prop_assert_eq!(geometry.index(geometry.minute(index) * MINUTE), index);
-        prop_assert!(geometry.max_active() < u64::MAX);
+        prop_assert!(geometry.max_countable() < u64::MAX);
     }
 
     #[test]
-    fn sizes_are_the_crates(
+    fn sizes_equal_those_of_the_bloomfilter_crate(
         capacity in 1..3_000_u64,
         false_positive in prop_oneof![0.000_1..0.999_f64, 0.000_1..0.02],
         minutes in 1..=60_u64,
@@ -59,7 +59,7 @@ proptest! {
         let tokens = (capacity * geometry.generation / MINUTE) as usize;
         let live = f64::from(geometry.memory + 1);
         let rate = 1.0 - (1.0 - false_positive).powf(1.0 / live);
-        // The rate is computed in another way, and may round up to another byte.
+        // The rate is computed differently and may round to another byte.
         let bytes = Bloom::<u64>::compute_bitmap_size(tokens, rate);
         prop_assert!((geometry.bits / 8).abs_diff(bytes) <= 1);
         let theirs = Bloom::<u64>::new_with_seed(geometry.bits / 8, tokens, &[0; 32]).unwrap();
@@ -69,21 +69,21 @@ proptest! {
 }
 
 #[test]
-fn what_cannot_be_sized_says_why() {
+fn impossible_sizings_are_rejected_with_their_reason() {
     let good = Sizing { capacity: 1_000_000, false_positive: 0.001, memory: 30 * MINUTE };
     for sizing in [Sizing { capacity: 0, ..good }, Sizing { memory: 0, ..good }] {
-        assert_eq!(Geometry::new(&sizing), Err(Unsizable::Nothing));
+        assert_eq!(Geometry::new(&sizing), Err(SizingError::Zero));
     }
     for false_positive in [0.0, -0.1, 1.0, 1.5, f64::NAN, f64::INFINITY, 1e-30] {
-        assert_eq!(Geometry::new(&Sizing { false_positive, ..good }), Err(Unsizable::Rate));
+        assert_eq!(Geometry::new(&Sizing { false_positive, ..good }), Err(SizingError::Rate));
     }
     let large = Sizing { capacity: u64::MAX, memory: u64::MAX, ..good };
-    let Err(Unsizable::TooLarge(bytes)) = Geometry::new(&large) else { panic!("it fits") };
+    let Err(SizingError::TooLarge(bytes)) = Geometry::new(&large) else { panic!("it fits") };
     assert!(bytes > 1e15);
 }
 
 #[test]
-fn the_default_is_as_designed() {
+fn default_settings_have_the_documented_size() {
     let sizing = Sizing { capacity: 1_000_000, false_positive: 0.001, memory: 30 * MINUTE };
     let geometry = Geometry::new(&sizing).unwrap();
     assert_eq!((geometry.bytes() / 1_000_000, geometry.hashes, geometry.memory), (86, 15, 30));

@@ -14,7 +14,7 @@ fn seed() -> Seed {
     Seed { secret: (1, 2), positions: std::array::from_fn(|i| i as u8) }
 }
 
-fn packed(parts: &[&[u8]]) -> Vec<u8> {
+fn gzipped(parts: &[&[u8]]) -> Vec<u8> {
     let mut packed = GzEncoder::new(vec![GZIP], Compression::fast());
     for part in parts {
         packed.write_all(part).unwrap();
@@ -22,12 +22,12 @@ fn packed(parts: &[&[u8]]) -> Vec<u8> {
     packed.finish().unwrap()
 }
 
-fn read(payload: &[u8]) -> Result<Vec<u8>, Refusal> {
+fn read(payload: &[u8]) -> Result<Vec<u8>, PayloadError> {
     decode(&geometry(), &seed(), payload)
 }
 
-/// The crate's own bytes, whatever the flag.
-fn unflagged(payload: &[u8]) -> Vec<u8> {
+/// The bytes in the crate's format, with any flag.
+fn crate_bytes(payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     match payload[0] {
         PLAIN => bytes.extend_from_slice(&payload[1..]),
@@ -40,7 +40,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn the_crate_reads_what_is_written_and_answers_alike(
+    fn the_crate_reads_encoded_payloads(
         tokens in prop::collection::hash_set(any::<u64>(), 0..600),
         others in prop::collection::vec(any::<u64>(), 200),
     ) {
@@ -49,18 +49,18 @@ proptest! {
         for token in &tokens {
             filter.record(*token);
         }
-        let bits = filter.cut(geometry.index(NOW)).unwrap();
+        let bits = filter.export(geometry.index(NOW)).unwrap();
         let payload = encode(&geometry, &seed, &bits);
         prop_assert!(payload.len() <= max_len(&geometry));
         prop_assert_eq!(read(&payload), Ok(bits));
-        let theirs = Bloom::<u64>::from_bytes(unflagged(&payload)).unwrap();
+        let theirs = Bloom::<u64>::from_bytes(crate_bytes(&payload)).unwrap();
         for token in tokens.iter().chain(&others) {
-            prop_assert_eq!(filter.knows(*token), theirs.check(token));
+            prop_assert_eq!(filter.contains(*token), theirs.check(token));
         }
     }
 
     #[test]
-    fn what_the_crate_wrote_is_read(tokens in prop::collection::vec(any::<u64>(), 0..600)) {
+    fn payloads_of_the_crate_are_decoded(tokens in prop::collection::vec(any::<u64>(), 0..600)) {
         let (geometry, seed) = (geometry(), seed());
         let mut theirs =
             Bloom::<u64>::new_with_seed(geometry.bits / 8, 500, &seed.positions).unwrap();
@@ -68,17 +68,17 @@ proptest! {
             theirs.set(token);
         }
         let bits = read(&[&[PLAIN], theirs.as_slice()].concat()).unwrap();
-        let packed = packed(&[theirs.as_slice()]);
+        let packed = gzipped(&[theirs.as_slice()]);
         let short = packed.len() <= max_len(&geometry);
-        prop_assert_eq!(read(&packed), if short { Ok(bits.clone()) } else { Err(Refusal::TooLong) });
+        prop_assert_eq!(read(&packed), if short { Ok(bits.clone()) } else { Err(PayloadError::TooLong) });
         let filter = Filter::new(geometry, seed, NOW);
         filter.merge(geometry.index(NOW), &bits).unwrap();
-        prop_assert!(tokens.iter().all(|token| filter.knows(*token)));
+        prop_assert!(tokens.iter().all(|token| filter.contains(*token)));
     }
 
-    /// Nothing breaks it, and what it reads has the right length.
+    /// Arbitrary bytes and corrupted payloads.
     #[test]
-    fn anything_is_read_or_refused(
+    fn any_payload_is_decoded_to_the_right_length_or_rejected(
         bytes in prop::collection::vec(any::<u8>(), 0..200),
         flag in 0..3_u8,
         sparse in any::<bool>(),
@@ -104,7 +104,7 @@ proptest! {
 }
 
 #[test]
-fn sparse_filters_are_packed_and_dense_ones_are_not() {
+fn only_sparse_filters_are_compressed() {
     let bytes = geometry().bits / 8;
     let sparse = encode(&geometry(), &seed(), &vec![0; bytes]);
     assert_eq!((sparse[0], sparse.len() < 200), (GZIP, true));
@@ -113,62 +113,62 @@ fn sparse_filters_are_packed_and_dense_ones_are_not() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_for_its_reason() {
+fn unusable_payloads_are_rejected_with_their_reason() {
     let (geometry, seed) = (geometry(), seed());
     let bits = vec![3; geometry.bits / 8];
     let good = [&header(&geometry, &seed)[..], &bits].concat();
     let plain = |bytes: &[u8]| [&[PLAIN], bytes].concat();
     assert_eq!(read(&plain(&good)).as_ref(), Ok(&bits));
-    assert_eq!(read(&packed(&[&good])).as_ref(), Ok(&bits));
+    assert_eq!(read(&gzipped(&[&good])).as_ref(), Ok(&bits));
     let altered = |at: usize| {
         let mut bytes = good.clone();
         bytes[at] ^= 1;
         bytes
     };
-    for (at, refusal) in [
-        (0, Refusal::Malformed),
-        (1, Refusal::Geometry),
-        (8, Refusal::Geometry),
-        (9, Refusal::Geometry),
-        (13, Refusal::Seed),
-        (44, Refusal::Seed),
+    for (at, error) in [
+        (0, PayloadError::Malformed),
+        (1, PayloadError::Geometry),
+        (8, PayloadError::Geometry),
+        (9, PayloadError::Geometry),
+        (13, PayloadError::Seed),
+        (44, PayloadError::Seed),
     ] {
-        assert_eq!(read(&plain(&altered(at))), Err(refusal), "{at}");
-        assert_eq!(read(&packed(&[&altered(at)])), Err(refusal), "{at}");
+        assert_eq!(read(&plain(&altered(at))), Err(error), "{at}");
+        assert_eq!(read(&gzipped(&[&altered(at)])), Err(error), "{at}");
     }
-    for (payload, refusal) in [
-        (vec![], Refusal::Malformed),
-        (vec![PLAIN], Refusal::Malformed),
-        (vec![GZIP], Refusal::Malformed),
-        ([&[2], &good[..]].concat(), Refusal::Malformed),
-        (plain(&good[..good.len() - 1]), Refusal::Malformed),
-        (plain(&[&good[..], &[0]].concat()), Refusal::TooLong),
-        (packed(&[&good[..good.len() - 1]]), Refusal::Malformed),
-        (packed(&[&good, &[0]]), Refusal::TooLong),
-        (packed(&[&good[..20]]), Refusal::Malformed),
-        (vec![GZIP; max_len(&geometry) + 1], Refusal::TooLong),
-        // Another member, and anything else behind.
-        ([packed(&[&good]), packed(&[&good])[1..].to_vec()].concat(), Refusal::Malformed),
-        ([packed(&[&good]), vec![0]].concat(), Refusal::Malformed),
-        ([packed(&[]), packed(&[&good])[1..].to_vec()].concat(), Refusal::Malformed),
+    for (payload, error) in [
+        (vec![], PayloadError::Malformed),
+        (vec![PLAIN], PayloadError::Malformed),
+        (vec![GZIP], PayloadError::Malformed),
+        ([&[2], &good[..]].concat(), PayloadError::Malformed),
+        (plain(&good[..good.len() - 1]), PayloadError::Malformed),
+        (plain(&[&good[..], &[0]].concat()), PayloadError::TooLong),
+        (gzipped(&[&good[..good.len() - 1]]), PayloadError::Malformed),
+        (gzipped(&[&good, &[0]]), PayloadError::TooLong),
+        (gzipped(&[&good[..20]]), PayloadError::Malformed),
+        (vec![GZIP; max_len(&geometry) + 1], PayloadError::TooLong),
+        // A second gzip member, and trailing bytes.
+        ([gzipped(&[&good]), gzipped(&[&good])[1..].to_vec()].concat(), PayloadError::Malformed),
+        ([gzipped(&[&good]), vec![0]].concat(), PayloadError::Malformed),
+        ([gzipped(&[]), gzipped(&[&good])[1..].to_vec()].concat(), PayloadError::Malformed),
     ] {
-        assert_eq!(read(&payload), Err(refusal));
+        assert_eq!(read(&payload), Err(error));
     }
-    let bomb = packed(&[&good, &vec![0; 20_000]]);
-    assert!(bomb.len() <= max_len(&geometry), "its length alone does not tell");
-    assert_eq!(read(&bomb), Err(Refusal::TooLong));
-    let mut checksum = packed(&[&good]);
+    let bomb = gzipped(&[&good, &vec![0; 20_000]]);
+    assert!(bomb.len() <= max_len(&geometry), "its length is valid");
+    assert_eq!(read(&bomb), Err(PayloadError::TooLong));
+    let mut checksum = gzipped(&[&good]);
     let at = checksum.len() - 8;
     checksum[at] ^= 1;
-    assert_eq!(read(&checksum), Err(Refusal::Malformed));
+    assert_eq!(read(&checksum), Err(PayloadError::Malformed));
 }
 
 #[test]
-fn a_filter_that_says_nothing_is_refused() {
+fn a_saturated_filter_is_rejected() {
     let geometry = geometry();
     let mut bits = vec![0xff; geometry.bits / 8];
-    assert_eq!(read(&encode(&geometry, &seed(), &bits)), Err(Refusal::Saturated));
-    // Eight times as many as it was made for is not enough to be refused.
+    assert_eq!(read(&encode(&geometry, &seed(), &bits)), Err(PayloadError::Saturated));
+    // About eight times the tokens that it is sized for: just below the limit.
     bits.iter_mut().step_by(16).for_each(|byte| *byte = 0xfc);
     assert!(read(&encode(&geometry, &seed(), &bits)).is_ok());
 }

@@ -1,79 +1,81 @@
-//! What is known of each live generation's minute in Redis.
+//! The synchronization state of each live generation.
 
 use std::ops::RangeInclusive;
 
-use super::Version;
+use super::PayloadVersion;
 
-/// What one gateway knows of one generation in Redis.
+/// The synchronization state of one generation.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Minute {
+pub(super) struct MinuteState {
     index: u64,
-    /// The version that was last read or written: what it holds is known here.
-    pub(super) known: Option<Version>,
-    /// Something here may not be there, or what is there must go.
+    /// The version that was last read or written; the filter here has all of its bits.
+    pub(super) known: Option<PayloadVersion>,
+    /// The filter here may have bits that Redis has not, or the payload in Redis must be replaced.
     pub(super) dirty: bool,
-    /// What is there belongs to gateways that are configured differently: it is left alone.
+    /// The payload in Redis was written by gateways of another configuration, and is not replaced.
     pub(super) foreign: bool,
-    /// What was there could not be read: others may know what this gateway does not.
+    /// The payload could not be read during the load: other gateways may know tokens that this one does
+    /// not.
     pub(super) missing: bool,
-    /// The tick in which it was last tried to write it, since it became dirty.
-    pub(super) tried: u64,
+    /// The tick of the last attempt to write it since it became dirty.
+    pub(super) last_attempt: u64,
 }
 
-/// All of them.
+/// The states of all live generations.
 #[derive(Debug, Default)]
-pub(super) struct Minutes {
-    /// By index, modulo their number: there are never more live generations.
-    slots: [Minute; 32],
-    /// The generation that was last looked at without need.
-    scrubbed: u64,
+pub(super) struct MinuteTable {
+    /// By index modulo their number: there are at most 32 live generations.
+    slots: [MinuteState; 32],
+    /// The generation that was last chosen by rotation.
+    last_scrubbed: u64,
 }
 
-impl Minutes {
-    /// What is known of `index`; of another generation in its place, nothing any more.
-    pub(super) fn at(&mut self, index: u64) -> &mut Minute {
+impl MinuteTable {
+    /// The state of `index`. Replaces the state of another generation in the same slot by a new one.
+    pub(super) fn entry(&mut self, index: u64) -> &mut MinuteState {
         let minute = &mut self.slots[index as usize % 32];
         if minute.index != index {
-            *minute = Minute { index, ..Minute::default() };
+            *minute = MinuteState { index, ..MinuteState::default() };
         }
         minute
     }
 
-    /// Those of the `live` generations of which something is known.
-    pub(super) fn among(&self, live: RangeInclusive<u64>) -> impl Iterator<Item = &Minute> {
+    /// The states of the `live` generations that have one.
+    pub(super) fn live(&self, live: RangeInclusive<u64>) -> impl Iterator<Item = &MinuteState> {
         self.slots.iter().filter(move |minute| live.contains(&minute.index))
     }
 
-    /// The generations of `older` to visit: at most `most` dirty ones, those that waited longest and
-    /// then the newest first; then others by rotation, one or as many as make `at_least` in all.
-    pub(super) fn choose(
+    /// The generations of `older` to synchronize: at most `max_dirty` dirty ones, least recently attempted
+    /// first and then newest first; then others by rotation, at least one and up to `at_least` in all.
+    pub(super) fn select(
         &mut self,
         older: RangeInclusive<u64>,
-        most: usize,
+        max_dirty: usize,
         at_least: usize,
     ) -> Vec<u64> {
-        let is_due = |minute: &Minute| minute.dirty && !minute.foreign;
-        let mut chosen: Vec<u64> = older.clone().rev().filter(|&at| is_due(self.at(at))).collect();
-        chosen.sort_by_key(|&at| self.at(at).tried);
-        chosen.truncate(most);
-        let room = at_least.saturating_sub(chosen.len()).max(1);
-        let clean = older.clone().filter(|&at| !is_due(self.at(at))).count();
-        for _ in 0..room.min(clean) {
-            let mut next = self.scrubbed;
+        let is_due = |minute: &MinuteState| minute.dirty && !minute.foreign;
+        let mut selected: Vec<u64> =
+            older.clone().rev().filter(|&at| is_due(self.entry(at))).collect();
+        selected.sort_by_key(|&at| self.entry(at).last_attempt);
+        selected.truncate(max_dirty);
+        let others = at_least.saturating_sub(selected.len()).max(1);
+        let clean = older.clone().filter(|&at| !is_due(self.entry(at))).count();
+        for _ in 0..others.min(clean) {
+            let mut next = self.last_scrubbed;
             loop {
-                // From the newest to the oldest and around.
+                // From the newest to the oldest, then from the newest again.
                 next = next.wrapping_sub(1);
                 if !older.contains(&next) {
                     next = *older.end();
                 }
-                if !is_due(self.at(next)) {
+                if !is_due(self.entry(next)) {
                     break;
                 }
             }
-            self.scrubbed = next;
-            chosen.push(next);
+            self.last_scrubbed = next;
+            selected.push(next);
         }
-        chosen
+        selected
     }
 }
 
@@ -82,36 +84,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scrubs_come_around_from_the_newest_on() {
-        let mut minutes = Minutes::default();
-        let mut seen = Vec::new();
+    fn clean_generations_rotate_from_the_newest() {
+        let mut minutes = MinuteTable::default();
+        let mut selected = Vec::new();
         for _ in 0..7 {
-            seen.extend(minutes.choose(100..=102, 2, 0));
+            selected.extend(minutes.select(100..=102, 2, 0));
         }
-        assert_eq!(seen, [102, 101, 100, 102, 101, 100, 102]);
-        assert_eq!(minutes.choose(100..=102, 2, 9), [101, 100, 102], "each once");
+        assert_eq!(selected, [102, 101, 100, 102, 101, 100, 102]);
+        assert_eq!(minutes.select(100..=102, 2, 9), [101, 100, 102], "each once");
     }
 
     #[test]
-    fn dirty_ones_come_first_and_those_that_failed_behind() {
-        let mut minutes = Minutes::default();
+    fn dirty_generations_come_first_and_failed_ones_last() {
+        let mut minutes = MinuteTable::default();
         for index in 100..=105 {
-            minutes.at(index).dirty = true;
+            minutes.entry(index).dirty = true;
         }
-        minutes.at(104).foreign = true;
-        assert_eq!(minutes.choose(100..=106, 2, 0), [105, 103, 106], "and one by rotation");
-        minutes.at(105).tried = 1;
-        assert_eq!(minutes.choose(100..=106, 2, 3), [103, 102, 104]);
+        minutes.entry(104).foreign = true;
+        assert_eq!(minutes.select(100..=106, 2, 0), [105, 103, 106], "and one by rotation");
+        minutes.entry(105).last_attempt = 1;
+        assert_eq!(minutes.select(100..=106, 2, 3), [103, 102, 104]);
         for index in 100..=102 {
-            minutes.at(index).dirty = false;
+            minutes.entry(index).dirty = false;
         }
-        assert_eq!(minutes.choose(100..=106, 2, 4), [103, 105, 102, 101]);
+        assert_eq!(minutes.select(100..=106, 2, 4), [103, 105, 102, 101]);
     }
 
     #[test]
-    fn a_generation_in_the_place_of_another_is_unknown() {
-        let mut minutes = Minutes::default();
-        minutes.at(100).dirty = true;
-        assert!(!minutes.at(132).dirty && !minutes.at(100).dirty);
+    fn a_generation_that_reuses_a_slot_has_a_new_state() {
+        let mut minutes = MinuteTable::default();
+        minutes.entry(100).dirty = true;
+        assert!(!minutes.entry(132).dirty && !minutes.entry(100).dirty);
     }
 }

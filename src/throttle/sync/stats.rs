@@ -1,77 +1,55 @@
-//! What the exchange with Redis counts of itself.
+//! Counters of the synchronization with Redis.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{counter::Counter, store::Failure, throttle::payload::Refusal};
+use crate::{counter::Counter, store::Failure, throttle::payload::PayloadError};
 
-/// Counts since the process began. One thread writes, any may read.
+/// Counts since the process started. One thread writes them, any thread may read them.
 #[derive(Debug, Default)]
-pub struct Stats {
-    /// Ticks and loads that were begun.
+pub struct SyncStats {
+    /// Ticks and loads that were started.
     pub ticks: Counter,
-    /// Commands that were sent to Redis.
+    /// Commands sent to Redis.
     pub calls: Counter,
-    /// Bytes of payloads that came from Redis.
+    /// Bytes of payloads read from Redis.
     pub bytes_read: Counter,
-    /// Bytes of payloads that were sent to Redis.
+    /// Bytes of payloads sent to Redis.
     pub bytes_written: Counter,
-    /// Minutes that were written.
+    /// Minutes written.
     pub commits: Counter,
-    /// Minutes that were not, because another gateway was first.
+    /// Minutes not written, because another gateway wrote first.
     pub conflicts: Counter,
     failures: [Counter; Failure::ALL.len()],
-    refused: [Counter; REFUSALS.len()],
+    unusable: [Counter; PayloadError::ALL.len()],
     last_success: AtomicU64,
 }
 
-/// All refusals, in the order in which they are counted.
-pub const REFUSALS: [Refusal; 6] = [
-    Refusal::Malformed,
-    Refusal::TooLong,
-    Refusal::Geometry,
-    Refusal::Seed,
-    Refusal::Saturated,
-    Refusal::Type,
-];
-
-/// The name that metrics and logs call it by.
-pub fn label(refusal: Refusal) -> &'static str {
-    match refusal {
-        Refusal::Malformed => "malformed",
-        Refusal::TooLong => "too_long",
-        Refusal::Geometry => "geometry",
-        Refusal::Seed => "seed",
-        Refusal::Saturated => "saturated",
-        Refusal::Type => "type",
-    }
-}
-
-impl Stats {
-    /// Failed calls of this kind.
+impl SyncStats {
+    /// Number of ticks and loads that failed with this kind of failure.
     pub fn failures(&self, failure: Failure) -> u64 {
         self.failures[failure.index()].get()
     }
 
-    /// Values from Redis that were not used, for this reason.
-    pub fn refused(&self, refusal: Refusal) -> u64 {
-        self.refused[refusal as usize].get()
+    /// Number of payloads from Redis that were unusable for this reason.
+    pub fn unusable(&self, error: PayloadError) -> u64 {
+        self.unusable[error as usize].get()
     }
 
-    /// When a tick last did all it had to do, in ms since the Unix epoch by Redis' clock; 0: never.
+    /// The time of the last complete tick or load, in ms since the Unix epoch by Redis' clock; 0: never.
     pub fn last_success(&self) -> u64 {
         self.last_success.load(Ordering::Relaxed)
     }
 
-    pub(super) fn failed(&self, failure: Failure) {
+    pub(super) fn count_failure(&self, failure: Failure) {
         self.failures[failure.index()].add(1);
     }
 
-    pub(super) fn refuse(&self, refusal: Refusal) {
-        self.refused[refusal as usize].add(1);
-        tracing::debug!(refusal = label(refusal), "a value of the throttle in Redis is not used");
+    pub(super) fn count_unusable(&self, error: PayloadError) {
+        self.unusable[error as usize].add(1);
+        tracing::debug!(reason = error.label(), "throttle payload in Redis ignored");
     }
 
-    pub(super) fn succeeded(&self, now: u64) {
+    pub(super) fn set_last_success(&self, now: u64) {
         self.last_success.store(now, Ordering::Relaxed);
     }
 }
@@ -81,15 +59,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_refusal_has_its_own_count() {
-        let stats = Stats::default();
-        for (at, refusal) in REFUSALS.into_iter().enumerate() {
+    fn each_payload_error_has_its_own_counter() {
+        let stats = SyncStats::default();
+        for (at, error) in PayloadError::ALL.into_iter().enumerate() {
             for _ in 0..=at {
-                stats.refuse(refusal);
+                stats.count_unusable(error);
             }
         }
-        for (at, refusal) in REFUSALS.into_iter().enumerate() {
-            assert_eq!(stats.refused(refusal), at as u64 + 1, "{}", label(refusal));
+        for (at, error) in PayloadError::ALL.into_iter().enumerate() {
+            assert_eq!(stats.unusable(error), at as u64 + 1, "{}", error.label());
         }
     }
 }

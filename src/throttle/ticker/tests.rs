@@ -1,7 +1,7 @@
 use super::{
     super::{
         mode::Mode,
-        sync::{Commit, Read, Time, Version},
+        sync::{CommitOutcome, PayloadVersion, ReadOutcome, ServerTime},
         tests::throttle,
     },
     *,
@@ -12,24 +12,32 @@ const MINUTE: u64 = 60_000;
 /// 120 minutes.
 const STEP: i64 = 7_200_000;
 
-/// A Redis that keeps nothing but the time.
-struct Stub {
+/// A store that has a clock and no filters.
+struct ClockStore {
     clock: Clock,
-    /// By how much its clock is ahead.
-    ahead: i64,
+    /// Its clock minus the gateway's, in ms.
+    clock_offset: i64,
     hangs: bool,
 }
 
-impl Exchange for Stub {
-    async fn time(&mut self) -> Result<Time, Failure> {
+impl FilterStore for ClockStore {
+    async fn time(&mut self) -> Result<ServerTime, Failure> {
         if self.hangs {
             std::future::pending::<()>().await;
         }
-        Ok(Time { now: self.clock.now().saturating_add_signed(self.ahead), ahead: self.ahead })
+        Ok(ServerTime {
+            now: self.clock.now().saturating_add_signed(self.clock_offset),
+            clock_offset: self.clock_offset,
+        })
     }
 
-    async fn read(&mut self, _: u64, _: Option<Version>, _: usize) -> Result<Read, Failure> {
-        Ok(Read::Absent)
+    async fn read(
+        &mut self,
+        _: u64,
+        _: Option<PayloadVersion>,
+        _: usize,
+    ) -> Result<ReadOutcome, Failure> {
+        Ok(ReadOutcome::Absent)
     }
 
     async fn commit(
@@ -38,96 +46,100 @@ impl Exchange for Stub {
         _: Option<u64>,
         _: &[u8],
         _: Duration,
-    ) -> Result<Commit, Failure> {
-        Ok(Commit::Done(1))
+    ) -> Result<CommitOutcome, Failure> {
+        Ok(CommitOutcome::Done(1))
     }
 }
 
-/// A throttle that refuses, and knows token 1.
-async fn refusing(clock: &Clock) -> (Arc<Throttle>, Stub) {
+/// A throttle that is throttling, with token 1 active.
+async fn throttling(clock: &Clock) -> (Arc<Throttle>, ClockStore) {
     let throttle = throttle(true, NOW);
-    let mut stub = Stub { clock: clock.clone(), ahead: 0, hangs: false };
+    let mut store = ClockStore { clock: clock.clone(), clock_offset: 0, hangs: false };
     let mut ticker = Ticker::new(&throttle, clock);
-    ticker.tick(Some(&mut stub)).await;
+    ticker.tick(Some(&mut store)).await;
     drop(ticker);
     throttle.set_mode(Mode::On);
     throttle.filter.load().record(1);
-    assert!(throttle.status().refuses());
-    (throttle, stub)
+    assert!(throttle.status().is_throttling());
+    (throttle, store)
 }
 
-/// A ticker in the place of the first, loaded.
-async fn ticking<'a>(throttle: &'a Throttle, clock: &'a Clock, stub: &mut Stub) -> Ticker<'a> {
+/// A new ticker, loaded.
+async fn loaded<'a>(
+    throttle: &'a Throttle,
+    clock: &'a Clock,
+    store: &mut ClockStore,
+) -> Ticker<'a> {
     let mut ticker = Ticker::new(throttle, clock);
-    ticker.load(stub).await.unwrap();
+    ticker.load(store).await.unwrap();
     ticker
 }
 
 #[tokio::test]
-async fn a_clock_that_was_set_far_forward_puts_nobody_out() {
+async fn a_large_forward_step_of_the_clock_suspends_denials() {
     let clock = Clock::manual(NOW);
-    let (throttle, mut stub) = refusing(&clock).await;
-    let mut ticker = ticking(&throttle, &clock, &mut stub).await;
-    // This machine's alone: the filters have turned by it before Redis tells better.
+    let (throttle, mut store) = throttling(&clock).await;
+    let mut ticker = loaded(&throttle, &clock, &mut store).await;
+    // Only this machine's clock steps: the filters are rotated by it before Redis' time is read.
     clock.set(NOW + 120 * MINUTE);
-    stub.ahead = -STEP;
-    ticker.tick(Some(&mut stub)).await;
-    assert!(!throttle.filter.load().knows(1), "it is forgotten");
-    assert!(!throttle.status().refuses(), "so nobody is refused for being unknown");
+    store.clock_offset = -STEP;
+    ticker.tick(Some(&mut store)).await;
+    assert!(!throttle.filter.load().contains(1), "rotated out");
+    assert!(!throttle.status().is_throttling(), "denials are suspended");
     clock.set(NOW + 180 * MINUTE);
-    ticker.tick(Some(&mut stub)).await;
-    assert!(!throttle.status().refuses(), "the filters are an hour ahead still");
+    ticker.tick(Some(&mut store)).await;
+    assert!(!throttle.status().is_throttling(), "the filters are still an hour ahead");
     clock.set(NOW + 272 * MINUTE);
-    ticker.tick(Some(&mut stub)).await;
-    assert!(throttle.status().refuses());
+    ticker.tick(Some(&mut store)).await;
+    assert!(throttle.status().is_throttling());
 }
 
 #[tokio::test]
-async fn a_step_of_this_machines_clock_is_none_of_redis() {
+async fn a_step_of_this_machines_clock_does_not_affect_shared_filters() {
     let clock = Clock::manual(NOW);
-    let (throttle, mut stub) = refusing(&clock).await;
-    let mut ticker = ticking(&throttle, &clock, &mut stub).await;
+    let (throttle, mut store) = throttling(&clock).await;
+    let mut ticker = loaded(&throttle, &clock, &mut store).await;
     clock.set(NOW + 120 * MINUTE);
-    ticker.stepped(STEP, true);
-    stub.ahead = -STEP;
-    ticker.tick(Some(&mut stub)).await;
-    assert!(throttle.filter.load().knows(1) && throttle.status().refuses());
+    ticker.apply_clock_step(STEP, true);
+    store.clock_offset = -STEP;
+    ticker.tick(Some(&mut store)).await;
+    assert!(throttle.filter.load().contains(1) && throttle.status().is_throttling());
 }
 
 #[tokio::test]
-async fn alone_a_step_of_the_clock_puts_nobody_out() {
+async fn a_clock_step_without_redis_suspends_denials() {
     let clock = Clock::manual(NOW);
     let throttle = throttle(false, NOW);
     throttle.set_mode(Mode::On);
     let mut ticker = Ticker::new(&throttle, &clock);
-    ticker.tick(None::<&mut Stub>).await;
-    assert!(throttle.status().refuses());
+    ticker.tick(None::<&mut ClockStore>).await;
+    assert!(throttle.status().is_throttling());
     clock.set(NOW + 120 * MINUTE);
-    ticker.stepped(900, false);
-    assert!(throttle.status().refuses(), "less than a generation is nothing");
-    ticker.stepped(STEP, false);
-    assert!(!throttle.status().refuses(), "at once");
-    ticker.tick(None::<&mut Stub>).await;
-    assert!(!throttle.status().refuses());
+    ticker.apply_clock_step(900, false);
+    assert!(throttle.status().is_throttling(), "a step of less than a generation is ignored");
+    ticker.apply_clock_step(STEP, false);
+    assert!(!throttle.status().is_throttling(), "before the next tick");
+    ticker.tick(None::<&mut ClockStore>).await;
+    assert!(!throttle.status().is_throttling());
     clock.set(NOW + 152 * MINUTE);
-    ticker.tick(None::<&mut Stub>).await;
-    assert!(throttle.status().refuses());
+    ticker.tick(None::<&mut ClockStore>).await;
+    assert!(throttle.status().is_throttling());
 }
 
 #[tokio::test]
-async fn the_filters_turn_while_redis_keeps_silent() {
+async fn the_filters_rotate_while_redis_hangs() {
     let clock = Clock::manual(NOW);
-    let (throttle, mut stub) = refusing(&clock).await;
-    let mut ticker = ticking(&throttle, &clock, &mut stub).await;
-    stub.hangs = true;
+    let (throttle, mut store) = throttling(&clock).await;
+    let mut ticker = loaded(&throttle, &clock, &mut store).await;
+    store.hangs = true;
     let before = *throttle.filter.load().live().end();
     let later = async {
-        tokio::time::sleep(TURN / 4).await;
+        tokio::time::sleep(ROTATE_INTERVAL / 4).await;
         clock.set(NOW + MINUTE);
-        tokio::time::sleep(TURN * 2).await;
+        tokio::time::sleep(ROTATE_INTERVAL * 2).await;
     };
     tokio::select! {
-        () = ticker.tick(Some(&mut stub)) => panic!("it hangs"),
+        () = ticker.tick(Some(&mut store)) => panic!("it hangs"),
         () = later => {}
     }
     assert_eq!(*throttle.filter.load().live().end(), before + 1);

@@ -27,10 +27,10 @@ fn with_status(yaml: &str) -> String {
 /// The headers of a response must match the store.
 fn tells_the_truth(fleet: &Fleet, response: &Response, what: &str) {
     let status = fleet.get("/status", "").json();
-    let told = |name: &str| status["resources"]["calls"][name].as_u64();
+    let value_of = |name: &str| status["resources"]["calls"][name].as_u64();
     for name in ["limit", "remaining", "used", "reset"] {
         let header = response.number(&format!("x-ratelimit-{name}"));
-        assert_eq!(Some(header), told(name), "{what}: {name} of {status}");
+        assert_eq!(Some(header), value_of(name), "{what}: {name} of {status}");
     }
 }
 

@@ -20,7 +20,10 @@ fn shadow_limits_count_and_refuse_nothing() {
         for _ in 0..10 {
             let response = fleet.get("/200", "");
             assert_eq!(response.status, 200);
-            assert!(!response.head.to_ascii_lowercase().contains("x-ratelimit"), "nobody feels it");
+            assert!(
+                !response.head.to_ascii_lowercase().contains("x-ratelimit"),
+                "no header shows it"
+            );
         }
         assert_eq!(decided(&fleet, "calls", "admitted"), 3);
         assert_eq!(decided(&fleet, "calls", "would_refuse"), 7);

@@ -20,7 +20,7 @@ fn tiers_raise_the_quota() {
             ("golden", "X-Plan: gold\r\n", 10),
             ("precious", "X-Plan: platinum\r\n", 10),
             ("pretender", "X-Plan: golden\r\n", 3),
-            ("nobody", "X-Plan:\r\n", 3),
+            ("unlisted", "X-Plan:\r\n", 3),
             ("vip", "", 20),
             ("colleague", "X-Forwarded-For: 10.1.2.3\r\n", 30),
             ("stranger", "X-Forwarded-For: 11.1.2.3\r\n", 3),

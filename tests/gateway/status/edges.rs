@@ -6,7 +6,7 @@ use testkit::{
 };
 use tidegate::clock::Clock;
 
-use super::{NOW, admin, admin_at, telling, told};
+use super::{NOW, admin, admin_at, status_of, telling};
 use crate::tidegate_command;
 
 #[test]
@@ -69,7 +69,7 @@ limits:
   closed: {{quota: 5, window: 24h, resolution: 1, key: [], on_failure: closed}}
 routes:
   - {{name: all, match: {{path: /x}}, upstream: hello, limits: [calls, open]}}
-  - {{name: told, match: {{path: /told}}, status: [calls, open]}}
+  - {{name: numbers, match: {{path: /numbers}}, status: [calls, open]}}
   - {{name: closed, match: {{path: /closed}}, status: [calls, closed]}}
 ",
         redis.url()
@@ -77,13 +77,13 @@ routes:
     assert_eq!(get(gateway.address(), "/closed", "").status, 200);
     redis.kill();
     eventually("every worker has noticed", || {
-        get(gateway.address(), "/told", "");
+        get(gateway.address(), "/numbers", "");
         get(gateway.admin(), "/readyz", "").json()["store"]["workers_without"] == 2
     });
-    assert_eq!(told(&get(gateway.address(), "/told", ""))[..3], [5, 5, 0]);
+    assert_eq!(status_of(&get(gateway.address(), "/numbers", ""))[..3], [5, 5, 0]);
     assert_eq!(get(gateway.address(), "/x", "").number("x-ratelimit-used"), 1);
-    let response = get(gateway.address(), "/told", "");
-    assert_eq!(told(&response)[..3], [5, 4, 1], "what this gateway has counted");
+    let response = get(gateway.address(), "/numbers", "");
+    assert_eq!(status_of(&response)[..3], [5, 4, 1], "what this gateway has counted");
     assert!(response.json()["resources"]["open"].is_null(), "nothing is known");
     let closed = get(gateway.address(), "/closed", "");
     assert_eq!((closed.status, closed.number("retry-after")), (503, 1));
@@ -93,7 +93,7 @@ routes:
         assert_eq!(response.status, 503, "{method}");
         assert!(response.json()["detail"].as_str().is_some_and(|text| text.contains("Redis")));
     }
-    assert_eq!(told(&get(gateway.address(), "/told", ""))[2], 1, "nothing was reset here");
+    assert_eq!(status_of(&get(gateway.address(), "/numbers", ""))[2], 1, "nothing was reset here");
     let ready = get(gateway.admin(), "/readyz", "").json();
     assert_eq!(ready["store"]["workers_without"], 2, "the operator's connections are no worker's");
     redis.restart();
@@ -120,9 +120,9 @@ fn a_reload_changes_the_status() {
     let yaml = telling("quota: 9, window: 1h, key: []");
     let gateway = Gateway::start_at(&yaml, Clock::manual(NOW));
     get(gateway.address(), "/x", "");
-    assert_eq!(told(&get(gateway.address(), "/rate_limit", ""))[..3], [9, 8, 1]);
+    assert_eq!(status_of(&get(gateway.address(), "/rate_limit", ""))[..3], [9, 8, 1]);
     gateway.reload(&yaml.replace("quota: 9", "quota: 5")).expect("no fault");
-    assert_eq!(told(&get(gateway.address(), "/rate_limit", ""))[..3], [5, 4, 1]);
+    assert_eq!(status_of(&get(gateway.address(), "/rate_limit", ""))[..3], [5, 4, 1]);
     assert_eq!(admin(&gateway, "GET", "/calls", "").json()["limit"], 5);
     gateway.reload(&yaml.replace("status: [calls]", "upstream: hello")).expect("no fault");
     assert_eq!(get(gateway.address(), "/rate_limit", "").text(), "hello");

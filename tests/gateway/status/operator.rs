@@ -5,7 +5,7 @@ use testkit::{
 };
 use tidegate::clock::Clock;
 
-use super::{NOW, admin, headers, operators, telling, told};
+use super::{NOW, admin, headers, operators, status_of, telling};
 
 #[test]
 fn a_reset_takes_effect_on_every_gateway() {
@@ -23,7 +23,7 @@ fn a_reset_takes_effect_on_every_gateway() {
             let reset = admin(&fleet.gateways[0], "DELETE", "/calls?key=a", "");
             assert_eq!((reset.status, &*reset.body), (204, &b""[..]), "{algorithm}");
             assert_eq!(operators(&fleet, "/calls?key=a")[..3], [3, 3, 0]);
-            assert_eq!(told(&fleet.get_as("a", "/rate_limit"))[..3], [3, 3, 0]);
+            assert_eq!(status_of(&fleet.get_as("a", "/rate_limit"))[..3], [3, 3, 0]);
             for used in 1..=3 {
                 let response = fleet.get_as("a", "/x");
                 assert_eq!(headers(&response)[..3], [3, 3 - used, used], "{algorithm}");

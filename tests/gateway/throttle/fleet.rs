@@ -68,9 +68,9 @@ fn a_new_gateway_is_not_ready_until_it_has_loaded_the_filter() {
     let fresh = Gateway::start_at(&fleet.yaml, fleet.clock.clone());
     fleet.gateways.push(fresh);
     assert!(!fleet.is_ready(1), "it has loaded nothing");
-    assert_eq!(fleet.ask(1, "bad-newcomer", "/free").status, 401, "and lets everybody in");
+    assert_eq!(fleet.ask(1, "bad-newcomer", "/free").status, 401, "and admits every token");
     put_mode(&fleet.gateways[1], "on");
-    assert_eq!(fleet.ask(1, "bad-newcomer", "/free").status, 401, "even if it is told not to");
+    assert_eq!(fleet.ask(1, "bad-newcomer", "/free").status, 401, "even in mode `on`");
     redis.resume();
     eventually("it is ready", || fleet.is_ready(1));
     ask_everywhere(&fleet, "user", 65);
@@ -121,7 +121,7 @@ fn without_redis_gateways_use_local_filters_and_merge_later() {
     assert_eq!(fleet.ask(0, "late", "/free").status, 200);
     put_mode(&fleet.gateways[0], "auto");
     fleet.advance(5 * MINUTE);
-    assert_eq!(fleet.ask(1, "late", "/free").status, 429, "nobody could tell");
+    assert_eq!(fleet.ask(1, "late", "/free").status, 429, "unknown to all gateways");
     // Redis restarts empty.
     redis.restart();
     let mut known = false;
@@ -132,7 +132,7 @@ fn without_redis_gateways_use_local_filters_and_merge_later() {
             break;
         }
     }
-    assert!(known, "what was seen meanwhile is told when Redis is back");
+    assert!(known, "activity during the outage is merged");
     let mut fleet = fleet;
     for _ in 0..40 {
         fleet.tick();
@@ -141,7 +141,7 @@ fn without_redis_gateways_use_local_filters_and_merge_later() {
     fleet.join();
     put_mode(&fleet.gateways[0], "on");
     for token in tokens("user", 65) {
-        assert_eq!(fleet.ask(0, &token, "/free").status, 200, "{token} was not told again");
+        assert_eq!(fleet.ask(0, &token, "/free").status, 200, "{token} was not rewritten");
     }
 }
 

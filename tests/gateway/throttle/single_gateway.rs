@@ -17,7 +17,7 @@ fn active_users_are_admitted_and_new_users_refused() {
     check_refusal(&fleet.ask(0, "", "/a"), 20, fleet.clock.now());
     assert_eq!(fleet.upstream.request_count(), before, "nothing of it reached the upstream");
     assert_eq!(fleet.ask(0, "newcomer", "/health").status, 200, "a route that opted out");
-    assert_eq!(fleet.ask(0, "newcomer", "/a").status, 429, "which makes nobody known");
+    assert_eq!(fleet.ask(0, "newcomer", "/a").status, 429, "a denied request records no activity");
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn invalid_tokens_beside_a_valid_one_record_no_activity() {
     assert!(active <= 5, "{active} active");
     assert_eq!(fleet.state(0)["throttling"], false);
     put_mode(&fleet.gateways[0], "on");
-    assert_eq!(ask("Cookie: session=up299\r\n".into()), 429, "it is nobody's");
+    assert_eq!(ask("Cookie: session=up299\r\n".into()), 429, "it is ambiguous");
     assert_eq!(ask("Authorization: good\r\nCookie: session=other\r\n".into()), 200);
 }
 
@@ -150,7 +150,7 @@ fn admission_reopens_below_the_resume_mark() {
     let fleet =
         Fleet::start(1, None, "max_active: 20, resume_below: 18, memory: 2m, capacity: 1000");
     fleet.fill("user", 25);
-    let told = fleet.ask(0, "newcomer", "/a").number("X-RateLimit-Reset");
+    let retry_at = fleet.ask(0, "newcomer", "/a").number("X-RateLimit-Reset");
     let mut opened = None;
     for _ in 0..400 {
         fleet.tick();
@@ -160,7 +160,7 @@ fn admission_reopens_below_the_resume_mark() {
         }
     }
     let opened = opened.expect("it opens again");
-    assert!(told + 400 > opened, "told {told}, opened {opened}");
+    assert!(retry_at + 400 > opened, "retry_at {retry_at}, opened {opened}");
     assert_eq!(fleet.ask(0, "newcomer", "/a").status, 200);
 }
 

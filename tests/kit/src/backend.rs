@@ -54,10 +54,20 @@ impl<T> Shared<T> {
     }
 }
 
+/// The environment variable that restricts [`on_every_store`] and [`on_every_topology`]: `memory`
+/// leaves Redis out. `scripts/test --fast` sets it.
+const STORES_VARIABLE: &str = "TESTKIT_STORES";
+
+#[expect(clippy::disallowed_methods, reason = "an input of the tests, not of the gateway")]
+fn is_memory_only() -> bool {
+    std::env::var(STORES_VARIABLE).is_ok_and(|stores| stores == "memory")
+}
+
 /// Runs a test body in memory and on one Redis.
 pub fn on_every_store(test: impl Fn(&Backend)) {
-    for backend in [Backend::Memory, Backend::Redis(RedisServer::start())] {
-        test(&backend);
+    test(&Backend::Memory);
+    if !is_memory_only() {
+        test(&Backend::Redis(RedisServer::start()));
     }
 }
 
@@ -65,6 +75,9 @@ pub fn on_every_store(test: impl Fn(&Backend)) {
 pub fn on_every_topology(test: impl Fn(&Backend) + Sync) {
     static CLUSTER: Mutex<Weak<RedisCluster>> = Mutex::new(Weak::new());
     static SENTINEL: Mutex<Weak<SentinelTrio>> = Mutex::new(Weak::new());
+    if is_memory_only() {
+        return test(&Backend::Memory);
+    }
     thread::scope(|scope| {
         scope.spawn(|| on_every_store(&test));
         scope.spawn(|| test(&Backend::Shards([RedisServer::start(), RedisServer::start()])));

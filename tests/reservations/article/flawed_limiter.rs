@@ -127,7 +127,7 @@ impl Limiter {
                 self.fetched(own, granted, now)
             }
             Step::AsksAlone => store.acquire(tokens),
-            Step::Waits(_) => panic!("nobody else is there"),
+            Step::Waits(_) => panic!("there is no other thread"),
         }
     }
 }

@@ -26,7 +26,7 @@ pub(super) struct Thread {
 impl Thread {
     pub(super) fn heard(&self) -> Option<WaiterOutcome> {
         let heard = self.heard.lock();
-        assert!(heard.len() <= 1, "told twice: {heard:?}");
+        assert!(heard.len() <= 1, "delivered twice: {heard:?}");
         heard.first().copied()
     }
 
@@ -138,7 +138,7 @@ impl Gateway {
     pub(super) fn alone(&self, store: &mut Store, cost: u32, ticks: u64) -> bool {
         match self.enter(1, cost, ticks) {
             EntryOutcome::Admitted(_) => true,
-            EntryOutcome::Waits(_) => panic!("nobody else is there"),
+            EntryOutcome::Waits(_) => panic!("there is no other thread"),
             EntryOutcome::Fetches(thread, fetching) => {
                 drive(store, fetching, ticks);
                 thread.is_admitted()

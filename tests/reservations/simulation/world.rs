@@ -325,7 +325,7 @@ impl World {
     /// Locally spent tokens are spent in the sub-window that they were charged to.
     fn taken_here(&self, taken: &LeaseCharge, key: usize) {
         let (real, s) = (self.store_now(), self.plan.limit.quota.sub_window());
-        assert!(taken.now <= real, "the time told is ahead of the store's");
+        assert!(taken.now <= real, "the reported time is ahead of the store's");
         let same = match self.plan.limit.algorithm {
             Algorithm::FixedWindow => {
                 let window = |at| self.ends[key].partition_point(|&end| end <= at);
@@ -338,7 +338,7 @@ impl World {
 
     fn admit(&mut self, id: usize, at: Millis, now: Millis, here: bool) {
         let Request { gateway, key, cost } = self.requests[id];
-        assert!(self.pending.remove(&id).is_some(), "{id} was told twice");
+        assert!(self.pending.remove(&id).is_some(), "{id} has two outcomes");
         self.passed += u64::from(cost);
         self.admitted.push(Some(Admission { key, at, cost }));
         if here && self.rng.one_in(self.plan.returns) {

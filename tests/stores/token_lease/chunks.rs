@@ -116,7 +116,7 @@ async fn sixty_four_concurrent_charges_share_one_fetch() {
     let mut remaining: Vec<u64> = decisions.iter().map(|decision| decision.remaining).collect();
     remaining.sort_unstable();
     remaining.dedup();
-    assert_eq!(remaining.len(), 64, "each is told its own");
+    assert_eq!(remaining.len(), 64, "each has its own `remaining`");
     assert!(calls(&redis) <= 2, "{} calls", calls(&redis));
     let decisions = join_all((0..64).map(|_| gateway.one(&limit))).await;
     assert_eq!(decisions.iter().filter(|decision| decision.admitted).count(), 36);
@@ -179,10 +179,10 @@ async fn a_peek_counts_local_tokens_as_remaining() {
             here.stores.peek(&charges).await.expect("Redis"),
         ];
         for looked in looks {
-            let told = looked.decision(0);
-            assert_eq!((told.used, told.remaining), (10 - kept, kept));
+            let peeked = looked.decision(0);
+            assert_eq!((peeked.used, peeked.remaining), (10 - kept, kept));
             let passes = u64::from(cost) <= kept;
-            assert_eq!((told.admitted, told.retry_at.is_none()), (passes, passes), "{cost}");
+            assert_eq!((peeked.admitted, peeked.retry_at.is_none()), (passes, passes), "{cost}");
         }
     }
     let elsewhere = other.store.peek(&one, NOW).await.expect("Redis").decision(0);
@@ -192,7 +192,8 @@ async fn a_peek_counts_local_tokens_as_remaining() {
     assert_eq!(after.used, 11 - kept);
 }
 
-/// The rest of the quota is leased for a queue in which one request is too expensive: it is returned and refuses no other.
+/// The rest of the quota is leased for a queue in which one request is too expensive: it is returned, and
+/// no other request is refused.
 #[tokio::test]
 async fn a_refused_expensive_request_costs_the_others_nothing() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
@@ -269,7 +270,7 @@ async fn leased_tokens_are_not_spent_under_another_quota() {
     assert_eq!(gateway.used(&raised).await, 202);
     // Tokens of the old quota are returned and count towards the new one.
     idle(&gateway, &clock).await;
-    eventually_async("Redis knows", async || gateway.used(&raised).await == 2).await;
+    eventually_async("Redis has counted them", async || gateway.used(&raised).await == 2).await;
     assert_eq!(gateway.one(&raised).await.remaining, 1_997);
 }
 

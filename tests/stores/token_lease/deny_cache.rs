@@ -158,7 +158,7 @@ async fn an_admitted_cheaper_charge_invalidates_the_dearer_refusal() {
     assert!(gateway.cost(&limit, 4).await.admitted);
     let second = gateway.cost(&limit, 5).await;
     assert_eq!(calls(&redis), asked + 2);
-    assert!(second.retry_at > first.retry_at, "he has to wait longer now");
+    assert!(second.retry_at > first.retry_at, "the wait is longer now");
 }
 
 #[tokio::test]

@@ -185,7 +185,7 @@ async fn a_caller_refused_by_a_refunded_charge_is_admitted() {
     let (together, behind) = ([alone, both], [alone]);
     let (refused, other) = tokio::join!(gateway.ask(&together), gateway.ask(&behind));
     assert!(!refused.admitted && !other.admitted);
-    eventually_async("he is let in", async || gateway.ask(&behind).await.admitted).await;
+    eventually_async("the caller is admitted", async || gateway.ask(&behind).await.admitted).await;
 }
 
 /// One server has charged when the request, which waits for the other, is cancelled.

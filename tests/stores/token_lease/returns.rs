@@ -31,7 +31,7 @@ async fn idle_tokens_are_returned_after_a_second() {
     assert!(gateway.one(&limit).await.admitted);
     idle(&gateway, &clock).await;
     assert!(clock.now() >= NOW + 1_999, "that was early");
-    eventually_async("Redis knows", async || gateway.used(&limit).await == 4).await;
+    eventually_async("Redis has counted them", async || gateway.used(&limit).await == 4).await;
     assert_eq!(gateway.stores.stats().tokens.given_back, 97);
     assert_eq!(gateway.one(&limit).await.remaining, 995, "as if each had asked");
 }
@@ -47,7 +47,7 @@ async fn tokens_are_returned_at_the_end_of_their_sub_window() {
     let decision = gateway.one(&limit).await;
     assert_eq!(decision.remaining, 995, "with the same call");
     assert_eq!(calls(&redis), asked + 1 + u64::from(gateway.stores.stats().tokens.given_back > 97));
-    eventually_async("Redis knows", async || {
+    eventually_async("Redis has counted them", async || {
         gateway.used(&limit).await == 5 + gateway.outstanding()
     })
     .await;
@@ -106,7 +106,7 @@ async fn a_refund_within_the_sub_window_costs_no_call() {
     gateway.refund(&limit, verdict.now()).await;
     assert!(calls(&redis) > asked, "its sub-window is over");
     idle(&gateway, &clock).await;
-    eventually_async("Redis knows", async || gateway.used(&limit).await == 3).await;
+    eventually_async("Redis has counted them", async || gateway.used(&limit).await == 3).await;
 }
 
 /// A limit that leases exactly what it needs, so that the quota is used up at once.
@@ -127,7 +127,7 @@ async fn a_refused_caller_is_admitted_after_tokens_are_returned() {
     assert!(!gateway.one(&plain).await.admitted);
     assert_eq!(calls(&redis), asked, "known");
     idle(&gateway, &clock).await;
-    eventually_async("he is let in", async || gateway.one(&plain).await.admitted).await;
+    eventually_async("the caller is admitted", async || gateway.one(&plain).await.admitted).await;
 }
 
 /// A gateway is not notified of what another one returned.
@@ -152,7 +152,8 @@ async fn a_refused_caller_is_admitted_after_another_gateway_returns_tokens() {
     assert_eq!(here.one(&limit).await.retry_at, refused.retry_at, "of the whole window");
     assert_eq!(calls(&redis), asked, "known");
     idle(&other, &clock).await;
-    eventually_async("Redis knows", async || other.used(&limit).await == 10 - kept).await;
+    eventually_async("Redis has counted them", async || other.used(&limit).await == 10 - kept)
+        .await;
     clock.set(clock.now().max(NOW + INITIAL_TRUST));
     assert!(here.one(&limit).await.admitted);
 }

@@ -7,7 +7,7 @@ use testkit::{
 use tidegate::{
     clock::Clock,
     store::{CounterStore, Failure, Topology},
-    throttle::{redis::RedisLink, sync::Exchange},
+    throttle::{redis::RedisFilterStore, sync::FilterStore},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -27,15 +27,15 @@ fn keys(cluster: &RedisCluster) -> [u128; 3] {
 }
 
 /// A throttle's exchange under a name whose slot is on the first node.
-fn exchange(cluster: &RedisCluster, stores: &CounterStore) -> (RedisLink, String) {
+fn exchange(cluster: &RedisCluster, stores: &CounterStore) -> (RedisFilterStore, String) {
     let names = (0..100).map(|number| format!("throttle-{number}"));
     let name = names.into_iter().find(|name| cluster.slot_of(name).1 == 0).expect("a name");
     let connector = stores.connector().expect("a Redis");
-    (RedisLink::new(connector, &name, Clock::system(), Arc::default()), name)
+    (RedisFilterStore::new(connector, &name, Clock::system(), Arc::default()), name)
 }
 
 /// The start of a tick: the time and one minute.
-async fn exchanged(link: &mut RedisLink) -> Result<(), Failure> {
+async fn exchanged(link: &mut RedisFilterStore) -> Result<(), Failure> {
     link.time().await?;
     link.read(1, None, 1).await.map(drop)
 }
@@ -156,7 +156,7 @@ async fn a_promoted_replica_is_followed_without_requests() {
         assert!(ask(&store, &[charge(&limit, key)]).await.is_fallback());
     }
     assert_eq!(stores.stats().unmerged, 1);
-    eventually_async("its successor is told what was charged here", async || {
+    eventually_async("local charges are merged into its successor", async || {
         stores.status().is_healthy() && stores.stats().unmerged == 0
     })
     .await;

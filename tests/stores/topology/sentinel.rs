@@ -10,7 +10,7 @@ use testkit::{
 use tidegate::{
     clock::Clock,
     store::{CounterStore, Credentials, Topology},
-    throttle::{redis::RedisLink, sync::Exchange},
+    throttle::{redis::RedisFilterStore, sync::FilterStore},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -131,7 +131,8 @@ async fn every_connection_leaves_a_demoted_primary() {
     tokio::spawn(stores.clone().run(stop.clone()));
     let (store, limit) = (stores.worker(), limit("left", 1_000_000));
     let connector = stores.connector().expect("a Redis");
-    let mut throttle = RedisLink::new(connector, "throttle", Clock::system(), Arc::default());
+    let mut throttle =
+        RedisFilterStore::new(connector, "throttle", Clock::system(), Arc::default());
     shared("the old one decides", &store, &limit, 1).await;
     throttle.time().await.expect("an answer");
     eventually_async("it is reported there", async || reports(&old) > 0).await;
@@ -151,6 +152,6 @@ async fn every_connection_leaves_a_demoted_primary() {
     eventually_async("it is reported there", async || reports(&new) > 0).await;
     let before = scripts(&old);
     throttle.time().await.expect("an answer");
-    assert_eq!(scripts(&old), before, "nobody asks the old one");
+    assert_eq!(scripts(&old), before, "the old primary gets no call");
     stop.cancel();
 }

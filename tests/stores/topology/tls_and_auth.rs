@@ -17,7 +17,7 @@ use tidegate::{
     store::{
         CounterStore, Credentials, RedisOptions, SetupError, ShardUrls, StoreHandle, Topology,
     },
-    throttle::{redis::RedisLink, sync::Exchange},
+    throttle::{redis::RedisFilterStore, sync::FilterStore},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -171,8 +171,8 @@ async fn the_error_code_of_an_unusable_server_is_logged_once() {
     server.restart();
     let rights = ["on", ">hash", "~*", "+@all", "-set"];
     let _: String = server.command(&[&["ACL", "SETUSER", "gateway"][..], &rights].concat());
-    let nobody = Credentials::default();
-    for (login, code) in [(credentials(Some("gateway"), "hash"), "NOPERM"), (nobody, "NOAUTH")] {
+    let anonymous = Credentials::default();
+    for (login, code) in [(credentials(Some("gateway"), "hash"), "NOPERM"), (anonymous, "NOAUTH")] {
         LazyLock::force(&LOG);
         let (stores, store) =
             with(RedisOptions { credentials: login, ..redis_options(shards(&[&server])) });
@@ -264,9 +264,9 @@ async fn a_missing_secret_is_reported_at_the_start() {
         assert!(!is_there().await, "it has left");
     }
     let wrong = |more: &str| start(more).err().map(|error| error.to_string()).unwrap_or_default();
-    assert!(wrong("password: env:GONE").contains("the variable GONE is not set"));
+    assert!(wrong("password: env:GONE").contains("variable GONE is not set"));
     // The secret under which keys are hashed.
-    assert!(wrong("password: env:HERE, secret: env:GONE").contains("the variable GONE is not set"));
+    assert!(wrong("password: env:HERE, secret: env:GONE").contains("variable GONE is not set"));
     let short = wrong("password: env:HERE, secret: env:HERE");
     assert!(short.contains("env:HERE has 4 bytes, fewer than 16"), "{short}");
     let secrets = ["", ", secret: env:LONG", ", namespace: other"].map(|more| {
@@ -295,7 +295,7 @@ async fn a_rejected_connection_does_not_refuse_requests() {
 
     server.command::<()>(&["CONFIG", "SET", "requirepass", "two"]);
     let connector = stores.connector().expect("a Redis");
-    let mut link = RedisLink::new(connector, "throttle", Clock::system(), Arc::default());
+    let mut link = RedisFilterStore::new(connector, "throttle", Clock::system(), Arc::default());
     assert!(link.time().await.is_err());
     assert!(stores.shards().iter().all(|shard| shard.is_up), "connections go on");
     assert!(!ask(&store, &[charge(&limit, 1)]).await.is_fallback());

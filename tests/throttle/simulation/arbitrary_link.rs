@@ -6,8 +6,8 @@ use testkit::random::SplitMix64;
 use tidegate::{
     store::Failure,
     throttle::{
-        payload::{self, Refusal},
-        sync::{Commit, Exchange, Read, Time, Version},
+        payload::{self, PayloadError},
+        sync::{CommitOutcome, FilterStore, PayloadVersion, ReadOutcome, ServerTime},
     },
 };
 
@@ -19,10 +19,10 @@ pub(crate) struct ArbitraryLink {
 }
 
 impl ArbitraryLink {
-    fn version(&mut self) -> Version {
+    fn version(&mut self) -> PayloadVersion {
         let all = [0, 1, 45, 1_700_000_000_000, 9_007_199_254_740_990, u64::MAX];
         let mut one = || all[self.rng.below(all.len() as u64) as usize];
-        Version { ts: one(), len: one() }
+        PayloadVersion { ts: one(), len: one() }
     }
 
     fn failure(&mut self) -> Failure {
@@ -49,30 +49,30 @@ impl ArbitraryLink {
     }
 }
 
-impl Exchange for ArbitraryLink {
-    async fn time(&mut self) -> Result<Time, Failure> {
+impl FilterStore for ArbitraryLink {
+    async fn time(&mut self) -> Result<ServerTime, Failure> {
         self.calls += 1;
         if self.rng.one_in(10) {
             return Err(self.failure());
         }
-        Ok(Time { now: self.rng.next_u64(), ahead: self.rng.next_u64().cast_signed() })
+        Ok(ServerTime { now: self.rng.next_u64(), clock_offset: self.rng.next_u64().cast_signed() })
     }
 
     async fn read(
         &mut self,
         _minute: u64,
-        _known: Option<Version>,
+        _known: Option<PayloadVersion>,
         _max_len: usize,
-    ) -> Result<Read, Failure> {
+    ) -> Result<ReadOutcome, Failure> {
         self.calls += 1;
         let version = self.version();
         Ok(match self.rng.below(8) {
             0 => return Err(self.failure()),
-            1 => Read::Absent,
-            2 => Read::Unchanged,
-            3 => Read::Refused(Refusal::TooLong, Some(version)),
-            4 => Read::Refused(Refusal::Geometry, None),
-            _ => Read::Value(version, self.payload()),
+            1 => ReadOutcome::Absent,
+            2 => ReadOutcome::Unchanged,
+            3 => ReadOutcome::Unusable(PayloadError::TooLong, Some(version)),
+            4 => ReadOutcome::Unusable(PayloadError::Geometry, None),
+            _ => ReadOutcome::Value(version, self.payload()),
         })
     }
 
@@ -82,12 +82,12 @@ impl Exchange for ArbitraryLink {
         _expected: Option<u64>,
         _payload: &[u8],
         _ttl: Duration,
-    ) -> Result<Commit, Failure> {
+    ) -> Result<CommitOutcome, Failure> {
         self.calls += 1;
         Ok(match self.rng.below(4) {
             0 => return Err(self.failure()),
-            1 => Commit::Conflict,
-            _ => Commit::Done(self.version().ts),
+            1 => CommitOutcome::Conflict,
+            _ => CommitOutcome::Done(self.version().ts),
         })
     }
 }

@@ -9,7 +9,7 @@ use std::{
 use testkit::random::SplitMix64;
 use tidegate::{
     store::Failure,
-    throttle::sync::{Commit, Exchange, Read, Time, Version},
+    throttle::sync::{CommitOutcome, FilterStore, PayloadVersion, ReadOutcome, ServerTime},
 };
 
 use super::world::World;
@@ -103,24 +103,28 @@ impl FakeLink<'_> {
     }
 }
 
-impl Exchange for FakeLink<'_> {
-    async fn time(&mut self) -> Result<Time, Failure> {
+impl FilterStore for FakeLink<'_> {
+    async fn time(&mut self) -> Result<ServerTime, Failure> {
         self.calls = 0;
-        self.call(|link| Time { now: link.store.world.now(), ahead: 0 }).await
+        self.call(|link| ServerTime { now: link.store.world.now(), clock_offset: 0 }).await
     }
 
     async fn read(
         &mut self,
         minute: u64,
-        known: Option<Version>,
+        known: Option<PayloadVersion>,
         _max_len: usize,
-    ) -> Result<Read, Failure> {
+    ) -> Result<ReadOutcome, Failure> {
         self.call(|link| match link.store.minutes.borrow().get(&minute) {
-            None => Read::Absent,
+            None => ReadOutcome::Absent,
             Some((ts, payload)) => {
-                let version = Version { ts: *ts, len: payload.len() as u64 };
+                let version = PayloadVersion { ts: *ts, len: payload.len() as u64 };
                 let is_known = known == Some(version);
-                if is_known { Read::Unchanged } else { Read::Value(version, payload.clone()) }
+                if is_known {
+                    ReadOutcome::Unchanged
+                } else {
+                    ReadOutcome::Value(version, payload.clone())
+                }
             }
         })
         .await
@@ -132,19 +136,19 @@ impl Exchange for FakeLink<'_> {
         expected: Option<u64>,
         payload: &[u8],
         _ttl: Duration,
-    ) -> Result<Commit, Failure> {
+    ) -> Result<CommitOutcome, Failure> {
         self.call(|link| {
             let store = link.store;
             let mut minutes = store.minutes.borrow_mut();
             let current = minutes.get(&minute).map(|(ts, _)| *ts);
             if current != expected || link.is_jammed(minute) {
                 store.conflicts.set(store.conflicts.get() + 1);
-                return Commit::Conflict;
+                return CommitOutcome::Conflict;
             }
             let ts = store.world.now().max(current.unwrap_or(0) + 1);
             minutes.insert(minute, (ts, payload.to_vec()));
             store.commits.borrow_mut().push(store.world.now());
-            Commit::Done(ts)
+            CommitOutcome::Done(ts)
         })
         .await
     }

@@ -105,13 +105,13 @@ impl World {
             }
         }
         if let Some(id) = own {
-            assert!(self.pending.remove(&id).is_some(), "{id} was told twice");
+            assert!(self.pending.remove(&id).is_some(), "{id} has two outcomes");
         }
     }
 
     fn refused(&mut self, id: usize, left: u64, retry_at: Option<Millis>, now: Millis) {
         let Request { gateway, key, cost } = self.requests[id];
-        assert!(self.pending.remove(&id).is_some(), "{id} was told twice");
+        assert!(self.pending.remove(&id).is_some(), "{id} has two outcomes");
         assert!(left < u64::from(cost), "refused {cost} of {left}");
         let ticks = self.ticks(gateway);
         let until =
@@ -143,7 +143,7 @@ impl World {
                     }
                     WaiterOutcome::CallStore => self.ask(id),
                     WaiterOutcome::Failed(_) => {
-                        assert!(self.pending.remove(&id).is_some(), "{id} was told twice");
+                        assert!(self.pending.remove(&id).is_some(), "{id} has two outcomes");
                     }
                 }
             }

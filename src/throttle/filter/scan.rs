@@ -1,11 +1,11 @@
-//! What reads all positions: the control thread, about once a second.
+//! Operations of the control thread that read all positions.
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Merged, atomics::Word};
+use super::{MergeCounts, atomics::AtomicWord};
 
-/// One slot's bits, eight positions a byte.
-pub(super) fn cut(words: &[impl Word], slot: u32) -> Vec<u8> {
+/// The bits of one slot, eight positions per byte.
+pub(super) fn export(words: &[impl AtomicWord], slot: u32) -> Vec<u8> {
     let (blocks, rest) = words.as_chunks::<8>();
     let mut bits = Vec::with_capacity(words.len().div_ceil(8));
     bits.extend(blocks.iter().map(|block| byte(block, slot)));
@@ -15,10 +15,10 @@ pub(super) fn cut(words: &[impl Word], slot: u32) -> Vec<u8> {
     bits
 }
 
-/// Sets in one slot the bits of `bits`.
-pub(super) fn merge(words: &[impl Word], slot: u32, bits: &[u8]) -> Merged {
+/// Adds `bits` to one slot.
+pub(super) fn merge(words: &[impl AtomicWord], slot: u32, bits: &[u8]) -> MergeCounts {
     let (blocks, rest) = words.as_chunks::<8>();
-    let mut merged = Merged::default();
+    let mut merged = MergeCounts::default();
     for (block, theirs) in blocks.iter().zip(bits) {
         merge_byte(block, slot, *theirs, &mut merged);
     }
@@ -29,30 +29,30 @@ pub(super) fn merge(words: &[impl Word], slot: u32, bits: &[u8]) -> Merged {
 }
 
 #[inline]
-fn merge_byte(block: &[impl Word], slot: u32, theirs: u8, merged: &mut Merged) {
+fn merge_byte(block: &[impl AtomicWord], slot: u32, theirs: u8, merged: &mut MergeCounts) {
     let ours = byte(block, slot);
-    let (lacked, mut missing) = (ours & !theirs, theirs & !ours);
-    // Most often nothing differs, and counting is what costs.
-    if lacked != 0 {
-        merged.lacked += u64::from(lacked.count_ones());
+    let (remote_missing, mut missing) = (ours & !theirs, theirs & !ours);
+    // Usually nothing differs, and counting is the expensive part.
+    if remote_missing != 0 {
+        merged.remote_missing += u64::from(remote_missing.count_ones());
     }
     while missing != 0 {
         if let Some(word) = block.get(missing.trailing_zeros() as usize) {
             word.fetch_or(1 << slot, Relaxed);
-            merged.gained += 1;
+            merged.added += 1;
         }
         missing &= missing - 1;
     }
 }
 
-/// Words with any bit of `mask`.
-pub(super) fn occupied(words: &[impl Word], mask: u32) -> usize {
+/// Number of words with any bit of `mask`.
+pub(super) fn occupied(words: &[impl AtomicWord], mask: u32) -> usize {
     words.iter().filter(|word| word.load(Relaxed) & mask != 0).count()
 }
 
-/// The bits of at most eight words.
+/// The slot's bits of at most eight words.
 #[inline]
-fn byte(block: &[impl Word], slot: u32) -> u8 {
+fn byte(block: &[impl AtomicWord], slot: u32) -> u8 {
     block
         .iter()
         .enumerate()

@@ -1,0 +1,209 @@
+//! Concurrent operations in every interleaving that the memory model allows, with loom.
+
+use loom::{sync::Arc, thread};
+
+use super::*;
+
+/// The model checker's atomics.
+struct LoomAtomics;
+
+impl Atomics for LoomAtomics {
+    type Word = loom::sync::atomic::AtomicU32;
+    type Epoch = loom::sync::atomic::AtomicU64;
+}
+
+impl AtomicWord for loom::sync::atomic::AtomicU32 {
+    fn zero() -> Self {
+        Self::new(0)
+    }
+
+    fn load(&self, order: Ordering) -> u32 {
+        self.load(order)
+    }
+
+    fn fetch_or(&self, bits: u32, order: Ordering) -> u32 {
+        self.fetch_or(bits, order)
+    }
+
+    fn fetch_and(&self, mask: u32, order: Ordering) -> u32 {
+        self.fetch_and(mask, order)
+    }
+}
+
+impl AtomicEpoch for loom::sync::atomic::AtomicU64 {
+    fn new(value: u64) -> Self {
+        Self::new(value)
+    }
+
+    fn load(&self, order: Ordering) -> u64 {
+        self.load(order)
+    }
+
+    fn store(&self, value: u64, order: Ordering) {
+        self.store(value, order);
+    }
+}
+
+/// The fewest positions that distinguish two tokens with two positions each, and the longest memory, so
+/// that the slot that leaves memory is the next to be reused.
+const SMALL: Geometry = Geometry { bits: 4, hashes: 2, generation: MINUTE, memory: 30 };
+
+/// The index of the generation at [`START`].
+const FIRST: u64 = START / MINUTE;
+
+fn small() -> Arc<Filter<LoomAtomics>> {
+    Arc::new(Filter::with_atomics(SMALL, seed(1), START))
+}
+
+/// Two tokens without a common position.
+fn disjoint_tokens() -> [u64; 2] {
+    let positions = PositionHasher::new(&SMALL, &seed(1));
+    let of = |token| [0, 1].map(|i| positions.of(token).at(i));
+    let other = (1..1_000).find(|other| of(*other).iter().all(|at| !of(0).contains(at)));
+    [0, other.unwrap()]
+}
+
+fn join<T>(handle: thread::JoinHandle<T>) -> T {
+    handle.join().unwrap()
+}
+
+/// In the old minute or in the new one.
+#[test]
+fn a_token_recorded_during_rotation_is_held_for_its_memory() {
+    loom::model(|| {
+        let filter = small();
+        let recorder = thread::spawn({
+            let filter = filter.clone();
+            move || assert!(filter.record(7))
+        });
+        filter.rotate(START + MINUTE);
+        join(recorder);
+        assert!(filter.contains(7));
+        filter.rotate(START + 31 * MINUTE + GRACE - 1);
+        assert!(filter.contains(7), "30 minutes after the boundary, by a late clock");
+        filter.rotate(START + 32 * MINUTE + GRACE);
+        assert!(!filter.contains(7));
+    });
+}
+
+/// A minute leaves memory, a part of its slot is cleared, then the rest at once, and the next minute
+/// reuses it.
+fn reuse_slot(filter: &Filter<LoomAtomics>) {
+    filter.rotate(START + 31 * MINUTE + GRACE);
+    filter.rotate(START + 32 * MINUTE);
+}
+
+#[test]
+fn clearing_a_slot_loses_no_token_of_its_next_minute() {
+    let [old, new] = disjoint_tokens();
+    loom::model(move || {
+        let filter = small();
+        filter.record(old);
+        filter.rotate(START + 31 * MINUTE);
+        let recorder = thread::spawn({
+            let filter = filter.clone();
+            move || {
+                assert!(filter.record(new), "it shares no bit with the old token");
+                assert!(filter.contains(new), "recorded by this thread");
+            }
+        });
+        reuse_slot(&filter);
+        join(recorder);
+        assert!(filter.contains(new) && !filter.contains(old));
+        filter.rotate(START + 62 * MINUTE);
+        assert!(filter.contains(new));
+    });
+}
+
+#[test]
+fn a_reused_slot_shows_no_old_token() {
+    loom::model(|| {
+        let filter = small();
+        filter.record(7);
+        filter.rotate(START + 31 * MINUTE);
+        let reader = thread::spawn({
+            let filter = filter.clone();
+            move || {
+                let oldest = *filter.live().start();
+                assert!(oldest <= FIRST || !filter.contains(7));
+            }
+        });
+        reuse_slot(&filter);
+        join(reader);
+    });
+}
+
+/// The clock jumps from a minute to the next one with the same slot, all of whose bits are set.
+#[test]
+fn clearing_removes_no_new_bit() {
+    let [old, new] = disjoint_tokens();
+    loom::model(move || {
+        let filter = small();
+        filter.record(old);
+        filter.record(new);
+        let recorder = thread::spawn({
+            let filter = filter.clone();
+            move || {
+                let now = *filter.live().end();
+                // The slot has all bits of the minute that left, or none.
+                let is_new = filter.record(new);
+                (now == FIRST + 32).then(|| assert!(is_new));
+                now
+            }
+        });
+        filter.rotate(START + 32 * MINUTE);
+        if join(recorder) == FIRST + 32 {
+            assert!(filter.contains(new));
+            filter.rotate(START + 62 * MINUTE);
+            assert!(filter.contains(new));
+        }
+    });
+}
+
+/// While the control thread exports.
+#[test]
+fn a_recorded_token_is_exported_or_still_marked() {
+    let tokens = disjoint_tokens();
+    let mut model = loom::model::Builder::new();
+    // All interleavings of three threads pass as well, but take half a minute.
+    model.preemption_bound = Some(3);
+    model.check(move || {
+        let filter = small();
+        let recorders = tokens.map(|token| {
+            let filter = filter.clone();
+            thread::spawn(move || filter.record(token))
+        });
+        filter.take_changed(FIRST);
+        let cut = filter.export(FIRST).unwrap();
+        for recorder in recorders {
+            join(recorder);
+        }
+        let missed = filter.export(FIRST).unwrap() != cut;
+        assert!(!missed || filter.take_changed(FIRST));
+    });
+}
+
+#[test]
+fn concurrent_merge_and_record_are_both_kept() {
+    let [here, there] = disjoint_tokens();
+    loom::model(move || {
+        let theirs = small();
+        theirs.record(there);
+        let bits = theirs.export(FIRST).unwrap();
+        let filter = small();
+        let recorder = thread::spawn({
+            let filter = filter.clone();
+            move || [here, there].map(|token| filter.record(token))
+        });
+        filter.take_changed(FIRST);
+        let merged = filter.merge(FIRST, &bits).unwrap();
+        let [first, second] = join(recorder);
+        assert!(first && filter.contains(here) && filter.contains(there));
+        assert!(second || merged.added > 0);
+        let known =
+            bits.iter().zip(filter.export(FIRST).unwrap()).all(|(bits, cut)| bits & !cut == 0);
+        assert!(known);
+        // The bits that are missing there were counted by the merge, or the change is still marked.
+        assert!(merged.remote_missing == 2 || filter.take_changed(FIRST));
+    });
+}

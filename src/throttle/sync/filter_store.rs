@@ -1,0 +1,86 @@
+//! The interface to the shared store, so that the protocol can be tested without Redis.
+
+use std::time::Duration;
+
+use crate::{
+    store::Failure,
+    throttle::{geometry::Millis, payload::PayloadError},
+};
+
+/// The shared filters of one throttle. Each call is one round trip with a timeout.
+#[expect(async_fn_in_trait, reason = "one thread drives it, so the futures need not be `Send`")]
+pub trait FilterStore {
+    /// Reads the store's clock.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be reached or gives no valid reply.
+    async fn time(&mut self) -> Result<ServerTime, Failure>;
+
+    /// Reads the payload of a minute (counted from the Unix epoch), unless its version is `known`. A payload
+    /// of more than `max_len` bytes is not fetched.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be reached or gives no valid reply.
+    async fn read(
+        &mut self,
+        minute: u64,
+        known: Option<PayloadVersion>,
+        max_len: usize,
+    ) -> Result<ReadOutcome, Failure>;
+
+    /// Replaces the payload of a minute and sets its expiry to `ttl`, if the stored time stamp still is
+    /// `expected`; with `None`, if no readable payload is stored.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be reached or gives no valid reply.
+    async fn commit(
+        &mut self,
+        minute: u64,
+        expected: Option<u64>,
+        payload: &[u8],
+        ttl: Duration,
+    ) -> Result<CommitOutcome, Failure>;
+}
+
+/// The reply to [`FilterStore::time`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ServerTime {
+    /// The store's time, in ms since the Unix epoch.
+    pub now: Millis,
+    /// The store's clock minus this machine's, in ms.
+    pub clock_offset: i64,
+}
+
+/// Identifies a payload of a minute.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PayloadVersion {
+    /// The time stamp, which grows with each commit. Above 0, below 2^53 - 1.
+    pub ts: u64,
+    /// Length of the payload in bytes, to detect a truncated one.
+    pub len: u64,
+}
+
+/// The reply to [`FilterStore::read`].
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum ReadOutcome {
+    /// Nothing is stored.
+    Absent,
+    /// The known version is stored.
+    Unchanged,
+    /// Another version is stored.
+    Value(PayloadVersion, Vec<u8>),
+    /// The payload is unusable and was not fetched. Without a version if it has no readable time stamp.
+    Unusable(PayloadError, Option<PayloadVersion>),
+}
+
+/// The reply to [`FilterStore::commit`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum CommitOutcome {
+    /// Written, with this time stamp.
+    Done(u64),
+    /// Another gateway wrote first: nothing was written.
+    Conflict,
+}
