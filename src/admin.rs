@@ -6,10 +6,11 @@
 //! | `connections` | accepts connections within bounds of time, number and size |
 //! | `guard` | refuses requests that a web page in a browser could make |
 //! | `limits` | `/api/limits`: lists limits, shows and resets the counter of a caller |
-//! | `metrics`, `throttle_metrics` | `/metrics` |
+//! | `metrics`, `throttle_metrics`, `encode` | `/metrics` |
 //! | `throttle` | `/api/throttle`: shows the throttle and sets its mode |
 
 mod connections;
+mod encode;
 mod guard;
 mod limits;
 mod metrics;

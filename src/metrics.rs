@@ -306,12 +306,12 @@ mod tests {
             worker.retain(&names(&name), &[("kept", &*name)].into(), &names(&name));
         }
         unrouted.responses[3].add(7);
-        let answers = metrics.responses();
+        let responses = metrics.responses();
         assert_eq!(
-            answers.keys().map(|name| &**name).collect::<Vec<_>>(),
+            responses.keys().map(|name| &**name).collect::<Vec<_>>(),
             ["", "kept", "route-999"]
         );
-        assert_eq!((answers[""][3], answers["kept"][1]), (7, 1_000));
+        assert_eq!((responses[""][3], responses["kept"][1]), (7, 1_000));
         assert_eq!(metrics.latencies().len(), 3);
         let limit = ("kept".into(), "route-999".into());
         assert_eq!(metrics.decisions().into_keys().collect::<Vec<_>>(), [limit]);

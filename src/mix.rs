@@ -7,7 +7,7 @@
 //! A Feistel network of four rounds: each round masks one half of the id with a function of the other half
 //! and of the secret, a 64 by 64 bit product whose halves are xored. One such product is not linear, but
 //! regular for consecutive ids; every bit of the result has gone through two. So ids that agree in some
-//! bits, or differ by a chosen_ids amount, collide as rarely as any others. Every round is invertible, so
+//! bits, or differ by a chosen amount, collide as rarely as any others. Every round is invertible, so
 //! different ids stay different.
 
 use std::{

@@ -4,9 +4,9 @@
 //! and charged in a memory store, on a virtual clock that follows the times of the lines. The result does
 //! not depend on the machine's clock, and only counters are kept, so a log may be larger than memory.
 //!
-//! `reader` splits a log into lines; `line`, `json` and `combined` parse them; `reorder` sorts them by
-//! time; `config_replay` decides them under one configuration; `counts` and `report` summarize, and `notes`
-//! lists what a log cannot show.
+//! `reader` splits a log into lines; `format`, `json` and `combined` parse them into a `line`; `reorder`
+//! sorts them by time; `config_replay` decides them under one configuration; `counts` and `report`
+//! summarize, and `notes` lists what a log cannot show.
 //!
 //! ```
 //! use tidegate::{config, identity::Secret, replay::{ConfigReplay, Replay}, snapshot::Snapshot};
@@ -29,6 +29,7 @@
 mod combined;
 mod config_replay;
 mod counts;
+mod format;
 mod json;
 mod line;
 mod notes;
@@ -45,7 +46,8 @@ use smallvec::SmallVec;
 pub use self::{
     config_replay::{ConfigReplay, RequestOutcome},
     counts::{Caller, CallerCounts, DecisionCounts, LogEvent, LogPosition},
-    line::{Format, LineError, LogLine, MAX_LINE},
+    format::Format,
+    line::{LineError, LogLine, MAX_LINE},
     reader::{LineReader, RawLine, open},
 };
 use self::{

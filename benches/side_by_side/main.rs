@@ -28,7 +28,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the table is the result")]
 #![expect(
     clippy::disallowed_methods,
-    reason = "a benchmark reads the real clock and its main thread may sleep; it serves no connection"
+    reason = "a benchmark reads the real clock, and its main thread may sleep"
 )]
 
 mod contestant;

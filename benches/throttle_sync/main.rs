@@ -13,7 +13,7 @@ mod traffic;
 use std::time::Duration;
 
 fn main() {
-    // Cargo asks benchmarks for a list of tests where it runs all targets.
+    // Cargo passes these flags when it runs or lists the tests of all targets.
     if std::env::args().any(|argument| argument == "--list" || argument == "--test") {
         return;
     }

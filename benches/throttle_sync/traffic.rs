@@ -53,8 +53,8 @@ fn measure_traffic(time: Duration, rate: u64) -> [f64; 3] {
     while began.elapsed() < time {
         let due = (began.elapsed().as_secs_f64() * rate as f64) as u64;
         for number in sent..due {
-            // Users come in one after the other, a thousand by the minute's end; the latest asks
-            // first, so that both traffics learn of it at the same time.
+            // Users appear one after the other until the end of the minute. The newest one sends the first
+            // request of each batch, so that it is recorded at the same time at any rate.
             let active = USERS * (clock.now() % 60_000) / 60_000 + 1;
             let user = if number == sent { active } else { number % active + 1 };
             let hash = user.wrapping_mul(0x9e37_79b9_7f4a_7c15);

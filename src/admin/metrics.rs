@@ -1,4 +1,4 @@
-//! `GET /metrics`: all metrics in OpenMetrics text format, summed over the workers at each scrape.
+//! `GET /metrics`: all metrics in `OpenMetrics` text format, summed over the workers at each scrape.
 
 use std::{fmt, sync::Arc, sync::atomic::Ordering};
 
@@ -9,12 +9,15 @@ use axum::{
 };
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text::encode},
+    encoding::{DescriptorEncoder, NoLabelSet, text::encode},
     metrics::MetricType,
     registry::Registry,
 };
 
-use super::Control;
+use super::{
+    Control,
+    encode::{add, counter, gauge},
+};
 use crate::{
     gateway::Shared,
     limit::OnFailure,
@@ -234,33 +237,4 @@ fn leases_and_denials(encoder: &mut DescriptorEncoder<'_>, stats: &StoreStats) -
     let help =
         "Leased tokens lost, at most: their call got no reply, or they could not be returned";
     add(&mut counter(encoder, "store_tokens_lost", help)?, &[], stats.tokens.lost)
-}
-
-pub(super) fn counter<'e>(
-    encoder: &'e mut DescriptorEncoder<'_>,
-    name: &'e str,
-    help: &str,
-) -> Result<MetricEncoder<'e>, fmt::Error> {
-    encoder.encode_descriptor(name, help, None, MetricType::Counter)
-}
-
-pub(super) fn add(
-    family: &mut MetricEncoder<'_>,
-    labels: &[(&str, &str)],
-    value: u64,
-) -> fmt::Result {
-    if labels.is_empty() {
-        return family.encode_counter::<NoLabelSet, u64, u64>(&value, None);
-    }
-    family.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&value, None)
-}
-
-pub(super) fn gauge(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    value: u64,
-) -> fmt::Result {
-    let value = i64::try_from(value).unwrap_or(i64::MAX);
-    encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use prometheus_client::encoding::DescriptorEncoder;
 
-use super::metrics::{add, counter, gauge};
+use super::encode::{add, counter, gauge};
 use crate::{
     gateway::Shared,
     store::Failure,

@@ -2,7 +2,6 @@
 
 use std::{borrow::Cow, net::IpAddr};
 
-use super::{combined, json};
 use crate::limit::Millis;
 
 /// Maximum length of a line, in bytes; a longer one is malformed.
@@ -10,15 +9,6 @@ pub const MAX_LINE: usize = 64 * 1024;
 
 /// Maximum length of an excerpt in a fault, in characters.
 const MAX_EXCERPT: usize = 40;
-
-/// Format of a log.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Format {
-    /// Tidegate's own: one JSON object per line.
-    Json,
-    /// `combined` of nginx and Apache, or its beginning, `common`.
-    Combined,
-}
 
 /// A request as logged.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -75,35 +65,4 @@ pub(super) fn excerpt(bytes: &[u8]) -> String {
         excerpt.push('…');
     }
     excerpt
-}
-
-impl Format {
-    /// The format of `line`, if it has a known one.
-    pub fn detect(line: &[u8]) -> Option<Self> {
-        match line.trim_ascii_start().first()? {
-            b'{' => Some(Self::Json),
-            _ => combined::parse(line).is_ok().then_some(Self::Combined),
-        }
-    }
-
-    /// Parses one line without its line break.
-    ///
-    /// # Errors
-    ///
-    /// The line is malformed or longer than [`MAX_LINE`].
-    pub fn parse(self, line: &[u8]) -> Result<LogLine<'_>, LineError> {
-        match self {
-            _ if line.len() > MAX_LINE => Err(LineError::TooLong),
-            Self::Json => json::parse(line),
-            Self::Combined => combined::parse(line),
-        }
-    }
-
-    /// The name of the format in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Json => "json",
-            Self::Combined => "combined",
-        }
-    }
 }

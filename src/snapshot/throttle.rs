@@ -5,7 +5,7 @@ use crate::config::{self, Config};
 use crate::throttle::{
     Geometry, POLICY, Settings, estimate,
     geometry::Sizing,
-    mode::{Watermarks, Mode},
+    mode::{Mode, Watermarks},
 };
 
 /// In ms.
@@ -49,7 +49,8 @@ pub(super) fn compile(check: &mut Check<'_>, config: &Config) -> Option<Settings
     check_memory(check, &geometry);
     let ceiling = estimate::max_countable(&geometry);
     if watermarks.max_active > ceiling {
-        let what = format!("`{}`, more than filters of this size can estimate", watermarks.max_active);
+        let what =
+            format!("`{}`, more than filters of this size can estimate", watermarks.max_active);
         let expected = format!("at most {ceiling}, or a higher `capacity`");
         check.fault("throttle.max_active", what, &expected);
     }
@@ -132,7 +133,7 @@ fn check_memory(check: &mut Check<'_>, geometry: &Geometry) {
 mod tests {
     use crate::config;
     use crate::snapshot::Snapshot;
-    use crate::throttle::mode::{Watermarks, Mode};
+    use crate::throttle::mode::{Mode, Watermarks};
 
     const ROUTES: &str = "\
 upstreams:

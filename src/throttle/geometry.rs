@@ -105,12 +105,6 @@ impl Geometry {
         self.bits as u64 * 4
     }
 
-    /// The largest number of active users that the filters can estimate:
-    /// [`super::estimate::max_countable`].
-    pub fn max_countable(&self) -> u64 {
-        super::estimate::max_countable(self)
-    }
-
     /// The index of the generation of `now`, counted from the Unix epoch.
     pub fn index(&self, now: Millis) -> u64 {
         now / self.generation

@@ -32,9 +32,9 @@ const ROTATE_INTERVAL: Duration = Duration::from_secs(1);
 impl Throttle {
     /// Runs the control loop until `stop` is cancelled. `store` has the shared filters; `None` if the filters
     /// are not shared.
-    pub async fn run<E: FilterStore>(
+    pub async fn run<S: FilterStore>(
         self: Arc<Self>,
-        mut store: Option<E>,
+        mut store: Option<S>,
         clock: Clock,
         stop: CancellationToken,
     ) {
@@ -59,6 +59,7 @@ impl Throttle {
     }
 }
 
+/// The state of the control loop.
 struct Ticker<'a> {
     throttle: &'a Throttle,
     clock: &'a Clock,
@@ -86,7 +87,7 @@ impl<'a> Ticker<'a> {
         }
     }
 
-    async fn tick<E: FilterStore>(&mut self, store: Option<&mut E>) {
+    async fn tick<S: FilterStore>(&mut self, store: Option<&mut S>) {
         let shared = store.is_some();
         self.detect_clock_step(shared);
         self.filter().rotate(self.now());
@@ -125,14 +126,14 @@ impl<'a> Ticker<'a> {
     }
 
     /// Shares the filters with the other gateways.
-    async fn synchronize<E: FilterStore>(&mut self, store: &mut E) -> Result<(), Failure> {
+    async fn synchronize<S: FilterStore>(&mut self, store: &mut S) -> Result<(), Failure> {
         let report = self.sync.tick(&self.filter(), store).await?;
         self.set_clock_offset(report.clock_offset);
         Ok(())
     }
 
     /// Loads the filters of the other gateways, before any request is denied.
-    async fn load<E: FilterStore>(&mut self, store: &mut E) -> Result<(), Failure> {
+    async fn load<S: FilterStore>(&mut self, store: &mut S) -> Result<(), Failure> {
         self.clock_offset = Some(store.time().await?.clock_offset);
         if *self.filter().live().end() > self.filter().geometry().index(self.now()) {
             self.replace_filter();

@@ -116,7 +116,8 @@ fn files_say_what_they_are_for() {
     files.extend(all("tests/kit/src", ".rs"));
     assert_none(&documented(&files));
     breaks(documented, "src/a.rs", "mod b;", "");
-    let above = [Source::new("src/a.rs", "//! A.\n\n/// B.\nmod b;"), Source::new("src/a/b.rs", "")];
+    let above =
+        [Source::new("src/a.rs", "//! A.\n\n/// B.\nmod b;"), Source::new("src/a/b.rs", "")];
     assert_none(&documented(&above));
     assert_none(&documented(&[Source::new("src/b.rs", "//! B.")]));
 }

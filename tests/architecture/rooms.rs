@@ -253,4 +253,3 @@ fn reserved_crates_and_functions_are_used_in_their_place_only() {
     breaks(reserved, "src/cli.rs", "use std::{env, io};", "src/main.rs");
     breaks(reserved, "src/cli.rs", "fn a() { std::process::exit(1) }", "src/main.rs");
 }
-

@@ -89,7 +89,7 @@ impl<'ast> Visit<'ast> for PathCollector {
     }
 
     fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
-        self.add_use(String::new(), &item.tree);
+        self.add_use("", &item.tree);
     }
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
@@ -106,16 +106,16 @@ impl<'ast> Visit<'ast> for PathCollector {
 
 impl PathCollector {
     /// The paths of a `use` tree.
-    fn add_use(&mut self, prefix: String, tree: &syn::UseTree) {
+    fn add_use(&mut self, prefix: &str, tree: &syn::UseTree) {
         match tree {
             syn::UseTree::Path(path) => {
-                self.add_use(format!("{prefix}{}::", path.ident), &path.tree);
+                self.add_use(&format!("{prefix}{}::", path.ident), &path.tree);
             }
             syn::UseTree::Name(name) => self.paths.push(format!("{prefix}{}", name.ident)),
             syn::UseTree::Rename(rename) => self.paths.push(format!("{prefix}{}", rename.ident)),
             syn::UseTree::Glob(_) => self.paths.push(format!("{prefix}*")),
             syn::UseTree::Group(group) => {
-                group.items.iter().for_each(|tree| self.add_use(prefix.clone(), tree));
+                group.items.iter().for_each(|tree| self.add_use(prefix, tree));
             }
         }
     }
@@ -192,9 +192,17 @@ fn paths_of_use_groups_and_macro_calls_are_found() {
     let text = "use a::{b, c::{self, d}, e::*, f as g};
         fn x() -> h::I { std::env::var(j); assert!(k::l(m::n), \"{}\", o.p) }";
     let paths = Source::new("src/a.rs", text).paths();
-    for path in
-        ["a::b", "a::c::self", "a::c::d", "a::e::*", "a::f", "h::I", "std::env::var", "k::l", "m::n"]
-    {
+    for path in [
+        "a::b",
+        "a::c::self",
+        "a::c::d",
+        "a::e::*",
+        "a::f",
+        "h::I",
+        "std::env::var",
+        "k::l",
+        "m::n",
+    ] {
         assert!(paths.iter().any(|found| found == path), "{path} in {paths:?}");
     }
 }

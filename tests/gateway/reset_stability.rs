@@ -23,10 +23,10 @@ fn one_window_advertises_one_reset() {
                 let response = fleet.get_as(&format!("caller-{caller}"), "/a");
                 resets[caller].insert(response.number("X-RateLimit-Reset"));
                 refused += u32::from(response.status == 429);
-                sleep(Duration::from_millis(3));
+                sleep(Duration::from_millis(1));
             }
         });
-        assert!(took > Duration::from_millis(2_500), "over several seconds: {took:?}");
+        assert!(took > Duration::from_millis(1_000), "over more than one second: {took:?}");
         assert_eq!(refused, 400, "refusals tell it too");
         for reset in resets {
             assert_eq!(reset.len(), 1, "it wobbles: {reset:?}");

@@ -45,7 +45,7 @@ async fn until_closed(mut stream: TcpStream) -> String {
 #[tokio::test]
 async fn an_idle_or_incomplete_request_is_closed() {
     with_server(bounds(), async |address| {
-        for (sent, answer) in [
+        for (sent, expected) in [
             ("", ""),
             ("GET / HT", ""),
             ("GET / HTTP/1.1\r\nHost: a\r\nX-A: ", ""),
@@ -60,8 +60,8 @@ async fn an_idle_or_incomplete_request_is_closed() {
             ("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n", "HTTP/1.1 200"),
         ] {
             let received = until_closed(send(address, sent).await).await;
-            assert!(received.starts_with(answer), "{sent}: {received}");
-            assert_eq!(received.is_empty(), answer.is_empty(), "{sent}: {received}");
+            assert!(received.starts_with(expected), "{sent}: {received}");
+            assert_eq!(received.is_empty(), expected.is_empty(), "{sent}: {received}");
         }
     })
     .await;

@@ -56,7 +56,7 @@ proptest! {
 /// With every live generation at capacity.
 #[test]
 fn the_false_positive_rate_is_as_configured() {
-    for (false_positive, minutes, asked) in
+    for (false_positive, minutes, lookups) in
         [(0.01, 30, 40_000), (0.001, 30, 200_000), (0.01, 1, 40_000)]
     {
         let capacity = 2_000;
@@ -72,8 +72,8 @@ fn the_false_positive_rate_is_as_configured() {
         }
         assert_eq!(filter.live().count() as u64, minutes + 1);
         assert!((1..=token).all(|token| filter.contains(token)));
-        let wrong = (1..=asked).filter(|other| filter.contains(token + other)).count();
-        let rate = wrong as f64 / asked as f64;
+        let wrong = (1..=lookups).filter(|other| filter.contains(token + other)).count();
+        let rate = wrong as f64 / lookups as f64;
         assert!(rate < 1.2 * false_positive, "{rate} of {false_positive}");
         assert!(
             rate > 0.8 * false_positive,

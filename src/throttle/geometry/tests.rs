@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::throttle::estimate::max_countable;
 
 fn sizing() -> impl Strategy<Value = Sizing> {
     let capacity = prop_oneof![1..100_u64, 1..1_000_000_000_u64, Just(1_000_000_000)];
@@ -45,7 +46,7 @@ proptest! {
         }
         let index = geometry.index(1_700_000_040_123);
         prop_assert_eq!(geometry.index(geometry.minute(index) * MINUTE), index);
-        prop_assert!(geometry.max_countable() < u64::MAX);
+        prop_assert!(max_countable(&geometry) < u64::MAX);
     }
 
     #[test]

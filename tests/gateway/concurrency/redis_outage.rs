@@ -10,7 +10,9 @@ use testkit::{
     wait::{eventually, sleep},
 };
 
-use super::{ResponseLatch, limited, slots_in_use};
+use tidegate::clock::Clock;
+
+use super::{NOW, ResponseLatch, limited, slots_in_use};
 
 fn store(redis: &RedisServer, timeout: &str, workers: u32) -> String {
     format!(
@@ -44,14 +46,22 @@ fn a_hung_redis_counts_no_slot_twice() {
         let latch = ResponseLatch::default();
         let upstream = latch.upstream();
         let more = store(&redis, "1s", workers);
-        let gateway = Gateway::start(&limited(&upstream, "quota: 60, window: 3s", &more));
+        let clock = Clock::simulated(NOW);
+        let yaml = limited(&upstream, "quota: 60, window: 3s", &more);
+        let gateway = Gateway::start_at(&yaml, clock.clone());
         let mut clients = in_flight(&gateway, 20);
         redis.suspend();
-        sleep(Duration::from_millis(hangs));
+        // Longer than the response timeout, in real time.
+        for _ in 0..12 {
+            clock.advance(Duration::from_millis(hangs / 12));
+            sleep(Duration::from_millis(100));
+        }
         redis.resume();
-        eventually("all are counted again", || slots_in_use(&gateway, "flying") == Some(20));
+        gateway.while_time_passes(|| {
+            eventually("all are counted again", || slots_in_use(&gateway, "flying") == Some(20));
+        });
         for _ in 0..40 {
-            sleep(Duration::from_millis(50));
+            clock.advance(Duration::from_millis(50));
             let taken = slots_in_use(&gateway, "flying");
             assert_eq!(taken, Some(20), "{workers} workers, {hangs} ms");
         }

@@ -139,7 +139,7 @@ fn invalid_requests_are_rejected_without_effect() {
         ("/calls?key=a&key=127.0.0.1&key=b".to_owned(), 400, "expected 2"),
         ("/calls?key=a&key=home".to_owned(), 400, "192.0.2.1"),
         ("/calls?key=a&key=127.0.0.1&tier=0".to_owned(), 400, "expected no `tier`"),
-        ("/calls?key=a&key=127.0.0.1&kye=a".to_owned(), 400, "expected key, hash"),
+        ("/calls?key=a&key=127.0.0.1&kye=a".to_owned(), 400, "expected `key`, `hash`"),
         (format!("/calls?hash={hash}0"), 400, "32 hexadecimal"),
         (format!("/calls?hash=+{}", &hash[1..]), 400, "32 hexadecimal"),
         ("/calls?hash=".to_owned(), 400, "32 hexadecimal"),

@@ -39,7 +39,7 @@ fn memory_of(geometry: &Geometry) -> Millis {
     u64::from(geometry.memory) * geometry.generation
 }
 
-fn merged(filter: &Filter, token: u64, index: u64) -> Recording {
+fn merge_from_other(filter: &Filter, token: u64, index: u64) -> Recording {
     let geometry = *filter.geometry();
     let other = Filter::new(geometry, *filter.seed(), index * geometry.generation);
     other.record(token);
@@ -94,7 +94,7 @@ proptest! {
                 Step::Merge(token, at) => {
                     let live = filter.live();
                     let index = (live.start() + at).min(*live.end());
-                    recordings.push(merged(&filter, token, index));
+                    recordings.push(merge_from_other(&filter, token, index));
                 }
             }
             let forgotten = recordings.iter().find(|(token, until, _)| now <= *until && !filter.contains(*token));
