@@ -31,7 +31,7 @@ fn main() -> std::io::Result<()> {
             limit: "admitted",
             token: Some(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
             bytes: 5_120 + number,
-            took: Duration::from_micros(1_234 + number),
+            duration: Duration::from_micros(1_234 + number),
             delay: Duration::ZERO,
             upstream: "10.0.0.17:9000",
             upstream_time: Some(Duration::from_micros(1_000 + number)),

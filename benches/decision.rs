@@ -15,16 +15,16 @@ use tidegate::{
 };
 
 /// Callers in the large table; few under `cargo test`, where each benchmark runs once and measures nothing.
-static COLD: LazyLock<u64> =
+static COLD_KEYS: LazyLock<u64> =
     LazyLock::new(|| if std::env::args().any(|arg| arg == "--bench") { 10_000_000 } else { 1_000 });
 
 const NOW: Millis = 1_700_000_000_000;
 
-/// Ten million callers that were each charged once: about 1.1 GB.
-static CROWD: LazyLock<Memory> = LazyLock::new(|| {
-    let (store, limit) = (Memory::new(2 * *COLD as usize), limit("per-caller", 1_000_000));
-    for caller in 0..*COLD {
-        store.charge(&[charge(&limit, hashed(caller))], NOW);
+/// A store with ten million callers that were each charged once: about 1.1 GB.
+static LARGE_STORE: LazyLock<Memory> = LazyLock::new(|| {
+    let (store, limit) = (Memory::new(2 * *COLD_KEYS as usize), limit("per-caller", 1_000_000));
+    for caller in 0..*COLD_KEYS {
+        store.charge(&[charge(&limit, hashed_key(caller))], NOW);
     }
     store
 });
@@ -51,8 +51,8 @@ fn charge(limit: &Limit, key: Key) -> Charge<'_> {
     Charge { limit, key, cost: 1 }
 }
 
-/// A key as random as a hashed one (`SplitMix64`).
-fn hashed(caller: u64) -> Key {
+/// A key as random as a hash (`SplitMix64`).
+fn hashed_key(caller: u64) -> Key {
     let mix = |value: u64| {
         let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -75,14 +75,14 @@ fn algorithm_alone(bencher: Bencher<'_, '_>) {
 #[divan::bench(threads = [1, 2], sample_size = 10_000)]
 fn hot_key(bencher: Bencher<'_, '_>) {
     let (store, limit) = (Memory::new(1 << 20), limit("per-caller", u32::MAX));
-    bencher.bench(|| store.charge(black_box(&[charge(&limit, hashed(1))]), black_box(NOW)));
+    bencher.bench(|| store.charge(black_box(&[charge(&limit, hashed_key(1))]), black_box(NOW)));
 }
 
 /// One caller that is refused: the retry time is computed each time.
 #[divan::bench]
 fn hot_key_refused(bencher: Bencher<'_, '_>) {
     let (store, limit) = (Memory::new(1 << 20), limit("per-caller", 1));
-    bencher.bench(|| store.charge(black_box(&[charge(&limit, hashed(1))]), black_box(NOW)));
+    bencher.bench(|| store.charge(black_box(&[charge(&limit, hashed_key(1))]), black_box(NOW)));
 }
 
 /// Two limits on one request: two records, two locks, all or none.
@@ -91,7 +91,7 @@ fn hot_key_two_limits(bencher: Bencher<'_, '_>) {
     let (one, other) = (limit("per-caller", u32::MAX), limit("everyone", u32::MAX));
     let store = Memory::new(1 << 20);
     bencher.bench(|| {
-        let charges = [charge(&one, hashed(1)), charge(&other, hashed(2))];
+        let charges = [charge(&one, hashed_key(1)), charge(&other, hashed_key(2))];
         store.charge(black_box(&charges), black_box(NOW))
     });
 }
@@ -99,21 +99,21 @@ fn hot_key_two_limits(bencher: Bencher<'_, '_>) {
 /// Each decision is for another of ten million callers, whose record is in no CPU cache.
 #[divan::bench(threads = [1, 2], sample_size = 100_000, sample_count = 40)]
 fn ten_million_cold_keys(bencher: Bencher<'_, '_>) {
-    let (store, limit) = (&*CROWD, limit("per-caller", 1_000_000));
-    let (turn, callers) = (AtomicU64::new(0), *COLD);
+    let (store, limit) = (&*LARGE_STORE, limit("per-caller", 1_000_000));
+    let (next, callers) = (AtomicU64::new(0), *COLD_KEYS);
     bencher.bench(|| {
-        let caller = hashed(turn.fetch_add(1, Ordering::Relaxed)).0 as u64 % callers;
-        store.charge(black_box(&[charge(&limit, hashed(caller))]), black_box(NOW + 1))
+        let caller = hashed_key(next.fetch_add(1, Ordering::Relaxed)).0 as u64 % callers;
+        store.charge(black_box(&[charge(&limit, hashed_key(caller))]), black_box(NOW + 1))
     });
 }
 
-/// For comparison: one dependent random read in as much memory, the minimum for any table.
+/// For comparison: one dependent random read in as much memory, the lower bound for any table.
 #[divan::bench(sample_size = 100_000, sample_count = 40)]
 fn one_cold_read(bencher: Bencher<'_, '_>) {
     let memory = vec![[1_u64; 10]; 16_777_216];
     let mut at = 0_u64;
     bencher.bench_local(|| {
-        at = hashed(at + memory[at as usize & 0xff_ffff][3]).0 as u64;
+        at = hashed_key(at + memory[at as usize & 0xff_ffff][3]).0 as u64;
         at
     });
 }
@@ -122,9 +122,9 @@ fn one_cold_read(bencher: Bencher<'_, '_>) {
 #[divan::bench(sample_size = 100_000, sample_count = 20)]
 fn flood_into_a_full_store(bencher: Bencher<'_, '_>) {
     let (store, limit) = (Memory::new(100_000), limit("per-caller", 100));
-    let turn = AtomicU64::new(0);
+    let next = AtomicU64::new(0);
     bencher.bench(|| {
-        let caller = turn.fetch_add(1, Ordering::Relaxed);
-        store.charge(black_box(&[charge(&limit, hashed(caller))]), black_box(NOW))
+        let caller = next.fetch_add(1, Ordering::Relaxed);
+        store.charge(black_box(&[charge(&limit, hashed_key(caller))]), black_box(NOW))
     });
 }

@@ -1,7 +1,7 @@
 //! The cost of the throttle's filters at capacity: `cargo bench --bench filter`.
 //!
 //! Every live minute has as many tokens as the default geometry is sized for. The baseline, in the same run
-//! and with the same tokens, is the design of the article: one filter per minute behind one lock.
+//! and with the same tokens, is the usual design: one filter per minute, behind one lock.
 #![expect(clippy::print_stdout, reason = "the table is the result")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -23,19 +23,21 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const MINUTE: Millis = 60_000;
 const START: Millis = 1_700_000_040_000;
+/// Length of the header of the `bloomfilter` crate's format, in bytes.
+const HEADER_LEN: usize = 45;
 /// Complete minutes and the current one.
 const MINUTES: u64 = 31;
-/// The article's filters, oldest first.
-type Article = RwLock<Vec<Bloom<u64>>>;
+/// The baseline: one filter per minute, oldest first.
+type Baseline = RwLock<Vec<Bloom<u64>>>;
 
 fn main() {
-    // Without it, as in `cargo test`, each benchmark only runs briefly.
+    // Without this flag, as in `cargo test`, each benchmark runs only briefly.
     let is_measuring = std::env::args().any(|arg| arg == "--bench");
     let capacity: u64 = if is_measuring { 1_000_000 } else { 1_000 };
     let lookups = capacity * 2;
     let sizing = Sizing { capacity, false_positive: 0.001, memory: 30 * MINUTE };
     let geometry = Geometry::new(&sizing).expect("a sizing");
-    let seed = Seed { secret: (1, 2), positions: std::array::from_fn(|i| i as u8 * 37 + 11) };
+    let seed = Seed { token_key: (1, 2), positions: std::array::from_fn(|i| i as u8 * 37 + 11) };
     println!(
         "{MINUTES} minutes of {capacity} tokens, P {}: {} positions per minute, {} per token, {:.1} MB",
         sizing.false_positive,
@@ -43,35 +45,35 @@ fn main() {
         geometry.hashes,
         geometry.bytes() as f64 / 1e6,
     );
-    let article = RwLock::new(full_filters(&geometry, &seed, capacity));
+    let baseline = RwLock::new(full_filters(&geometry, &seed, capacity));
     let filter = Filter::new(geometry, seed, START);
-    merges(&filter, &article.read());
+    fill_by_merging(&filter, &baseline.read());
 
     println!("\none lookup, ns         alone: p50    p99   in a row   two threads");
-    let unknown = |i: u64| mixed(1 << 40 | i);
+    let unknown = |i: u64| split_mix(1 << 40 | i);
     let known = |i: u64| token(i % MINUTES, i / MINUTES % capacity);
     let ours = |token| filter.contains(token);
-    let theirs = |token| article.read().iter().rev().any(|filter| filter.check(&token));
+    let theirs = |token| baseline.read().iter().rev().any(|filter| filter.check(&token));
     let rows = [
-        row("sliced, unknown", lookups, &unknown, &ours),
-        row("sliced, known", lookups, &known, &ours),
-        row("article, unknown", lookups / 10, &unknown, &theirs),
-        row("article, known", lookups / 10, &known, &theirs),
+        measure_row("sliced, unknown", lookups, &unknown, &ours),
+        measure_row("sliced, known", lookups, &known, &ours),
+        measure_row("baseline, unknown", lookups / 10, &unknown, &theirs),
+        measure_row("baseline, known", lookups / 10, &known, &theirs),
     ];
-    ratio("unknown", rows[2], rows[0]);
-    ratio("known", rows[3], rows[1]);
-    cold_read(geometry.bits);
+    print_ratio("unknown", rows[2], rows[0]);
+    print_ratio("known", rows[3], rows[1]);
+    measure_cold_read(geometry.bits);
     let wrong = (0..lookups).filter(|i| filter.contains(unknown(*i))).count();
     println!("false positives: {:.4} % of {lookups}", 100.0 * wrong as f64 / lookups as f64);
 
-    records(&filter, &article, capacity);
-    rotation(&filter);
-    control(&filter);
-    payloads(&geometry, &seed);
+    measure_records(&filter, &baseline, capacity);
+    measure_rotation(&filter);
+    measure_scans(&filter);
+    measure_payloads(&geometry, &seed);
 }
 
-/// `SplitMix64`.
-fn mixed(value: u64) -> u64 {
+/// The `value`-th number of `SplitMix64`.
+fn split_mix(value: u64) -> u64 {
     let value = value.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -79,10 +81,10 @@ fn mixed(value: u64) -> u64 {
 }
 
 fn token(minute: u64, number: u64) -> u64 {
-    mixed(minute << 32 | number)
+    split_mix(minute << 32 | number)
 }
 
-/// The article's filters, at capacity.
+/// The baseline's filters, at capacity.
 fn full_filters(geometry: &Geometry, seed: &Seed, capacity: u64) -> Vec<Bloom<u64>> {
     let filled = |minute| {
         let empty = payload::encode(geometry, seed, &vec![0xff; geometry.bits / 8]);
@@ -94,25 +96,25 @@ fn full_filters(geometry: &Geometry, seed: &Seed, capacity: u64) -> Vec<Bloom<u6
     std::thread::scope(|scope| {
         let half = scope.spawn(|| (0..MINUTES / 2).map(filled).collect::<Vec<_>>());
         let rest: Vec<_> = (MINUTES / 2..MINUTES).map(filled).collect();
-        let half = half.join().expect("a half");
+        let half = half.join().expect("a finished thread");
         half.into_iter().chain(rest).collect()
     })
 }
 
 /// Fills the sliced filter with the same bits, as gateways do when they share filters.
-fn merges(filter: &Filter, article: &[Bloom<u64>]) {
+fn fill_by_merging(filter: &Filter, baseline: &[Bloom<u64>]) {
     let mut took = Duration::ZERO;
-    for (minute, full) in article.iter().enumerate() {
+    for (minute, full) in baseline.iter().enumerate() {
         let now = START + minute as u64 * MINUTE + 2 * 1_000;
         filter.rotate(now);
-        let bits = &full.as_slice()[45..];
+        let bits = &full.as_slice()[HEADER_LEN..];
         let start = Instant::now();
         filter.merge(filter.geometry().index(now), bits).expect("a live minute");
         took += start.elapsed();
     }
     println!("merge of a full minute into an empty one: {:.1} ms", ms(took) / MINUTES as f64);
-    let (index, bits) = (*filter.live().end(), &article[30].as_slice()[45..]);
-    let same = time(3, || filter.merge(index, bits));
+    let (index, bits) = (*filter.live().end(), &baseline[30].as_slice()[HEADER_LEN..]);
+    let same = shortest_of(3, || filter.merge(index, bits));
     println!("merge of equal bits: {:.1} ms", ms(same));
 }
 
@@ -121,7 +123,7 @@ fn ms(took: Duration) -> f64 {
 }
 
 /// The shortest of several runs.
-fn time<T>(times: u32, mut work: impl FnMut() -> T) -> Duration {
+fn shortest_of<T>(times: u32, mut work: impl FnMut() -> T) -> Duration {
     let once = |_| {
         let start = Instant::now();
         black_box(work());
@@ -161,7 +163,7 @@ fn in_a_row<T>(from: u64, count: u64, tokens: impl Fn(u64) -> u64, work: impl Fn
 }
 
 /// Measures and prints an operation; returns its time in a row and on two threads, in ns.
-fn row(
+fn measure_row(
     name: &str,
     count: u64,
     tokens: &(impl Fn(u64) -> u64 + Sync),
@@ -172,24 +174,24 @@ fn row(
     let two = std::thread::scope(|scope| {
         let other = scope.spawn(|| in_a_row(2 * count, count, tokens, work));
         let this = in_a_row(3 * count, count, tokens, work);
-        f64::midpoint(this, other.join().expect("a thread"))
+        f64::midpoint(this, other.join().expect("a finished thread"))
     });
     println!("{name:20} {p50:13.0} {p99:6.0} {row:10.0} {two:13.0}");
     [row, two]
 }
 
-fn ratio(name: &str, theirs: [f64; 2], ours: [f64; 2]) {
+fn print_ratio(name: &str, theirs: [f64; 2], ours: [f64; 2]) {
     let [row, two] = [theirs[0] / ours[0], theirs[1] / ours[1]];
-    println!("{name}: {row:.1} times, on two threads {two:.1} times as fast as the article's");
+    println!("{name}: {row:.1} times, on two threads {two:.1} times as fast as the baseline");
 }
 
 /// Prints the cost of one random read in as much memory: the lower bound of a lookup alone.
-fn cold_read(words: usize) {
+fn measure_cold_read(words: usize) {
     let memory: Vec<u32> = (0..words as u32).collect();
     let mut last = 0;
     let start = Instant::now();
     for i in 0..1_000_000 {
-        last = u64::from(memory[(mixed(i ^ last) % words as u64) as usize]);
+        last = u64::from(memory[(split_mix(i ^ last) % words as u64) as usize]);
     }
     black_box(last);
     println!(
@@ -198,37 +200,37 @@ fn cold_read(words: usize) {
     );
 }
 
-/// Recordings of new and repeated tokens. The article's filter of one minute fits into a cache, but its lock
-/// blocks every lookup.
-fn records(filter: &Filter, article: &Article, capacity: u64) {
+/// Measures recordings of new and repeated tokens. The baseline's filter of one minute fits into a cache, but
+/// its lock blocks every lookup.
+fn measure_records(filter: &Filter, baseline: &Baseline, capacity: u64) {
     filter.rotate(START + MINUTES * MINUTE);
-    article.write()[30].clear();
+    baseline.write()[30].clear();
     let part = capacity / 7;
     let ours = |token| filter.record(token);
     let theirs = |token| {
-        let mut filters = article.write();
+        let mut filters = baseline.write();
         filters.last_mut().is_some_and(|filter| !filter.check_and_set(&token))
     };
     println!("\none record, ns         alone: p50    p99   in a row   two threads");
-    let new = |i| mixed(1 << 41 | i);
-    let again = |i| new(i % (4 * part));
+    let new = |i| split_mix(1 << 41 | i);
+    let repeated = |i| new(i % (4 * part));
     let rows = [
-        row("sliced, new", part, &new, &ours),
-        row("sliced, again", part, &again, &ours),
-        row("article, new", part, &new, &theirs),
-        row("article, again", part, &again, &theirs),
+        measure_row("sliced, new", part, &new, &ours),
+        measure_row("sliced, repeated", part, &repeated, &ours),
+        measure_row("baseline, new", part, &new, &theirs),
+        measure_row("baseline, repeated", part, &repeated, &theirs),
     ];
-    ratio("new", rows[2], rows[0]);
-    ratio("again", rows[3], rows[1]);
+    print_ratio("new", rows[2], rows[0]);
+    print_ratio("repeated", rows[3], rows[1]);
 }
 
-/// Rotation at a minute boundary, and the clearing of the minute that left memory.
-fn rotation(filter: &Filter) {
+/// Measures rotation at a minute boundary, and the clearing of the minute that expires.
+fn measure_rotation(filter: &Filter) {
     let boundary = START + (MINUTES + 1) * MINUTE;
-    // The minute that left before is cleared by now, as in operation.
+    // As in operation, the minute that expired before is cleared by now.
     (1..60).rev().for_each(|second| filter.rotate(boundary - second * 1_000));
     let steps: Vec<_> =
-        (0..60).map(|second| time(1, || filter.rotate(boundary + second * 1_000))).collect();
+        (0..60).map(|second| shortest_of(1, || filter.rotate(boundary + second * 1_000))).collect();
     let [at, longest] = [steps[0], steps.iter().copied().max().unwrap_or_default()];
     let all: Duration = steps.iter().sum();
     println!(
@@ -239,28 +241,28 @@ fn rotation(filter: &Filter) {
     );
 }
 
-/// Operations of the control thread.
-fn control(filter: &Filter) {
+/// Measures the operations of the throttle's thread that read all positions.
+fn measure_scans(filter: &Filter) {
     let index = *filter.live().start();
-    println!("export: {:.1} ms", ms(time(5, || filter.export(index))));
-    println!("occupied: {:.1} ms", ms(time(5, || filter.occupied())));
+    println!("export: {:.1} ms", ms(shortest_of(5, || filter.export(index))));
+    println!("occupied: {:.1} ms", ms(shortest_of(5, || filter.occupied())));
 }
 
-/// Encoding and decoding of payloads.
-fn payloads(geometry: &Geometry, seed: &Seed) {
+/// Measures the encoding and decoding of payloads.
+fn measure_payloads(geometry: &Geometry, seed: &Seed) {
     println!("\nfill      bytes   encode   decode, ms");
     for fill in [1, 7, 15, 50] {
         let mut bits = vec![0_u8; geometry.bits / 8];
         let (mut set, mut i) = (0, 0);
         while set * 100 < geometry.bits * fill {
-            let at = (mixed(1 << 42 | i) % geometry.bits as u64) as usize;
+            let at = (split_mix(1 << 42 | i) % geometry.bits as u64) as usize;
             set += usize::from(bits[at / 8] >> (at % 8) & 1 == 0);
             bits[at / 8] |= 1 << (at % 8);
             i += 1;
         }
         let packed = payload::encode(geometry, seed, &bits);
-        let encode = time(3, || payload::encode(geometry, seed, &bits));
-        let decode = time(3, || payload::decode(geometry, seed, &packed));
+        let encode = shortest_of(3, || payload::encode(geometry, seed, &bits));
+        let decode = shortest_of(3, || payload::decode(geometry, seed, &packed));
         println!("{fill:3} % {:10} {:8.1} {:8.1}", packed.len(), ms(encode), ms(decode));
     }
 }

@@ -1,4 +1,4 @@
-//! The cost of a request's key and of its route lookup: `cargo bench --bench lookup`.
+//! The time to hash a request's key and to find its route: `cargo bench --bench lookup`.
 
 use std::{hint::black_box, net::IpAddr};
 
@@ -66,7 +66,7 @@ fn key_client_ipv6(bencher: Bencher<'_, '_>) {
     key(bencher, "2001:db8::1", &[Part::ClientIp]);
 }
 
-/// The counted header is missing, so the address is counted.
+/// The header of the key is missing, so the address takes its place.
 #[divan::bench]
 fn key_missing_header(bencher: Bencher<'_, '_>) {
     key(bencher, "192.0.2.1", &[Part::Header(HeaderName::from_static("x-none"))]);
@@ -90,7 +90,7 @@ fn key_six_parts(bencher: Bencher<'_, '_>) {
     key(bencher, "192.0.2.1", &parts);
 }
 
-/// A table of `(host, path, methods)`.
+/// A table of the routes `(host, path, methods)`.
 fn table<'r>(rules: impl IntoIterator<Item = (&'r str, String, Vec<Method>)>) -> RouteTable {
     let rules: Vec<Rule> = rules
         .into_iter()
@@ -115,7 +115,7 @@ fn small() -> RouteTable {
     ])
 }
 
-/// `routes` rules: a list and an item for each resource.
+/// As many routes as `routes`: a list and an item for each resource.
 fn resources(routes: usize) -> impl Iterator<Item = (&'static str, String, Vec<Method>)> {
     (0..routes / 2).flat_map(|n| {
         [
@@ -197,7 +197,7 @@ fn build(bencher: Bencher<'_, '_>, routes: usize) {
     bencher.bench_local(|| table(resources(black_box(routes))));
 }
 
-/// A host with very many labels, with wildcards in the table.
+/// A host with 12,000 labels and a table with wildcards.
 #[divan::bench]
 fn route_host_of_many_labels(bencher: Bencher<'_, '_>) {
     find(bencher, &hosts(), &"a.".repeat(12_000), "/items/4711");
@@ -214,7 +214,7 @@ fn route_host_wildcard(bencher: Bencher<'_, '_>) {
     find(bencher, &hosts(), "shop.eu.example.com", "/items/4711");
 }
 
-/// No pattern has the host: the routes for any host are searched last.
+/// No exact or wildcard host matches, so the routes for any host are searched.
 #[divan::bench]
 fn route_host_any(bencher: Bencher<'_, '_>) {
     find(bencher, &hosts(), "www.other.example.org", "/items/4711");

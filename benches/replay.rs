@@ -62,7 +62,7 @@ static JSON_LOG: LazyLock<Vec<u8>> = LazyLock::new(|| {
             route: "items",
             status: 200,
             bytes: 5_120,
-            took: Duration::from_micros(1_234),
+            duration: Duration::from_micros(1_234),
             delay: Duration::ZERO,
             limit: "admitted",
             complete: true,

@@ -1,4 +1,4 @@
-//! Measures a decision of `StoreHandle::charge`, by what makes it.
+//! Measures a decision of `StoreHandle::charge`, by the component that makes it.
 //!
 //! ```text
 //! cargo bench --bench store_charge [-- --only memory|lease|deny-cache|redis] [--decisions N] [--rounds N]
@@ -29,7 +29,7 @@ struct Options {
     /// Measure this part only.
     #[arg(long, value_enum)]
     only: Option<Part>,
-    /// Decisions per round; a hundredth of it where each calls Redis.
+    /// Decisions per round; a hundredth of them in the part that calls Redis for each.
     #[arg(long, default_value_t = 500_000)]
     decisions: u32,
     /// Rounds of each part; the median is reported.
@@ -37,7 +37,7 @@ struct Options {
     rounds: usize,
 }
 
-/// What makes the decision.
+/// The component that makes the decision.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 enum Part {
     /// Counters in this process.

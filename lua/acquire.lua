@@ -1,12 +1,12 @@
--- Acquires a batch of tokens from one record: gives back the unspent tokens of an earlier grant, then
--- charges `needed`, or what is left of it, and a share of the rest. Twin of src/limit/acquire.rs.
+-- Acquires a batch of tokens from one record: refunds the unspent tokens of an earlier grant, then charges
+-- `needed`, or what is left if that is less, and a share of the rest. Twin of src/limit/acquire.rs.
 --
 -- KEYS[1]   the record
 -- ARGV[1]   now in ms; 0: this server's clock (only tests pass another)
 -- ARGV[2+]  algorithm (its tag), minimum (tokens), quota, window (ms), resolution, option (see
 --           prelude.lua), needed (tokens, at least `minimum`), extra (tokens wanted beyond `needed`),
---           extra_divisor (of the tokens left beyond `needed`, at most one in extra_divisor is extra),
---           returned (tokens given back), charged_at (ms: when those were charged)
+--           extra_divisor (caps the extra tokens: those left beyond `needed`, divided by it), returned
+--           (tokens to refund), charged_at (ms: when those were charged)
 -- Returns   a flat array of integers: now (ms), admitted (1 or 0), remaining, used, reset_at (ms), retry_at
 --           for `minimum` (ms; -1: all of `needed` was granted, or minimum above the quota), wait (0),
 --           granted (tokens), spendable_until (ms: they may not be spent from then on; 0: nothing granted)
@@ -19,8 +19,8 @@ if minimum <= left and left < needed then
   tokens = left
 elseif minimum <= left then
   local rest, extra, divisor = left - needed, ARGV[9] + 0, ARGV[10] + 0
-  local most = (rest - rest % divisor) / divisor
-  tokens = needed + (extra < most and extra or most)
+  local max = (rest - rest % divisor) / divisor
+  tokens = needed + (extra < max and extra or max)
 end
 
 local used, reset, retry = 0, 0, -1

@@ -1,45 +1,45 @@
 -- The concurrency limit: twin of src/limit/concurrency.rs; prelude.lua describes the functions.
 --
--- Record: one packed string, little endian: reset_at (6 bytes, ms), restarted_until (6 bytes, ms: when the
--- leases end that restarted because the clock was set back), total (4 bytes: the slots of all leases), then
--- the leases, the soonest first: ends_at (6 bytes, ms) and slots (4 bytes). Anything else is read as that of a
--- new caller.
+-- Record: one packed string, little endian: reset_at (6 bytes, ms), restarted_until (6 bytes, ms: the end of the
+-- leases that restarted because the clock was set back), total (4 bytes: the slots of all groups), then the
+-- groups of leases that end together, the soonest first: ends_at (6 bytes, ms) and slots (4 bytes). Anything
+-- else is read as a new caller's record.
 --
--- The leases stay packed: a call unpacks only those that have ended, and those of a binary search.
+-- The groups stay packed: a call unpacks only those that have ended, and those of a binary search.
 algorithms.concurrency = function()
-  local number, sub = struct.unpack, string.sub
+  local decode, sub = struct.unpack, string.sub
 
-  -- When a lease that begins at `at` ends.
+  -- The end of a lease that begins at `at`.
   local function lease_end(window, at)
-    local step = (window + (-window) % 64) / 64
+    local multiple = (window + (-window) % 64) / 64
     local ends_at = at + window
-    return ends_at + (-ends_at) % step
+    return ends_at + (-ends_at) % multiple
   end
 
-  -- The end and the slots of lease `i`, counted from 0.
-  local function lease(reading, i)
-    return number('<I6I4', reading.leases, 10 * i + 1)
+  -- The end and the slots of group `i`, counted from 0.
+  local function group(reading, i)
+    return decode('<I6I4', reading.groups, 10 * i + 1)
   end
 
-  -- The index of the first lease that ends after `at`; the number of leases if none does.
+  -- The index of the first group that ends after `at`; the number of groups if none does.
   local function first_ending_after(reading, at)
     local low, high = 0, reading.n
     -- The most frequent case: none does.
-    if high > 0 and number('<I6', reading.leases, 10 * high - 9) <= at then return high end
+    if high > 0 and decode('<I6', reading.groups, 10 * high - 9) <= at then return high end
     while low < high do
       local middle = (low + high - (low + high) % 2) / 2
-      if number('<I6', reading.leases, 10 * middle + 1) > at then high = middle else low = middle + 1 end
+      if decode('<I6', reading.groups, 10 * middle + 1) > at then high = middle else low = middle + 1 end
     end
     return low
   end
 
-  -- Replaces the leases from index `from` to before `to` by one of `slots` that ends at `ends_at`; by none if
-  -- `slots` is 0.
+  -- Replaces the groups from index `from` to before `to` with one of `slots` that ends at `ends_at`; with none
+  -- if `slots` is 0.
   local function replace(reading, from, to, ends_at, slots)
-    local leases = reading.leases
+    local groups = reading.groups
     local new = slots > 0 and struct.pack('<I6I4', ends_at, slots) or ''
-    reading.leases = sub(leases, 1, 10 * from) .. new .. sub(leases, 10 * to + 1)
-    reading.n = #reading.leases / 10
+    reading.groups = sub(groups, 1, 10 * from) .. new .. sub(groups, 10 * to + 1)
+    reading.n = #reading.groups / 10
   end
 
   local function set_usage(reading, used)
@@ -55,7 +55,7 @@ algorithms.concurrency = function()
     if room < 0 then return -1 end
     local at, used, i = reading.now, reading.used, reading.first
     while used > room and i < reading.n do
-      local ends_at, slots = lease(reading, i)
+      local ends_at, slots = group(reading, i)
       at, used, i = ends_at, used - slots, i + 1
     end
     return at
@@ -65,11 +65,11 @@ algorithms.concurrency = function()
     local reading = {
       limit = limit, window = window, now = now, ends_at = lease_end(window, now), reset_at = 0,
       restarted_until = 0,
-      total = 0, leases = '', n = 0, first = 0, dirty = false,
+      total = 0, groups = '', n = 0, first = 0, dirty = false,
     }
     if raw and #raw % 10 == 6 and #raw > 6 then
-      reading.reset_at, reading.restarted_until, reading.total = number('<I6I6I4', raw)
-      reading.leases, reading.n = sub(raw, 17), (#raw - 16) / 10
+      reading.reset_at, reading.restarted_until, reading.total = decode('<I6I6I4', raw)
+      reading.groups, reading.n = sub(raw, 17), (#raw - 16) / 10
     end
     -- The clock was set back: all leases restart.
     local ends_at = reading.ends_at
@@ -79,7 +79,7 @@ algorithms.concurrency = function()
     end
     local used, first = reading.total, 0
     while first < reading.n do
-      local ended_at, slots = lease(reading, first)
+      local ended_at, slots = group(reading, first)
       if ended_at > now then break end
       used, first = used - slots, first + 1
     end
@@ -104,7 +104,7 @@ algorithms.concurrency = function()
     local to = first_ending_after(reading, ends_at)
     local from, slots = to, cost
     if to > 0 then
-      local last, held = lease(reading, to - 1)
+      local last, held = group(reading, to - 1)
       if last == ends_at then from, slots = to - 1, held + cost end
     end
     replace(reading, from, to, ends_at, slots)
@@ -114,11 +114,11 @@ algorithms.concurrency = function()
     return decide(reading, 0)
   end
 
-  -- Releases up to `cost` slots of the leases that end at `ends_at`, if they have not ended. Returns how many.
+  -- Releases up to `cost` slots of the group that ends at `ends_at`, if it has not ended. Returns how many.
   local function release(reading, ends_at, cost)
     local at = first_ending_after(reading, ends_at) - 1
     if at < reading.first then return 0 end
-    local last, slots = lease(reading, at)
+    local last, slots = group(reading, at)
     if last ~= ends_at then return 0 end
     local released = cost < slots and cost or slots
     replace(reading, at, at + 1, ends_at, slots - released)
@@ -130,14 +130,14 @@ algorithms.concurrency = function()
   local function refund(reading, charged_at, cost)
     local ends_at = lease_end(reading.window, charged_at)
     local left = cost - release(reading, ends_at, cost)
-    -- The leases may have restarted since: then this clock has no entry for `charged_at`, or one that other
-    -- leases hold.
+    -- If the leases have restarted since the charge, their slots are in the restarted group: the group at
+    -- `ends_at` does not exist, or is that of other leases.
     if left > 0 and ends_at > reading.now then release(reading, reading.restarted_until, left) end
   end
 
   local function write(reading)
     return struct.pack('<I6I6I4', reading.reset_at, reading.restarted_until, reading.total)
-      .. reading.leases, reading.reset_at
+      .. reading.groups, reading.reset_at
   end
 
   return {read = read, decide = decide, charge = charge, refund = refund, write = write}

@@ -6,7 +6,7 @@
 -- numbers for each run: where it begins, in units of 1 / rate ms after now, and its slots. A slot is `window`
 -- units long.
 --
--- Made only if a record has free slots, or gets some.
+-- The table is made only if a record has free slots, or gets some.
 algorithms.free_slots = function()
   local remove, add = table.remove, table.insert
 
@@ -61,8 +61,8 @@ algorithms.free_slots = function()
     for i = 1, #runs, 2 do
       local begins, slots = usable(runs[i], runs[i + 1], window)
       if begins > latest then break end
-      local most = (latest - begins - (latest - begins) % window) / window + 1
-      sum = sum + (slots < most and slots or most)
+      local max = (latest - begins - (latest - begins) % window) / window + 1
+      sum = sum + (slots < max and slots or max)
     end
     return sum
   end
@@ -109,7 +109,8 @@ algorithms.free_slots = function()
     return begins
   end
 
-  -- Where the taken slots end, once those from `ends` on are free: removes the runs that end there.
+  -- Removes the runs that end at `ends`, once the slots from `ends` on are free. Returns where the taken slots
+  -- then end.
   local function trim_end(runs, ends, window)
     local n = #runs
     while n > 0 and runs[n - 1] + runs[n] * window == ends do

@@ -2,9 +2,9 @@
 -- prelude.lua describes the functions.
 --
 -- Record: one packed string, little endian: updated_at (6 bytes, ms), reset_at (6 bytes, ms), at (6 bytes,
--- ms), fraction (4 bytes), rate (4 bytes), then the runs of free slots (see free_slots.lua). The taken slots end
--- (the TAT) at + fraction / rate ms after the epoch, where rate is the quota of the last charge. Anything else
--- is read as that of a new caller.
+-- ms), fraction (4 bytes), rate (4 bytes), then the runs of free slots (see free_slots.lua). The TAT, the end of
+-- the taken slots, is `at + fraction / rate` ms after the epoch, where rate is the quota of the last charge.
+-- Anything else is read as a new caller's record.
 --
 -- Time is counted in units of 1 / rate ms; a slot is `window` units long. They are whole numbers below 2^53 (the
 -- configuration keeps limit * max_wait and limit * window below 2^52), so nothing is rounded.
@@ -26,7 +26,7 @@ algorithms.leaky_bucket = function()
     if raw and #raw >= 26 and (#raw - 26) % 14 == 0 then
       updated_at, reset, at, fraction, rate = struct.unpack('<I6I6I6I4I4', raw)
       has_free = #raw > 26
-      -- A record's time never runs backwards, unless the clock was set back: then it moves with the clock.
+      -- A record's time never runs backwards, unless the clock was set back: then it moves back with the clock.
       if updated_at - now > 5000 then
         at, reset = at - (updated_at - now), reset - (updated_at - now)
         if at < 0 then at = 0 end
@@ -35,7 +35,7 @@ algorithms.leaky_bucket = function()
       elseif updated_at > now then
         now = updated_at
       end
-      -- No charge can leave a larger backlog: malformed, so read as that of a new caller.
+      -- No charge can leave a larger backlog: malformed, so read as a new caller's record.
       if rate == 0 or (at - now) * rate + fraction > 9007130535264256 then
         updated_at, reset, at, fraction, rate = 0, 0, 0, 0, 0
       end
@@ -112,26 +112,26 @@ algorithms.leaky_bucket = function()
       reading.library.take(reading.free_slots, begins, cost, reading.window)
     else
       -- As far as it can be counted exactly, and at most 2^47 ms.
-      local most = reading.quota * 140737488355328
-      if most > 9007130535264256 then most = 9007130535264256 end
-      if backlog > most then backlog = most end
-      local room = most - backlog
+      local max = reading.quota * 140737488355328
+      if max > 9007130535264256 then max = 9007130535264256 end
+      if backlog > max then backlog = max end
+      local room = max - backlog
       room = (room - room % reading.window) / reading.window
       if cost > room then cost = room end
       backlog = backlog + cost * reading.window
     end
     set_backlog(reading, backlog)
-    local empty = reading.at + (reading.fraction > 0 and 1 or 0)
-    if empty > reading.reset_at then reading.reset_at = empty end
+    local tat = reading.at + (reading.fraction > 0 and 1 or 0)
+    if tat > reading.reset_at then reading.reset_at = tat end
     return decide(reading, 0)
   end
 
   -- Frees `cost` slots of which the first begins at `slot` (ms), if they are taken and have not passed.
   local function refund(reading, slot, cost)
-    local most, rate, window = 9007130535264256, reading.quota, reading.window
+    local max, rate, window = 9007130535264256, reading.quota, reading.window
     local backlog, length, released = reading.backlog, cost * window, (slot - reading.now) * rate
-    if backlog == 0 or cost == 0 or length > most then return end
-    if released > most / 2 or released < -most / 2 then return end
+    if backlog == 0 or cost == 0 or length > max then return end
+    if released > max / 2 or released < -max / 2 then return end
     local same_rate, last = reading.rate == rate, backlog - length
     local begins = last
     -- A change of the quota rounded the end of the slots up to a ms: of the slots taken before it, only the last
@@ -139,7 +139,7 @@ algorithms.leaky_bucket = function()
     if last > (same_rate and released or released + rate - 1) then
       -- The last slots that are released in that ms.
       local back = backlog - released
-      if not same_rate or back > most then return end
+      if not same_rate or back > max then return end
       begins = backlog - (back + (-back) % window)
     end
     local free_slots, library = reading.free_slots, reading.library

@@ -1,5 +1,4 @@
--- The start of every script that reads records: it is followed by the algorithms, `record.lua` and the
--- script itself.
+-- The start of every script that reads records. The algorithms, record.lua and the script itself follow.
 --
 -- Each algorithm registers in `algorithms`, under the tag that the gateway sends, a function that makes its
 -- table: Redis runs the whole text on every call, so only what the call uses is made. The table has:
@@ -10,7 +9,7 @@
 --                         nothing
 --   charge(reading, cost, unit) -> used, reset_at; checks nothing. `unit`: the cost of each request of a
 --                         batch; nil if the charge is for one request
---   refund(reading, charged_at, cost)   gives back what still counts
+--   refund(reading, charged_at, cost)   refunds what still counts
 --   write(reading, key)   -> raw, expires_at (ms)
 --   spendable_until(reading) -> the first ms at which the tokens that were just charged may no longer be
 --                         spent; only if tokens may be acquired in batches
@@ -21,6 +20,6 @@
 -- A reading has `limit`, `remaining`, which `charge` lowers, and `dirty`: whether it must be written, because
 -- it was changed or the clock was set back.
 --
--- Every function, table and global look-up is paid for by each decision: so an algorithm has few functions,
--- and one table for a reading.
+-- Each decision pays for every function, table and global look-up, so an algorithm has few functions, and
+-- one table for a reading.
 local algorithms, call, try = {}, redis.call, redis.pcall

@@ -1,4 +1,4 @@
--- Reports a gateway alive; returns the live gateways and the records that were deleted recently.
+-- Reports that a gateway is alive; returns the live gateways and the records that were deleted recently.
 --
 -- KEYS[1]  the gateways: a sorted set of members by the time of their last report (ms)
 -- KEYS[2]  the resets: a sorted set of deleted records by the time of deletion (ms); `reset` writes it

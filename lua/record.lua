@@ -2,7 +2,7 @@
 --
 -- KEYS[i]   the records; each script's own header describes them
 -- ARGV[1]   now in ms; 0: this server's clock (only tests pass another)
--- Returns   nothing: the script that follows does
+-- Returns   nothing; the script that follows does
 --
 -- Every write sets a TTL: the time until the record expires, plus 10 s. It only cleans up.
 local now = ARGV[1] + 0
@@ -18,7 +18,7 @@ local function read(key, at)
   local raw
   if algorithm.list then raw = try('LINDEX', key, -1) else raw = try('GET', key) end
   if raw and raw.err then
-    -- A value of another type is read as a malformed record: that of a new caller.
+    -- A value of another type is read like a malformed record: as a new caller's record.
     if not string.find(raw.err, 'WRONGTYPE', 1, true) then error(raw.err) end
     raw = ''
   end

@@ -1,4 +1,4 @@
--- Notes that records were deleted, for the gateways that cache something of them.
+-- Announces deleted records to the gateways, which may hold tokens or denials of them.
 --
 -- KEYS[1]  the resets: a sorted set of the names of deleted records, by the time of deletion (ms)
 -- ARGV[1]  how long an entry is kept, in ms

@@ -4,14 +4,14 @@
 -- total of all charges, modulo 2^32), the number of elements before it (4 bytes), and a block. The elements
 -- before it are blocks of exactly 254 entries. A block is its base (4 bytes) and its entries: a time (4 bytes,
 -- ms modulo 2^32) and the total of the charges before it, less the base (4 bytes). Anything else is read as
--- that of a new caller.
+-- a new caller's record.
 --
 -- So a call reads and writes a few blocks of 2 KB, however long the log is: a binary search over the blocks and
 -- then in one block finds the oldest live entry; expired blocks are trimmed off the list; a refund changes the
 -- bases of the blocks after it.
 algorithms.sliding_log = function()
-  -- Four blocks fill a node of Redis' list, which has 8 KB.
-  local M, BLOCK, number = 4294967296, 254, struct.unpack
+  -- Four blocks fill a node of Redis's list, which has 8 KB.
+  local M, BLOCK, decode = 4294967296, 254, struct.unpack
 
   -- Block `i`, counted from 0; the last one is part of the last element.
   local function block(reading, i)
@@ -28,12 +28,12 @@ algorithms.sliding_log = function()
     return found
   end
 
-  -- origin - x modulo 2^32, where x is the time of entry `e` of block `i`, or, if `sums`, the total of the
-  -- charges before it. Both grow from entry to entry.
+  -- origin - x modulo 2^32, where x is the time of entry `e` (counted from 1) of block `i` or, if `sums`, the
+  -- total of the charges before it. Both grow from entry to entry.
   local function since(reading, i, e, origin, sums)
     local found = block(reading, i)
-    if not sums then return (origin - number('<I4', found, 8 * e - 3)) % M end
-    return (origin - number('<I4', found, 8 * e + 1) - number('<I4', found)) % M
+    if not sums then return (origin - decode('<I4', found, 8 * e - 3)) % M end
+    return (origin - decode('<I4', found, 8 * e + 1) - decode('<I4', found)) % M
   end
 
   -- The first entry, from entry `e` of block `i` on, whose `since` is below `bound`: its block and its index
@@ -47,13 +47,13 @@ algorithms.sliding_log = function()
       middle = (low + high - (low + high) % 2) / 2
     end
     local at, found, field = low, block(reading, low), sums and 1 or -3
-    if sums then origin = origin - number('<I4', found) end
+    if sums then origin = origin - decode('<I4', found) end
     low, high = at == i and e or 1, (#found - 4) / 8 + 1
     local step = 1
     while low + 1 < high do
       middle = low + step
       if middle >= high then middle = (low + high - (low + high) % 2) / 2 end
-      if (origin - number('<I4', found, 8 * middle + field)) % M < bound then
+      if (origin - decode('<I4', found, 8 * middle + field)) % M < bound then
         high, step = middle, M
       else
         low, step = middle, step * 2
@@ -96,7 +96,7 @@ algorithms.sliding_log = function()
     local used = 0
     if raw and #raw >= 32 and (#raw - 24) % 8 == 0 and #raw <= 24 + 8 * BLOCK then
       local newest_at, reset, total, n = struct.unpack('<I6I6I4I4', raw)
-      -- A record's time never runs backwards, unless the clock was set back: then it moves with the clock, and
+      -- A record's time never runs backwards, unless the clock was set back: then it moves back with the clock, and
       -- the entries, whose times are relative to newest_at, with it.
       if newest_at - now > 5000 then
         reset = reset - (newest_at - now)
@@ -156,15 +156,15 @@ algorithms.sliding_log = function()
 
   local function charge(reading, cost)
     if cost == 0 then return decide(reading, 0) end
-    local asked = cost
+    local requested = cost
     append(reading)
     if cost > M - 1 - reading.used then cost = M - 1 - reading.used end
     reading.total, reading.newest_at, reading.dirty = (reading.total + cost) % M, reading.now, true
     reading.appended = true
     set_usage(reading, reading.used + cost)
     local reset = reset_at(reading)
-    if reading.remaining < asked then
-      local retry = retry_at(reading, asked)
+    if reading.remaining < requested then
+      local retry = retry_at(reading, requested)
       if retry < 0 then retry = retry_at(reading, 1) end
       if retry > reset then reset = retry end
     end
@@ -200,9 +200,9 @@ algorithms.sliding_log = function()
       blocks[i] = string.sub(blocks[i], 1, 8 * e + 4) .. struct.pack(layout, unpack(rest))
     end
     for at = i + 1, n do
-      local behind = block(reading, at)
-      local base = (struct.unpack('<I4', behind) - cost) % M
-      blocks[at] = struct.pack('<I4', base) .. string.sub(behind, 5)
+      local later = block(reading, at)
+      local base = (struct.unpack('<I4', later) - cost) % M
+      blocks[at] = struct.pack('<I4', base) .. string.sub(later, 5)
     end
     reading.total, reading.changed, reading.dirty = (reading.total - cost) % M, i, true
     set_usage(reading, reading.used - cost)

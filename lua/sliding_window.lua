@@ -1,7 +1,7 @@
 -- The sliding window: twin of src/limit/sliding_window.rs; prelude.lua describes the functions.
 --
 -- Record: one packed string, little endian: updated_at (6 bytes, ms), reset_at (6 bytes, ms), then k + 1
--- counts of 4 bytes, newest first. Anything else is read as that of a new caller.
+-- counts of 4 bytes, newest first. Anything else is read as a new caller's record.
 --
 -- Every number is a whole number below 2^53 (the configuration keeps limit * s below 2^52), so doubles
 -- are exact, and so is a - a % b, which is how this file rounds down: for a + b < 2^53 no quotient
@@ -62,7 +62,7 @@ algorithms.sliding_window = function()
     if raw and #raw == 12 + 4 * (k + 1) then
       counts = {struct.unpack(layout, raw)}
       updated_at, reset = counts[1], counts[2]
-      -- A record's time never runs backwards, unless the clock was set back: then it moves with the clock.
+      -- A record's time never runs backwards, unless the clock was set back: then it moves back with the clock.
       if updated_at - now > 5000 then
         reset = reset - ((updated_at - updated_at % s) - (now - now % s))
         if reset < 0 then reset = 0 end

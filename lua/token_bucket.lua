@@ -2,8 +2,8 @@
 -- describes the functions.
 --
 -- Record: one packed string, little endian: updated_at (6 bytes, ms), reset_at (6 bytes, ms), at (6 bytes,
--- ms), fraction (4 bytes), rate (4 bytes). The bucket is full again (the TAT) at + fraction / rate ms after
--- the epoch, where rate is the quota of the last charge. Anything else is read as that of a new caller.
+-- ms), fraction (4 bytes), rate (4 bytes). The TAT, when the bucket is full again, is `at + fraction / rate` ms
+-- after the epoch, where rate is the quota of the last charge. Anything else is read as a new caller's record.
 --
 -- The backlog is counted in units of 1 / rate ms; a token is `window` units. They are whole numbers below 2^53
 -- (the configuration keeps limit * window below 2^52), so nothing is rounded.
@@ -18,7 +18,7 @@ algorithms.token_bucket = function()
     local updated_at, reset, at, fraction, rate, dirty = 0, 0, 0, 0, 0, false
     if raw and #raw == 26 then
       updated_at, reset, at, fraction, rate = struct.unpack('<I6I6I6I4I4', raw)
-      -- A record's time never runs backwards, unless the clock was set back: then it moves with the clock.
+      -- A record's time never runs backwards, unless the clock was set back: then it moves back with the clock.
       if updated_at - now > 5000 then
         at, reset = at - (updated_at - now), reset - (updated_at - now)
         if at < 0 then at = 0 end
@@ -27,7 +27,7 @@ algorithms.token_bucket = function()
       elseif updated_at > now then
         now = updated_at
       end
-      -- No charge can leave a larger backlog: malformed, so read as that of a new caller.
+      -- No charge can leave a larger backlog: malformed, so read as a new caller's record.
       if rate == 0 or (at - now) * rate + fraction > 9007130535264256 then
         updated_at, reset, at, fraction, rate = 0, 0, 0, 0, 0
       end
@@ -60,15 +60,15 @@ algorithms.token_bucket = function()
   local function charge(reading, cost)
     if cost == 0 then return decide(reading, 0) end
     -- As far as it can be counted exactly, and at most 2^47 ms.
-    local most, backlog = reading.limit * 140737488355328, reading.backlog
-    if most > 9007130535264256 then most = 9007130535264256 end
-    if backlog > most then backlog = most end
-    local room = most - backlog
+    local max, backlog = reading.limit * 140737488355328, reading.backlog
+    if max > 9007130535264256 then max = 9007130535264256 end
+    if backlog > max then backlog = max end
+    local room = max - backlog
     room = (room - room % reading.window) / reading.window
     if cost > room then cost = room end
     set_backlog(reading, backlog + cost * reading.window, reading.limit)
-    local full = reading.at + (reading.fraction > 0 and 1 or 0)
-    if full > reading.reset_at then reading.reset_at = full end
+    local tat = reading.at + (reading.fraction > 0 and 1 or 0)
+    if tat > reading.reset_at then reading.reset_at = tat end
     return decide(reading, 0)
   end
 

@@ -34,8 +34,9 @@ use self::connections::Bounds;
 pub use self::guard::AllowedHosts;
 use crate::{gateway::Shared, reload::Reloader};
 
+/// The shared state of the handlers.
 #[derive(Clone)]
-struct Control {
+struct AdminContext {
     shared: Arc<Shared>,
     reloader: Arc<Reloader>,
 }
@@ -51,25 +52,25 @@ pub fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(listener)
 }
 
-/// The routes of the admin port, for requests to one of the `hosts`.
+/// The routes of the admin port. Requests with another `Host` than `hosts` allows are refused.
 pub fn router(shared: Arc<Shared>, reloader: Arc<Reloader>, hosts: AllowedHosts) -> Router {
     Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
-        .route("/metrics", get(metrics::text))
+        .route("/metrics", get(metrics::scrape))
         .route("/api/limits", get(limits::list))
         .route("/api/limits/{name}", get(limits::show).delete(limits::reset))
         .route("/api/reload", post(reload))
         .route("/api/throttle", get(throttle::show).put(throttle::set))
-        .with_state(Control { shared, reloader })
-        .layer(from_fn_with_state(hosts, guard::guard))
+        .with_state(AdminContext { shared, reloader })
+        .layer(from_fn_with_state(hosts, guard::check_host_and_origin))
 }
 
 /// Serves `router` on `listener` until `stop` is cancelled.
 pub async fn serve(listener: std::net::TcpListener, router: Router, stop: CancellationToken) {
     match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => {
-            let serving = connections::accept(listener, router, Bounds::default());
+            let serving = connections::serve(listener, router, Bounds::default());
             stop.run_until_cancelled(serving).await;
         }
         Err(error) => tracing::error!(%error, "the admin port cannot be served"),
@@ -83,18 +84,18 @@ async fn healthz() -> &'static str {
 
 /// Readiness: 200 if workers accept connections and the throttle, if there is one, has loaded its filters. A
 /// lost store is reported but does not make the gateway unready, because limits then follow `on_failure`.
-async fn readyz(State(control): State<Control>) -> Response {
-    let workers = control.shared.accepting_workers.load(Ordering::Acquire);
-    let store = control.shared.stores.status();
-    let throttle = control.shared.throttle.as_ref().map(|throttle| throttle.status());
+async fn readyz(State(context): State<AdminContext>) -> Response {
+    let workers = context.shared.accepting_workers.load(Ordering::Acquire);
+    let store = context.shared.store.status();
+    let throttle = context.shared.throttle.as_ref().map(|throttle| throttle.status());
     let ready = workers > 0 && throttle.is_none_or(|throttle| throttle.loaded);
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let shards = control.shared.stores.shards();
+    let shards = context.shared.store.shards();
     let lost: Vec<&str> = shards.iter().filter(|s| !s.is_up).map(|s| &*s.name).collect();
     let body = json!({
         "ready": ready,
         "workers": workers,
-        "generation": control.shared.live.generation(),
+        "generation": context.shared.live.generation(),
         "store": {
             "kind": if store.shared { "redis" } else { "memory" },
             "healthy": store.is_healthy(),
@@ -111,8 +112,8 @@ async fn readyz(State(control): State<Control>) -> Response {
 }
 
 /// Reloads the configuration file.
-async fn reload(State(control): State<Control>) -> Response {
-    match control.reloader.reload() {
+async fn reload(State(context): State<AdminContext>) -> Response {
+    match context.reloader.reload() {
         Ok(generation) => Json(json!({ "generation": generation })).into_response(),
         Err(faults) => {
             let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
@@ -122,6 +123,7 @@ async fn reload(State(control): State<Control>) -> Response {
     }
 }
 
+/// A problem document (RFC 9457), with the `faults` of the configuration.
 fn problem(status: StatusCode, detail: &str, faults: &[String]) -> Response {
     let body = json!({
         "type": "about:blank",

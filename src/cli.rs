@@ -164,7 +164,7 @@ pub fn run_with<A: Into<OsString> + Clone>(
     }
 }
 
-/// Loads a configuration; prints its faults if it has any.
+/// Loads a configuration, or prints its faults.
 fn load(path: &Path) -> Result<(Config, Snapshot), Exit> {
     let loaded = Snapshot::load(path).map(|(loaded, snapshot)| (loaded.config, snapshot));
     loaded.map_err(|error| {
@@ -173,7 +173,7 @@ fn load(path: &Path) -> Result<(Config, Snapshot), Exit> {
     })
 }
 
-/// Prints a fault of the input to standard error; a failure to do so is ignored.
+/// Prints a fault of the input to standard error, and returns [`Exit::BadInput`]. A write error is ignored.
 fn print_error(fault: &dyn Display) -> Exit {
     let _ = writeln!(io::stderr(), "{fault}");
     Exit::BadInput

@@ -1,8 +1,8 @@
 //! The only place that reads a clock.
 //!
-//! Everything else takes the time as a parameter, or waits with a [`Clock`]: the system's, or one that a
-//! test moves. Workers wait for deadlines, delays and the drain on their clock, so a test advances minutes
-//! of them in milliseconds.
+//! Everything else takes the time as a parameter, or waits with a [`Clock`]: the system's, or one
+//! that a test moves. Deadlines, delays and the drain use that clock, so a test advances through
+//! minutes of them in milliseconds.
 //!
 //! ```
 //! use std::time::Duration;
@@ -29,8 +29,8 @@ use tokio::sync::Notify;
 /// The source of time. Cheap to clone; all clones of a manual clock move together.
 #[derive(Clone, Debug)]
 pub struct Clock {
-    made: Instant,
-    manual: Option<Arc<Manual>>,
+    created: Instant,
+    manual: Option<Arc<ManualClock>>,
 }
 
 /// The future did not finish in time.
@@ -38,13 +38,14 @@ pub struct Clock {
 #[error("deadline has elapsed")]
 pub struct Elapsed;
 
-/// A clock that stands still between two moves.
+/// A clock that stands still until it is moved.
 #[derive(Debug)]
-struct Manual {
+struct ManualClock {
+    /// Ms since the Unix epoch.
     start: u64,
-    /// Whether waits go by this clock, too.
+    /// Whether waits use this clock as well.
     simulates_waits: bool,
-    state: Mutex<ManualState>,
+    state: Mutex<ManualClockState>,
     /// Wakes the tasks that sleep.
     moved: Notify,
     /// Wakes the test that waits in [`Clock::advance`].
@@ -52,51 +53,51 @@ struct Manual {
 }
 
 #[derive(Debug)]
-struct ManualState {
+struct ManualClockState {
     /// Ms since the Unix epoch.
     now: u64,
     next_interval: u64,
-    /// For each [`Interval`] the tick that it waits for, in ms of [`Clock::ticks`]; `None` while its task
-    /// does the work of the last one.
+    /// For each [`Interval`], the tick that it waits for, in ms of [`Clock::ticks`]; `None` while its
+    /// task does the work of the last tick.
     intervals: BTreeMap<u64, Option<u64>>,
 }
 
-/// The longest that [`Clock::advance`] waits for the periodic tasks, in real time: one of them may itself
-/// wait for a peer.
+/// The longest that [`Clock::advance`] waits for the periodic tasks, in real time: one of them may
+/// be waiting for a peer.
 const SETTLE_TIMEOUT: Duration = Duration::from_millis(200);
 
 impl Clock {
     /// The system's clock.
     pub fn system() -> Self {
-        Self { made: instant(), manual: None }
+        Self { created: instant(), manual: None }
     }
 
     /// A clock that stands at `start` (ms since the Unix epoch) until it is moved with [`Self::set`] or
-    /// [`Self::advance`]. It dates decisions and cached state; waits still take real time, so it can jump
-    /// over hours without ending connections.
+    /// [`Self::advance`]. Decisions and cached state use it; waits still take real time, so it can
+    /// jump hours ahead without timing out connections.
     pub fn manual(start: u64) -> Self {
         Self::with_manual(start, false)
     }
 
-    /// A [`Self::manual`] clock by which waits go as well: nothing times out until the test advances it.
+    /// A [`Self::manual`] clock that waits use as well: nothing times out until the test advances it.
     pub fn simulated(start: u64) -> Self {
         Self::with_manual(start, true)
     }
 
     fn with_manual(start: u64, simulates_waits: bool) -> Self {
-        let state = ManualState { now: start, next_interval: 0, intervals: BTreeMap::new() };
+        let state = ManualClockState { now: start, next_interval: 0, intervals: BTreeMap::new() };
         let (moved, settled) = (Notify::new(), Condvar::new());
         let state = Mutex::new(state);
-        let manual = Manual { start, simulates_waits, state, moved, settled };
-        Self { made: instant(), manual: Some(Arc::new(manual)) }
+        let manual = ManualClock { start, simulates_waits, state, moved, settled };
+        Self { created: instant(), manual: Some(Arc::new(manual)) }
     }
 
-    /// The manual clock that waits go by, if it is one.
-    fn simulation(&self) -> Option<&Manual> {
+    /// The manual clock, if waits use it.
+    fn simulation(&self) -> Option<&ManualClock> {
         self.manual.as_deref().filter(|manual| manual.simulates_waits)
     }
 
-    /// Whether waits go by a clock that a test advances.
+    /// Whether waits use a clock that a test advances.
     pub fn is_simulated(&self) -> bool {
         self.simulation().is_some()
     }
@@ -109,8 +110,8 @@ impl Clock {
         }
     }
 
-    /// Monotonic time since this clock was made, in ms, for cached state that several threads share. A
-    /// manual clock that is set back before its start stays at 0.
+    /// Monotonic time since this clock was created, in ms, for cached state that several threads
+    /// share. For a manual clock, the time since its start; 0 if it is set back before that.
     pub fn ticks(&self) -> u64 {
         let time = match &self.manual {
             Some(manual) => manual.uptime(),
@@ -119,15 +120,16 @@ impl Clock {
         time.as_millis() as u64
     }
 
-    /// Monotonic time since this clock was made, by which waits are timed.
+    /// Monotonic time since this clock was created; timers use it.
     pub fn uptime(&self) -> Duration {
         match self.simulation() {
             Some(manual) => manual.uptime(),
-            None => instant().saturating_duration_since(self.made),
+            None => instant().saturating_duration_since(self.created),
         }
     }
 
-    /// The time of a manual clock; `None` for the system's, where Redis' own time is used instead.
+    /// The time of a manual clock, in ms since the Unix epoch; `None` for the system's, where Redis'
+    /// own time is used instead.
     pub fn manual_now(&self) -> Option<u64> {
         self.manual.as_ref().map(|manual| manual.state.lock().now)
     }
@@ -140,8 +142,9 @@ impl Clock {
         }
     }
 
-    /// Moves a manual clock forward, and returns when every periodic task has done its work of that time.
-    /// Blocks the thread, which must not be one that runs such a task. The system's clock ignores it.
+    /// Moves a manual clock forward, and waits until the periodic tasks have done the work of the
+    /// elapsed ticks, for at most 200 ms of real time. Blocks the thread, which must not be one that
+    /// runs such a task. The system's clock ignores it.
     pub fn advance(&self, by: Duration) {
         let Some(manual) = &self.manual else { return };
         let mut state = manual.state.lock();
@@ -155,8 +158,8 @@ impl Clock {
         );
     }
 
-    /// Returns when it is `at` (ms since the Unix epoch). Needs a runtime.
-    pub async fn reached(&self, at: u64) {
+    /// Returns when [`Self::now`] is at least `at` (ms since the Unix epoch). Needs a runtime.
+    pub async fn sleep_until_time(&self, at: u64) {
         match &self.manual {
             Some(manual) => manual.wait_until(|| manual.state.lock().now >= at).await,
             None => tokio::time::sleep(Duration::from_millis(at.saturating_sub(self.now()))).await,
@@ -171,11 +174,11 @@ impl Clock {
         }
     }
 
-    /// Returns when [`Self::uptime`] is `at`. Needs a runtime.
+    /// Returns when [`Self::uptime`] is at least `at`. Needs a runtime.
     pub async fn sleep_until(&self, at: Duration) {
         match self.simulation() {
             Some(manual) => manual.wait_until(|| manual.uptime() >= at).await,
-            None => tokio::time::sleep_until((self.made + at).into()).await,
+            None => tokio::time::sleep_until((self.created + at).into()).await,
         }
     }
 
@@ -201,7 +204,7 @@ impl Clock {
         Stopwatch { clock: self.clone(), start: self.uptime() }
     }
 
-    /// Ticks at once, and then every `period`; ticks that were missed are skipped.
+    /// An interval that ticks at once, and then every `period`; missed ticks are skipped.
     pub fn interval(&self, period: Duration) -> Interval {
         let id = self.simulation().map_or(0, |manual| {
             let mut state = manual.state.lock();
@@ -214,15 +217,15 @@ impl Clock {
     }
 }
 
-impl Manual {
+impl ManualClock {
     fn uptime(&self) -> Duration {
         Duration::from_millis(self.state.lock().now.saturating_sub(self.start))
     }
 
-    /// Returns when the clock has moved to where `reached` holds.
+    /// Returns when `reached` holds; evaluates it again after every move of the clock.
     async fn wait_until(&self, reached: impl Fn() -> bool) {
         loop {
-            // Made before the check: a move in between is not missed.
+            // Created before the check, so that a move in between is not missed.
             let moved = self.moved.notified();
             if reached() {
                 return;
@@ -240,7 +243,7 @@ pub struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// The time since it was started.
+    /// The time since the start.
     pub fn read(&self) -> Duration {
         self.clock.uptime().saturating_sub(self.start)
     }
@@ -259,16 +262,16 @@ pub struct Interval {
 impl Interval {
     /// Returns at the next tick.
     pub async fn tick(&mut self) {
-        self.note(Some(self.next.as_millis() as u64));
+        self.record_next_tick(Some(self.next.as_millis() as u64));
         self.clock.sleep_until(self.next).await;
-        self.note(None);
+        self.record_next_tick(None);
         let now = self.clock.uptime();
         let missed = now.saturating_sub(self.next).as_nanos() / self.period.as_nanos().max(1);
         self.next += self.period * (missed as u32 + 1);
     }
 
-    /// Records in a manual clock which tick this waits for.
-    fn note(&self, next: Option<u64>) {
+    /// Records the tick that this interval waits for, for [`Clock::advance`].
+    fn record_next_tick(&self, next: Option<u64>) {
         let Some(manual) = self.clock.simulation() else { return };
         manual.state.lock().intervals.insert(self.id, next);
         manual.settled.notify_all();
@@ -290,8 +293,88 @@ fn system_millis() -> u64 {
         .map_or(0, |elapsed| u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// A reading of the system's monotonic clock, for durations that are measured.
+/// The time of the system's monotonic clock, for measuring durations.
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the monotonic clock")]
 pub fn instant() -> Instant {
     Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    };
+
+    use super::*;
+
+    const START: u64 = 1_700_000_000_000;
+
+    /// Runs `task` on a thread of its own, as a worker's is.
+    fn spawn<F: Future<Output = ()>>(
+        task: impl FnOnce() -> F + Send + 'static,
+    ) -> std::thread::JoinHandle<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        std::thread::spawn(move || runtime.unwrap().block_on(task()))
+    }
+
+    #[test]
+    fn setting_a_manual_clock_moves_its_time_and_no_wait() {
+        let clock = Clock::manual(START);
+        clock.set(START + 90_000);
+        assert_eq!((clock.now(), clock.ticks()), (START + 90_000, 90_000));
+        assert!(clock.uptime() < Duration::from_mins(1));
+        clock.set(START - 1);
+        assert_eq!((clock.now(), clock.ticks()), (START - 1, 0));
+    }
+
+    #[test]
+    fn a_simulated_sleep_ends_when_the_clock_reaches_it() {
+        let clock = Clock::simulated(START);
+        let sleeping = spawn({
+            let clock = clock.clone();
+            move || async move { clock.sleep_until(Duration::from_hours(1)).await }
+        });
+        clock.advance(Duration::from_millis(3_599_999));
+        assert!(!sleeping.is_finished());
+        clock.advance(Duration::from_millis(1));
+        sleeping.join().unwrap();
+    }
+
+    #[test]
+    fn advance_returns_after_the_work_of_every_tick() {
+        let (clock, ticks) = (Clock::simulated(START), Arc::new(AtomicU32::new(0)));
+        let mut interval = clock.interval(Duration::from_millis(100));
+        let counter = Arc::clone(&ticks);
+        let ticking = spawn(move || async move {
+            while counter.fetch_add(1, Ordering::SeqCst) < 10 {
+                interval.tick().await;
+            }
+        });
+        // The first tick is at once; ticks that are missed are skipped.
+        for expected in 2..=10 {
+            clock.advance(Duration::from_millis(if expected == 5 { 350 } else { 100 }));
+            assert_eq!(ticks.load(Ordering::SeqCst), expected);
+        }
+        clock.advance(Duration::from_millis(100));
+        ticking.join().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_timeout_passes_on_the_output_or_elapses() {
+        for clock in [Clock::system(), Clock::simulated(START)] {
+            assert_eq!(clock.timeout(Duration::from_secs(9), async { 7 }).await, Ok(7));
+        }
+        let clock = Clock::system();
+        let never = std::future::pending::<()>();
+        assert_eq!(clock.timeout(Duration::from_millis(1), never).await, Err(Elapsed));
+    }
+
+    #[test]
+    fn a_stopwatch_reads_the_clock_that_started_it() {
+        let clock = Clock::simulated(START);
+        let stopwatch = clock.stopwatch();
+        clock.advance(Duration::from_millis(1_234));
+        assert_eq!(stopwatch.read(), Duration::from_millis(1_234));
+    }
 }

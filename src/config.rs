@@ -8,7 +8,7 @@
 //!
 //! A file is parsed twice: `located` builds a tree with a location for every value, from which `reader`
 //! deserializes the types; `cross_check` refuses text that another YAML parser reads differently.
-//! `scalar` and `units` hold values with a spelling of their own, such as durations. The doc comments of
+//! `scalar` and `units` hold values with a syntax of their own, such as durations. The doc comments of
 //! the types are the descriptions in the JSON Schema ([`schema`]).
 //!
 //! ```
@@ -75,7 +75,7 @@ pub use upstreams::{Balance, FixedResponse, Health, HostPort, Protocol, Target, 
 use fault::Mismatch;
 
 /// Maximum size of a configuration file, in bytes.
-const MAX_FILE: usize = 16 << 20;
+const MAX_FILE_SIZE: usize = 16 << 20;
 /// Maximum number of faults that are reported for a file.
 pub(crate) const MAX_FAULTS: usize = 50;
 
@@ -128,12 +128,12 @@ impl Config {
     }
 }
 
-/// A valid configuration and the text that it was read from.
+/// A configuration and the text that it was read from.
 #[derive(Clone, Debug)]
 pub struct LoadedConfig {
     /// The configuration, with defaults.
     pub config: Config,
-    /// Its text, for the location of faults.
+    /// The text, which locates faults.
     pub source: Source,
 }
 
@@ -143,7 +143,7 @@ pub struct LoadedConfig {
 pub struct ReadError {
     /// Faults of syntax and type.
     pub faults: Faults,
-    /// The part that could be read: to check for further faults, never for use.
+    /// The configuration without its faulty values: only for finding further faults, never for use.
     pub partial: Option<Box<LoadedConfig>>,
 }
 
@@ -153,7 +153,7 @@ impl From<Faults> for ReadError {
     }
 }
 
-/// Reads the file at `path`; faults name it as given.
+/// Reads the file at `path`.
 ///
 /// # Errors
 ///
@@ -162,7 +162,8 @@ pub fn load(path: &Path) -> Result<LoadedConfig, ReadError> {
     let name = path.display().to_string();
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path);
-    if let Err(error) = file.and_then(|f| f.take(MAX_FILE as u64 + 1).read_to_end(&mut bytes)) {
+    if let Err(error) = file.and_then(|f| f.take(MAX_FILE_SIZE as u64 + 1).read_to_end(&mut bytes))
+    {
         return Err(file_fault(&name, "", &error.to_string(), "a file that can be read").into());
     }
     match std::str::from_utf8(&bytes) {
@@ -174,7 +175,7 @@ pub fn load(path: &Path) -> Result<LoadedConfig, ReadError> {
     }
 }
 
-/// Parses `text`; faults call the file `name`.
+/// Parses `text`. `name` is the file's name in faults.
 ///
 /// # Errors
 ///
@@ -182,7 +183,7 @@ pub fn load(path: &Path) -> Result<LoadedConfig, ReadError> {
 /// by another YAML parser. The error has at most 50 faults.
 pub fn parse(name: &str, text: &str) -> Result<LoadedConfig, ReadError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    if text.len() > MAX_FILE {
+    if text.len() > MAX_FILE_SIZE {
         return Err(file_fault(name, "", "a file of more than 16 MiB", "at most 16 MiB").into());
     }
     let fault = |(location, mismatch)| Fault::new(name, text, location, mismatch);
@@ -217,7 +218,7 @@ pub fn parse(name: &str, text: &str) -> Result<LoadedConfig, ReadError> {
     }
 }
 
-/// A fault at the end of `valid`, the part of the file before it.
+/// A fault just after `valid`, the readable beginning of the file.
 fn file_fault(name: &str, valid: &str, what: &str, expected: &str) -> Faults {
     let line = valid.matches('\n').count() + 1;
     let column = valid.rsplit('\n').next().map_or(0, |last| last.chars().count()) + 1;

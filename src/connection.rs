@@ -1,9 +1,9 @@
-//! A client connection (HTTP/1): it receives requests, has the gateway answer them, and writes the
+//! A client connection (HTTP/1): receives requests, passes them to the gateway, and writes the
 //! responses.
 //!
 //! [`serve`] runs a connection from accept to close in one task, which also drives its requests, so
-//! nothing is sent between tasks and nothing is locked. Three parties share it through `&self`:
-//! this loop, the request that reads its body ([`ClientStream`](crate::framing::ClientStream)), and
+//! nothing is sent between tasks and nothing is locked. Three users share it through `&self`: its
+//! own loop, the request that reads its body ([`ClientStream`](crate::framing::ClientStream)), and
 //! the worker's sweep, which checks its deadlines. An idle connection holds no buffer and no
 //! request state.
 //!
@@ -59,7 +59,7 @@ pub struct Connection {
 enum Disposition {
     /// It receives the next request.
     Reuse,
-    /// It is closed after the client had time to read the response: see [`Connection::linger`].
+    /// It is closed once the client has had time to read the response: see [`Connection::linger`].
     Linger,
     /// It is dropped at once: the client is gone, or the response was cut off.
     Abort,
@@ -85,18 +85,18 @@ pub async fn serve(connection: Rc<Connection>, gateway: &Gateway) {
 }
 
 impl Connection {
-    /// A connection that was just accepted. `clock` holds the worker's coarse time, in ms.
-    /// `max_requests` is the most requests that it may carry; `None` is unlimited.
+    /// A connection that was just accepted. `coarse_clock` is the worker's, in ms. `max_requests` is
+    /// the most requests that it may carry; `None` is unlimited.
     pub fn new(
         stream: TcpStream,
         peer: Peer,
-        clock: Rc<Cell<u64>>,
+        coarse_clock: Rc<Cell<u64>>,
         bounds: HeadBounds,
         max_requests: Option<u32>,
     ) -> Rc<Self> {
         Rc::new(Self {
             socket: SharedSocket::new(stream),
-            state: StateCell::new(clock),
+            state: StateCell::new(coarse_clock),
             input: RefCell::default(),
             peer,
             bounds,
@@ -124,8 +124,8 @@ impl Connection {
         .await;
     }
 
-    /// Drives `work` to its end; `None` if the client closes first or the connection is ended at
-    /// once.
+    /// Drives `work` to its end; `None` if the client closes the connection first, or the worker
+    /// closes it with [`CloseMode::Immediate`].
     async fn while_open<T>(&self, mut work: Pin<Box<impl Future<Output = T>>>) -> Option<T> {
         std::future::poll_fn(|cx| {
             if self.state.close_mode() == CloseMode::Immediate {
@@ -140,21 +140,20 @@ impl Connection {
         .await
     }
 
-    /// Whether the client has closed the connection, as far as the runtime reports it without a
-    /// read.
+    /// Whether the runtime has reported that the client closed the connection. Reads nothing.
     fn is_client_closed(&self, cx: &mut Context<'_>) -> bool {
         let readable = self.socket.poll_readable(cx);
         self.has_unread.set(readable);
         readable && self.socket.is_read_closed(cx)
     }
 
-    /// Has the gateway answer what was received, and writes the response.
+    /// Passes what was received to the gateway, and writes the response.
     async fn respond(self: Rc<Self>, gateway: &Gateway, received: ReceiveOutcome) -> Disposition {
         self.state.begin_request();
         let client = self.clone();
         let response = match received {
             ReceiveOutcome::Request(head) => gateway.handle(&self.peer, head, client).await,
-            ReceiveOutcome::Malformed(error) => gateway.refuse(&self.peer, error, client),
+            ReceiveOutcome::Malformed(error) => gateway.refuse_malformed(&self.peer, error, client),
             ReceiveOutcome::Closed => return Disposition::Abort,
         };
         match self.write(response).await {
@@ -163,14 +162,14 @@ impl Connection {
         }
     }
 
-    /// Reads and discards the rest of the request's body, if it is short.
+    /// Reads and discards the rest of the request's body, if it is at most [`MAX_DRAINED`] long.
     async fn drain_body(&self) -> Disposition {
         let unread = self.input.borrow().unread_body_len();
         if unread != Some(0) {
             if unread.is_none_or(|unread| unread > MAX_DRAINED) {
                 return Disposition::Linger;
             }
-            self.state.enter(ConnectionState::Drain { until: self.state.now() + DRAIN_TIMEOUT });
+            self.state.enter(ConnectionState::Drain { deadline: self.state.now() + DRAIN_TIMEOUT });
             let drained = std::future::poll_fn(|cx| match self.state.timeout() {
                 Some(Timeout::Close) => Poll::Ready(false),
                 _ => self.input.borrow_mut().poll_drain_body(&self.socket, cx),
@@ -189,8 +188,8 @@ impl Connection {
     async fn linger(&self) {
         self.socket.shutdown();
         *self.input.borrow_mut() = Input::default();
-        let until = self.state.now() + LINGER_TIMEOUT;
-        self.state.enter(ConnectionState::Linger { since: self.state.now(), until });
+        let deadline = self.state.now() + LINGER_TIMEOUT;
+        self.state.enter(ConnectionState::Linger { since: self.state.now(), deadline });
         std::future::poll_fn(|cx| {
             loop {
                 if self.state.timeout().is_some() || self.state.close_mode() == CloseMode::Immediate
@@ -202,7 +201,7 @@ impl Connection {
                     Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(()),
                     Poll::Ready(Ok(_)) => {
                         self.state
-                            .enter(ConnectionState::Linger { since: self.state.now(), until });
+                            .enter(ConnectionState::Linger { since: self.state.now(), deadline });
                     }
                 }
             }

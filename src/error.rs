@@ -8,8 +8,8 @@ use crate::{
     snapshot::LimitRequestError, throttle::AdmissionDenied, upstream::UpstreamError,
 };
 
-/// Why a request was refused or failed. `Display` is the text for clients, except that of
-/// [`Self::Upstream`]: use [`Self::detail`].
+/// Why a request was refused or failed. The text for clients is [`Self::detail`]: `Display` of
+/// [`Self::Upstream`] may contain internal addresses.
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
     /// The framing of the message is malformed.
@@ -21,12 +21,12 @@ pub enum GatewayError {
     /// The request target has no host, a malformed host, or a scheme other than `http`.
     #[error("the request target is malformed")]
     MalformedTarget,
-    /// A part of a limit's key was sent more than once.
+    /// A value that identifies the caller was sent more than once or has no canonical form.
     #[error("{0}")]
     Ambiguous(AmbiguousValue),
     /// A limit's key or cost cannot be read from the request.
     #[error("{0}")]
-    Uncountable(LimitRequestError),
+    LimitRequest(LimitRequestError),
     /// An `Expect` value other than `100-continue`.
     #[error("the expectation is not supported; expected 100-continue")]
     UnsupportedExpectation,
@@ -45,7 +45,7 @@ pub enum GatewayError {
     /// The body is longer than the route allows.
     #[error("the request's body is longer than this route allows")]
     BodyTooLong,
-    /// The client stopped sending the body.
+    /// The body did not arrive in time.
     #[error("the request's body did not arrive in time")]
     BodyTimeout,
     /// The body ended early.
@@ -72,11 +72,11 @@ impl GatewayError {
     /// The status of the response to the client.
     pub fn status(&self) -> StatusCode {
         match self {
-            Self::Framing(fault) => fault.status(),
+            Self::Framing(error) => error.status(),
             Self::Path(_)
             | Self::MalformedTarget
             | Self::Ambiguous(_)
-            | Self::Uncountable(_)
+            | Self::LimitRequest(_)
             | Self::BodyIncomplete => StatusCode::BAD_REQUEST,
             Self::UnsupportedExpectation => StatusCode::EXPECTATION_FAILED,
             Self::MethodNotSupported(_) | Self::MethodNotAllowed(_) => {

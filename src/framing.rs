@@ -1,8 +1,8 @@
 //! HTTP/1.1 framing (RFC 9112), read strictly, and the state of a connection.
 //!
 //! Two parsers that disagree about where a message ends allow request smuggling. This module therefore
-//! rejects every message that a recipient could read in more than one way. Clients and upstreams share
-//! one parser, which reads each byte once, however the bytes are cut.
+//! rejects every message that a recipient could read in more than one way. Client and upstream
+//! connections share one parser, which reads each byte once, however the bytes are split.
 //!
 //! | file | content |
 //! |---|---|
@@ -22,7 +22,7 @@
 //! let bytes = b"POST /items?page=2 HTTP/1.1\r\nHost: a.test\r\nContent-Length: 2\r\n\r\nhi";
 //! let (head, length) = RequestHead::read(bytes, bounds)?.expect("the head is complete");
 //! assert_eq!((head.path(), head.query()), ("/items", Some("page=2")));
-//! assert_eq!((head.body, &bytes[length..]), (Length::Known(2), &b"hi"[..]));
+//! assert_eq!((head.length, &bytes[length..]), (Length::Known(2), &b"hi"[..]));
 //!
 //! let both = b"POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 2\r\n\
 //!     Transfer-Encoding: chunked\r\n\r\n";

@@ -1,12 +1,11 @@
-//! The path of a request through the gateway, read top to bottom.
+//! The path of a request through the gateway.
 //!
 //! [`Gateway::handle`] checks a request, plans it (route and keys), passes it through the throttle,
-//! charges its limits, delays it if needed, forwards it, and adjusts the charges by the response.
-//! The modules that it calls return values; what follows from them is decided here. It is
-//! independent of the protocol version: a connection passes a head and a [`ClientStream`], and
-//! writes the [`Response`].
+//! charges its limits, delays it if needed, forwards it, and corrects the charges from the response.
+//! Other rooms only compute results; the gateway acts on them. It does not depend on the protocol
+//! version: a connection passes a head and a [`ClientStream`], and writes the [`Response`].
 //!
-//! In the order of the path:
+//! The files, in the order of the path:
 //!
 //! - `context.rs`, `request_id.rs`: the state of one request, and its log line.
 //! - `rules.rs`: the snapshot with the worker's counters and pools.
@@ -86,8 +85,8 @@ use crate::{
 pub struct Shared {
     /// The current configuration.
     pub live: LiveSnapshot,
-    /// The counters of limits.
-    pub stores: Arc<CounterStore>,
+    /// The store of the limits' counters.
+    pub store: Arc<CounterStore>,
     /// Active-user admission control; `None` admits everyone.
     pub throttle: Option<Arc<Throttle>>,
     /// The metrics.
@@ -100,9 +99,9 @@ pub struct Shared {
     pub access_log: Option<AccessLog>,
     /// The number of workers that accept connections.
     pub accepting_workers: AtomicU64,
-    /// The open client connections.
+    /// Bounds the open client connections.
     pub connection_limit: Arc<ConnectionLimit>,
-    /// This process's entry in `Via`.
+    /// This process's `Via` entry.
     pub via: Via,
 }
 
@@ -136,7 +135,7 @@ pub struct Gateway {
     /// The counters of requests without a route.
     unrouted: Arc<CachePadded<RouteCounters>>,
     /// The worker's coarse clock, in ms.
-    clock: Rc<Cell<u64>>,
+    coarse_clock: Rc<Cell<u64>>,
     /// The last warning about a failed upstream, by the coarse clock.
     warned_at: Cell<u64>,
     /// The calls to the store that outlive their request.
@@ -146,26 +145,25 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// The gateway of the current worker; call it on the worker's runtime. `clock` holds the
-    /// worker's coarse time, in ms.
-    pub fn new(shared: Arc<Shared>, clock: Rc<Cell<u64>>) -> Self {
+    /// The gateway of the current worker; call it on the worker's runtime.
+    pub fn new(shared: Arc<Shared>, coarse_clock: Rc<Cell<u64>>) -> Self {
         let metrics = shared.metrics.add_worker();
-        let store = Rc::new(shared.stores.worker());
+        let store = Rc::new(shared.store.worker());
         let background = Rc::new(Background::new(Rc::clone(&store), shared.clock.clone()));
         Self {
             store,
             gate: shared.throttle.as_ref().map(|throttle| Rc::new(throttle.gate())),
             access_log: shared.access_log.as_ref().map(|log| Rc::new(log.writer())),
-            cache: RulesCache::new(&shared.live, &metrics, clock.clone()),
+            cache: RulesCache::new(&shared.live, &metrics, coarse_clock.clone()),
             ids: RequestIds::new(),
             dates: DateCache::default(),
             unrouted: metrics.route(""),
             warned_at: Cell::new(0),
-            leases: Rc::new(LeaseTable::new(Rc::clone(&background), clock.clone())),
+            leases: Rc::new(LeaseTable::new(Rc::clone(&background), coarse_clock.clone())),
             background,
             metrics,
             shared,
-            clock,
+            coarse_clock,
         }
     }
 
@@ -174,22 +172,22 @@ impl Gateway {
         &self.metrics
     }
 
-    /// Closes upstream connections that were idle too long, and drops replaced rules also if no
-    /// request comes. Call it about once a second.
-    pub fn sweep(&self) {
+    /// Closes upstream connections that were idle too long, and drops replaced rules even if no
+    /// request arrives. Call it about once a second.
+    pub fn sweep_pools(&self) {
         self.cache.get(&self.shared.live, &self.metrics);
-        self.cache.sweep();
+        self.cache.sweep_pools();
     }
 
-    /// Renews the leases of requests in flight. Call it about every 100 ms.
-    pub fn renew(&self) {
+    /// Renews the concurrency leases that are due. Call it about every 100 ms.
+    pub fn renew_leases(&self) {
         self.leases.renew();
     }
 
     /// Flushes access log lines that have been buffered for a second. Call it about every 100 ms.
     pub fn flush_log(&self) {
         if let Some(log) = &self.access_log {
-            log.flush_if_older(self.clock.get());
+            log.flush_if_older(self.coarse_clock.get());
         }
     }
 
@@ -203,12 +201,12 @@ impl Gateway {
         let mut context = self.context(peer, Some(head), client);
         let outcome = self.proxy(peer, &mut context).await;
         let draft = self.draft(&mut context, outcome);
-        self.adjust(&mut context, &draft).await;
+        self.correct_charges(&mut context, &draft).await;
         self.finish(context, draft)
     }
 
-    /// Answers bytes that are no valid request.
-    pub fn refuse(
+    /// Answers bytes that are not a valid request, or a head that did not arrive in time.
+    pub fn refuse_malformed(
         &self,
         peer: &Peer,
         error: FramingError,
@@ -234,15 +232,15 @@ impl Gateway {
         // Boxed: it is moved many times with the response.
         let mut context = Box::new(context);
         if let Some(writer) = &self.access_log {
-            let (k0, k1) = self.shared.stores.secret();
-            context.time = self.shared.clock.now();
+            let (k0, k1) = self.shared.store.key_secret();
+            context.arrived_at = self.shared.clock.now();
             let logger = AccessLogger { writer: Rc::clone(writer), secret: Secret(k0, k1) };
             context.access_logger = Some(logger);
         }
         context
     }
 
-    /// Takes a request from its head to the head of the response.
+    /// Handles a request from its head to the head of its response.
     async fn proxy(
         &self,
         peer: &Peer,
@@ -257,9 +255,9 @@ impl Gateway {
         }
         if head.is_asterisk_form() {
             context.admission = Admission::Unlimited;
-            return Ok(DraftResponse::Local(respond::server_options()));
+            return Ok(DraftResponse::Local(respond::options_reply()));
         }
-        let length = head.body;
+        let length = head.length;
         let plan = self.plan(rules, peer, context)?;
         let route = &rules.snapshot.routes[plan.route];
         let timeout = route.request_timeout.map(|timeout| timeout.as_millis() as u64);
@@ -297,7 +295,7 @@ impl Gateway {
                 self.record_activity(&rules, context, draft.status());
                 draft
             }
-            Err(error) => DraftResponse::Local(refuse(&rules, context, error)),
+            Err(error) => DraftResponse::Local(error_reply(&rules, context, error)),
         }
     }
 
@@ -335,7 +333,7 @@ impl Gateway {
     }
 }
 
-/// Whether the request has an `Origin`, as a browser sends it with a cross-origin request.
+/// Whether the request has an `Origin`, which a browser sends with a cross-origin request.
 fn is_cross_origin(context: &RequestContext) -> bool {
     context.head.as_ref().is_some_and(|head| head.fields.contains("origin"))
 }
@@ -354,8 +352,12 @@ fn is_delayed(limit: &ChargedLimit) -> bool {
     wait > 0 && limit.limit().enforce
 }
 
-/// The response to a request that was refused or failed.
-fn refuse(rules: &Rules, context: &mut RequestContext, error: GatewayError) -> respond::LocalReply {
+/// The response to a request that was refused or failed. Without a route, no limit applies to it.
+fn error_reply(
+    rules: &Rules,
+    context: &mut RequestContext,
+    error: GatewayError,
+) -> respond::LocalReply {
     let mut reply = respond::problem(&error, context.reports(), context.request_id.as_str());
     match error {
         GatewayError::Throttled(denied) => {

@@ -1,7 +1,7 @@
 //! The identity of a request: the client's address behind trusted proxies, access tokens, and the keys
 //! that limits count by. Pure and stateless.
 //!
-//! Two spellings of a value that an upstream reads alike are one key: values are hashed in a canonical
+//! Two spellings of a value that an upstream reads alike give one key: values are hashed in a canonical
 //! form. A value that upstreams could read in different ways is rejected ([`AmbiguousValue`]). Keys are
 //! hashed under a secret, so they do not disclose the values.
 //!

@@ -1,9 +1,10 @@
 //! Tidegate: an HTTP reverse proxy and API gateway with rate limiting built in.
 //!
-//! A gateway forwards HTTP/1 requests to upstream servers, counts them under limits (in memory, or
-//! in Redis for several gateways), and refuses what exceeds a limit. A throttle can also admit only
-//! active users while the servers are overloaded. The crate is the binary's library; this page is
-//! its map, and `ARCHITECTURE.md` has the reasons and the rules for imports.
+//! A gateway forwards HTTP/1 requests to upstream servers, counts them against limits (in memory, or
+//! in Redis if several gateways share them), and refuses requests that exceed a limit. An optional
+//! throttle admits only active users while more users are active than configured. The crate is the
+//! binary's library; this page is its map, and `ARCHITECTURE.md` has the reasons and the rules for
+//! imports.
 //!
 //! ```
 //! use std::{fs, io::{Read, Write}, net::TcpStream};
@@ -41,19 +42,19 @@
 //! - [`worker`]: a worker thread: accepts and serves connections, drains at the end.
 //! - [`admin`]: the admin API: health, metrics and control.
 //! - [`live`]: the current configuration, which a reload replaces.
-//! - [`reload`]: replaces the running configuration, whole or not at all.
+//! - [`reload`]: replaces the running configuration, all or nothing.
 //! - [`telemetry`]: the process log and the access log.
 //! - [`metrics`]: counters, one shard for each worker.
 //!
 //! # The path of a request
 //!
 //! - [`connection`]: a client connection: receives requests, writes responses.
-//! - [`gateway`]: what happens to a request, read top to bottom.
+//! - [`gateway`]: handles a request, from its head to its response.
 //! - [`plan`]: a request's route, keys and costs, before anything is charged.
 //! - [`respond`]: rate-limit headers, problem documents and other responses of the gateway itself.
 //! - [`error`]: every reason why a request is refused or fails.
 //!
-//! # Its parts, each testable alone
+//! # Parts that can be tested alone
 //!
 //! - [`framing`]: strict HTTP/1.1 framing.
 //! - [`identity`]: client addresses, access tokens, and the keys that limits count by.

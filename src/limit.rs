@@ -10,9 +10,10 @@
 //!
 //! - [`sliding_window`], [`sliding_log`], [`fixed_window`], [`token_bucket`], [`leaky_bucket`],
 //!   [`concurrency`]: one algorithm each, with its bound on what it admits.
-//! - `state.rs`: the record of any algorithm. `gcra.rs`: the record of both buckets. `free_slots.rs`:
-//!   the refunded slots of a leaky bucket. `counts.rs`: the counters of a sliding window.
-//! - `acquire.rs`: tokens that a gateway reserves in batches.
+//! - `state.rs`: the record of any algorithm. `gcra.rs`: the record of both buckets, a theoretical arrival
+//!   time. `free_slots.rs`: the refunded slots of a leaky bucket. `counts.rs`: the counters of a sliding
+//!   window.
+//! - `acquire.rs`: tokens that a gateway acquires in batches.
 //! - `verdict.rs`: the decisions of all limits of one request.
 //!
 //! ```
@@ -63,10 +64,10 @@ pub const MAX_QUOTA_MILLIS: u64 = 1 << 52;
 /// The largest backlog of a bucket, in quota-milliseconds (see [`GcraState`]): close to 2^53, up to
 /// which Lua counts and divides exactly, and almost twice the backlog that [`MAX_QUOTA_MILLIS`] allows
 /// without an overdraft.
-pub const MAX_EXACT: u64 = (1 << 53) - (1 << 36);
+pub const MAX_EXACT_BACKLOG: u64 = (1 << 53) - (1 << 36);
 
 /// The largest step back of a clock, in ms, that counts as jitter between clocks: the record's time
-/// then stands still. A larger step means that the clock was set back, and the record moves with it.
+/// then stands still. After a larger step the clock counts as set back, and the record moves back with it.
 pub const MAX_STEP_BACK: Millis = 5_000;
 
 /// The largest number of sub-windows in a window.
@@ -112,7 +113,7 @@ pub enum Algorithm {
     SlidingWindow,
     /// The time of every charge: [`sliding_log`].
     SlidingLog,
-    /// One counter and the time at which it ends: [`fixed_window`].
+    /// One counter, and the time at which its window ends: [`fixed_window`].
     FixedWindow,
     /// A burst that refills at a constant rate: [`token_bucket`].
     TokenBucket,
@@ -133,7 +134,7 @@ impl Algorithm {
         Self::Concurrency,
     ];
 
-    /// The name of its twin in the Lua table `algorithms`, and of its file in `lua/`.
+    /// The name of its Lua twin: in the table `algorithms`, and of the file in `lua/`.
     pub fn tag(self) -> &'static str {
         match self {
             Self::SlidingWindow => "sliding_window",
@@ -180,7 +181,7 @@ pub struct Limit {
     pub name: Box<str>,
     /// A hash of what its counters depend on: algorithm, window, resolution, key parts.
     pub fingerprint: u64,
-    /// The algorithm that counts.
+    /// The algorithm that decides.
     pub algorithm: Algorithm,
     /// The quota of each caller.
     pub quota: Quota,
@@ -198,16 +199,16 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// What a caller without usage may use at once: the quota, or for a leaky bucket the slots within
-    /// `max_wait`. Equals [`Decision::limit`].
+    /// The units that a caller without usage may use at once: the quota or, for a leaky bucket, the slots
+    /// within `max_wait`. Equals [`Decision::limit`].
     pub fn capacity(&self) -> u64 {
         match self.algorithm {
-            Algorithm::LeakyBucket => leaky_bucket::slots(&self.quota),
+            Algorithm::LeakyBucket => leaky_bucket::capacity(&self.quota),
             _ => u64::from(self.quota.limit),
         }
     }
 
-    /// How long after a charge an adjustment of it can have an effect, in ms.
+    /// How long after a charge its correction can still have an effect, in ms.
     pub fn correction_window(&self) -> Millis {
         let Quota { window, max_wait, .. } = self.quota;
         match self.algorithm {
@@ -217,9 +218,9 @@ impl Limit {
         }
     }
 
-    /// A 128-bit hash of name and fingerprint. A store combines it with a [`Key`] by exclusive or to
-    /// identify a record: two limits with the same key parts share a `Key`, but not a record. No secret
-    /// is needed here: names come from the operator, so no client can choose one.
+    /// A 128-bit hash of name and fingerprint. A store xors it with a [`Key`] to identify a record: two
+    /// limits with the same key parts share a `Key`, but not a record. No secret is needed here: names come
+    /// from the operator, so no client can choose one.
     pub fn identity(&self) -> u128 {
         let (words, rest) = self.name.as_bytes().as_chunks::<8>();
         let folded = words.iter().fold(folded_multiply(self.fingerprint), |hash, word| {
@@ -249,7 +250,7 @@ pub struct Charge<'a> {
     pub cost: u32,
 }
 
-/// What is corrected once a request is over: see [`Change`].
+/// A correction of an earlier charge: see [`Change`].
 #[derive(Clone, Copy, Debug)]
 pub struct Adjustment<'a> {
     /// The limit that was charged.
@@ -263,7 +264,7 @@ pub struct Adjustment<'a> {
 /// A change to what a caller was charged.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Change {
-    /// Gives back units of an earlier charge, as far as they still count. Usage never goes below 0.
+    /// Refunds units of an earlier charge, as far as they still count. Usage never goes below 0.
     Refund {
         /// When the units were charged, in ms by the clock that decided; for a leaky bucket plus
         /// [`Decision::wait`]. See [`StoreDecision::charged_at`].
@@ -308,8 +309,8 @@ pub struct Decision {
     pub wait: Millis,
 }
 
-/// The time at which a record of `updated_at` is read, and by how many ms the record has to move back
-/// first: its time runs backwards only with a clock that was set back.
+/// The time at which to read a record that was updated at `updated_at`, and by how many ms to move the
+/// record back first. A record's time runs backwards only if the clock was set back.
 fn monotonic_time(updated_at: Millis, now: Millis) -> (Millis, Millis) {
     match updated_at.saturating_sub(now) {
         0 => (now, 0),

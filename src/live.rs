@@ -23,7 +23,7 @@ impl LiveSnapshot {
         Self { snapshot: ArcSwap::from_pointee(snapshot), generation: AtomicU64::new(1) }
     }
 
-    /// The number of the current snapshot: 1 at the start, 1 more after each reload.
+    /// The generation of the current snapshot: 1 at the start, 1 more after each reload.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }

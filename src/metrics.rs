@@ -1,7 +1,7 @@
 //! Counters of requests, decisions and connections, per worker.
 //!
-//! Only a worker writes its [`WorkerMetrics`]; a reader sums them over all workers. Counters of routes, limits
-//! and upstreams are kept by name, so that a reload only removes those of names that it removed.
+//! Only a worker writes its [`WorkerMetrics`]; a reader sums them over all workers. Counters of routes,
+//! limits and upstreams are kept by name, so a reload removes only the counters of names that it removes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -55,7 +55,7 @@ pub struct LimitCounters {
     pub refused: Counter,
     /// Charges that would have been refused if the limit were enforced.
     pub would_refuse: Counter,
-    /// Requests decided by the failure policy, because the store gave no answer.
+    /// Charges decided by the failure policy, because the store did not reply.
     pub unknown: Counter,
     /// Requests delayed, if this limit delayed them longest.
     pub delayed: Counter,
@@ -63,7 +63,7 @@ pub struct LimitCounters {
     pub delay_micros: Counter,
 }
 
-/// The failures of one upstream, by [`crate::upstream::UpstreamError::kind`].
+/// The failures of one upstream, by [`crate::upstream::UpstreamError::kind`], and its retries.
 #[derive(Debug, Default)]
 pub struct UpstreamCounters {
     /// No connection could be opened.
@@ -112,7 +112,7 @@ pub struct WorkerMetrics {
     pub connections: Counter,
     /// Accepted client connections.
     pub accepted: Counter,
-    /// Connections closed immediately, because their client had too many.
+    /// Client connections closed immediately, because their client had too many.
     pub connections_refused: Counter,
     /// Requests refused before routing: malformed or too slow.
     pub malformed: Counter,
@@ -141,8 +141,8 @@ impl WorkerMetrics {
         self.upstreams.lock().entry(name.into()).or_default().clone()
     }
 
-    /// Removes all counters except those of these routes, of these limits on their routes, of these
-    /// upstreams, and of requests without a route.
+    /// Removes all counters except those of these routes, limits (each with its route) and upstreams, and of
+    /// requests without a route.
     pub fn retain(
         &self,
         routes: &BTreeSet<&str>,
@@ -165,7 +165,7 @@ pub struct Metrics {
     pub reload_faults: AtomicU64,
 }
 
-/// Sums over all workers, by name.
+/// Sums of counters over all workers, by name.
 type Sums<K, const N: usize> = BTreeMap<K, [u64; N]>;
 
 impl Metrics {
@@ -176,8 +176,8 @@ impl Metrics {
         worker
     }
 
-    /// Connections that are open, were accepted, and were refused because of their client's number; and
-    /// requests refused before routing.
+    /// Client connections: open, accepted, and refused because their client had too many; and requests
+    /// refused before routing.
     pub fn connections(&self) -> [u64; 4] {
         let workers = self.workers.lock();
         let sum =
@@ -190,7 +190,7 @@ impl Metrics {
         ]
     }
 
-    /// The decisions of the throttle: known, unknown, missing, rejected; and tokens recorded as active.
+    /// The decisions of the throttle: known, unknown, missing, rejected; and the tokens recorded as active.
     pub fn throttle(&self) -> [u64; 5] {
         let workers = self.workers.lock();
         let sum = |pick: fn(&ThrottleCounters) -> &Counter| {

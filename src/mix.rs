@@ -1,13 +1,13 @@
-//! Process-local ids for the entries of this process' tables, keyed with a secret drawn at start.
+//! Process-local ids for the entries of this process's tables, keyed with a secret drawn at start.
 //!
 //! Record ids and tokens are hashes under a secret that clients may know: if none is configured, it is
 //! derived from the namespace. A table indexed by their bits would let a client choose keys that collide
-//! with those of a certain caller, and evict it.
+//! with a certain caller's, and evict that caller's entries.
 //!
-//! A Feistel network of four rounds: each round masks one half of the id with a function of the other half
-//! and of the secret, a 64 by 64 bit product whose halves are xored. One such product is not linear, but
-//! regular for consecutive ids; every bit of the result has gone through two. So ids that agree in some
-//! bits, or differ by a chosen amount, collide as rarely as any others. Every round is invertible, so
+//! A Feistel network of four rounds. Each round xors one half of the id with a mask: a 64 by 64 bit
+//! product of the other half and the secret, with the product's halves xored. One product maps
+//! consecutive ids to a regular pattern, so every bit of the result depends on two. Ids that agree in some
+//! bits, or differ by a chosen amount, then collide as rarely as any others. Every round is invertible, so
 //! different ids stay different.
 
 use std::{
@@ -20,13 +20,13 @@ use std::{
 type RoundKey = (u64, u64);
 
 static SECRET: LazyLock<[RoundKey; 4]> = LazyLock::new(|| {
-    // Seeded by the operating system's random numbers, and different for each state.
+    // Each `RandomState` has its own keys, seeded by the operating system's random numbers.
     let random = || RandomState::new().build_hasher().finish();
     std::array::from_fn(|_| (random(), random() | 1))
 });
 
-/// The id in this process of the record with id `record`, which is the same at all gateways. Different
-/// records have different ids.
+/// The process-local id of the record whose shared id, the same at all gateways, is `record`. Different
+/// records have different local ids.
 #[inline]
 pub fn local_id(record: u128) -> u128 {
     let [first, second, third, fourth] = &*SECRET;
@@ -38,8 +38,8 @@ pub fn local_id(record: u128) -> u128 {
     u128::from(high) << 64 | u128::from(low)
 }
 
-/// The id in this process of a token. Two tokens may have the same id, as rarely as two random 64-bit
-/// numbers are equal.
+/// The process-local id of a token. Different tokens share an id as rarely as random 64-bit numbers are
+/// equal.
 #[inline]
 pub fn local_token(token: u64) -> u64 {
     let [first, second, ..] = &*SECRET;
@@ -77,15 +77,18 @@ mod tests {
     /// 65,536 random numbers of 16 bits take about 63% of the possible values.
     #[test]
     fn bits_of_an_id_do_not_determine_bits_of_the_local_id() {
-        let spread = |places: HashSet<u16>| assert!(places.len() > 37_000, "{}", places.len());
+        let assert_spread =
+            |values: HashSet<u16>| assert!(values.len() > 37_000, "{}", values.len());
         for ids in chosen_ids() {
             for at in [0, 16, 48, 64, 96, 112] {
-                spread(ids.iter().map(|&id| (local_id(id) >> at) as u16).collect());
+                assert_spread(ids.iter().map(|&id| (local_id(id) >> at) as u16).collect());
             }
         }
         for shift in (0..=48).step_by(8) {
             for at in [0, 48] {
-                spread((0..1 << 16).map(|n| (local_token(n << shift) >> at) as u16).collect());
+                assert_spread(
+                    (0..1 << 16).map(|n| (local_token(n << shift) >> at) as u16).collect(),
+                );
             }
         }
     }

@@ -1,8 +1,8 @@
 //! The plan of a request, made before a limit is charged: the client, the host, the normalized path, the
 //! route, the keys and costs for its limits, and the path to forward.
 //!
-//! Pure and stateless. The gateway, `explain` and `replay` use the same plan, so a simulated request is
-//! decided as a real one. `target` reads the host and the path to forward.
+//! Pure and stateless. The gateway, `explain` and `replay` share it, so a simulated request is decided
+//! like a real one. `target` reads the host and the path to forward.
 //!
 //! ```
 //! use tidegate::{framing::Fields, plan};
@@ -154,10 +154,11 @@ impl MatchedRoute<'_> {
     }
 }
 
-/// The charges that a request asks of its limits, in the limits' order.
+/// What a request asks of a route's limits, in the limits' order: one entry for each limit; for a limit by
+/// token, one for each access token in the request.
 pub type LimitRequests = SmallVec<[LimitRequest; 4]>;
 
-/// The charges that the request of `subject` asks of the limits of `route`.
+/// What the request of `subject` asks of the limits of `route`.
 ///
 /// # Errors
 /// A key or cost cannot be read unambiguously from the request.
@@ -168,15 +169,16 @@ pub fn limit_requests(
     secret: Secret,
 ) -> Result<LimitRequests, GatewayError> {
     let mut requests = LimitRequests::new();
-    for (index, used) in route.limits.iter().enumerate() {
-        used.policy
-            .request(index, subject, secret, &mut requests)
-            .map_err(GatewayError::Uncountable)?;
+    for (index, limit) in route.limits.iter().enumerate() {
+        limit
+            .policy
+            .add_requests(index, subject, secret, &mut requests)
+            .map_err(GatewayError::LimitRequest)?;
     }
     Ok(requests)
 }
 
-/// The requests for the limits that a `status` route reports; none for another route.
+/// The requests to the limits that a `status` route reports. Empty for another route.
 ///
 /// # Errors
 /// A key cannot be read unambiguously from the request.
@@ -188,7 +190,9 @@ pub fn status_requests(
     let mut requests = LimitRequests::new();
     if let Action::Status(limits) = &route.action {
         for (index, policy) in limits.iter().enumerate() {
-            policy.peek(index, subject, secret, &mut requests).map_err(GatewayError::Ambiguous)?;
+            policy
+                .add_status_requests(index, subject, secret, &mut requests)
+                .map_err(GatewayError::Ambiguous)?;
         }
     }
     Ok(requests)
@@ -197,8 +201,8 @@ pub fn status_requests(
 /// The charge of `request`: its limit in the caller's tier, its key and its cost. `None`: the route has no
 /// such limit.
 #[inline]
-pub fn charge<'a>(route: &'a Route, request: &LimitRequest) -> Option<Charge<'a>> {
-    let used = route.limits.get(usize::from(request.limit))?;
-    let limit = used.policy.limit(request.tier);
+pub fn charge_for<'a>(route: &'a Route, request: &LimitRequest) -> Option<Charge<'a>> {
+    let route_limit = route.limits.get(usize::from(request.limit))?;
+    let limit = route_limit.policy.limit(request.tier);
     Some(Charge { limit, key: request.key, cost: request.cost })
 }

@@ -1,7 +1,7 @@
-//! [`Reloader`]: replaces the running configuration by the file's current content.
+//! [`Reloader`]: replaces the running configuration with the file's current content.
 //!
-//! A reload is all or nothing: on any fault the running snapshot stays. It is triggered by a change
-//! of the file, or by a call of [`Reloader::reload`].
+//! A reload is all or nothing: on any fault the running snapshot stays. A change of the file
+//! triggers it, or a call of [`Reloader::reload`].
 
 use std::{
     path::{Path, PathBuf},
@@ -23,14 +23,14 @@ use crate::{
 /// Reads and compiles a configuration file.
 type Loader = fn(&Path) -> Result<(LoadedConfig, Snapshot), LoadError>;
 
-/// Delay between a change of the file and its reading: an editor writes a file in several steps.
+/// Delay before a changed file is read: an editor writes a file in several steps.
 const DEBOUNCE: Duration = Duration::from_millis(200);
 
 /// Reloads the configuration file, on demand or when it changes.
 pub struct Reloader {
     path: PathBuf,
     /// The configuration that the process was started with: some keys cannot change on reload.
-    started: Config,
+    initial: Config,
     shared: Arc<Shared>,
     /// The file's content at the last reload; `None` if it could not be read. Locked while a reload
     /// runs.
@@ -40,10 +40,10 @@ pub struct Reloader {
 }
 
 impl Reloader {
-    /// A reloader of `path`, for a gateway that was started with `started`.
-    pub fn new(path: PathBuf, started: &LoadedConfig, shared: Arc<Shared>) -> Self {
-        let last_content = Mutex::new(Some(started.source.text().as_bytes().to_vec()));
-        Self { path, started: started.config.clone(), shared, last_content, load: Snapshot::load }
+    /// A reloader of `path`, for a gateway that was started with `initial`.
+    pub fn new(path: PathBuf, initial: &LoadedConfig, shared: Arc<Shared>) -> Self {
+        let last_content = Mutex::new(Some(initial.source.text().as_bytes().to_vec()));
+        Self { path, initial: initial.config.clone(), shared, last_content, load: Snapshot::load }
     }
 
     /// The same reloader, but it reads the file with `load`.
@@ -96,9 +96,9 @@ impl Reloader {
         })
     }
 
-    /// A fault for each key that has changed but takes effect only on restart.
+    /// A fault for each changed key that takes effect only on restart; `None` if there is none.
     fn restart_only_faults(&self, loaded: &LoadedConfig) -> Option<Faults> {
-        let (old, new) = (&self.started, &loaded.config);
+        let (old, new) = (&self.initial, &loaded.config);
         let changed = [
             ("listen", old.listen != new.listen),
             ("workers", old.workers != new.workers),
@@ -108,7 +108,7 @@ impl Reloader {
             ("drain_timeout", old.drain_timeout != new.drain_timeout),
             ("throttle", old.throttle.is_some() != new.throttle.is_some()),
         ];
-        let filters = old.throttle.as_ref().zip(new.throttle.as_ref()).map(|(old, new)| {
+        let throttle_keys = old.throttle.as_ref().zip(new.throttle.as_ref()).map(|(old, new)| {
             [
                 ("throttle.memory", old.memory != new.memory),
                 ("throttle.capacity", old.capacity != new.capacity),
@@ -118,7 +118,7 @@ impl Reloader {
                 ),
             ]
         });
-        let changed = changed.into_iter().chain(filters.into_iter().flatten());
+        let changed = changed.into_iter().chain(throttle_keys.into_iter().flatten());
         let faults = changed.filter(|(_, changed)| *changed).map(|(key, _)| {
             let expected = "the value that the gateway was started with; restart it to change this";
             loaded.source.fault(key, format!("`{key}` cannot change on reload"), expected)
@@ -141,8 +141,8 @@ impl Reloader {
             }
         };
         loop {
-            // The first check finds changes from before the watcher existed. Blocking: a large file
-            // takes seconds, and the control thread has other tasks.
+            // The first check finds changes from before the watcher existed. In a blocking task: a
+            // large file takes seconds, and the control thread has other tasks.
             let reloader = Arc::clone(&self);
             let check = tokio::task::spawn_blocking(move || reloader.reload_if_changed());
             if let Err(error) = check.await {
@@ -179,7 +179,7 @@ impl Reloader {
             if event.is_ok_and(|event| event.kind.is_access()) {
                 return;
             }
-            // Full: a pending notification covers this change too.
+            // If the channel is full, the pending notification covers this change too.
             let _ = changed.try_send(());
         })?;
         let folder = folder(&self.path);

@@ -62,12 +62,12 @@ use crate::{
     plan::LimitRequests,
 };
 
-/// Number of lines within which lines are sorted by time. A line that is later still is replayed at the
-/// time of the line before it.
+/// Size of the buffer that sorts lines by time, in lines. A line that is further out of order is replayed
+/// at the time of the line before it.
 pub const REORDER_LINES: u32 = 1 << 16;
 
 /// Number of malformed lines that are kept for the report.
-const MAX_REPORTED_FAULTS: usize = 5;
+const MAX_REPORTED_LINES: usize = 5;
 
 /// The header that carries the logged token to the key; no configuration can name it.
 const TOKEN_HEADER: HeaderName = HeaderName::from_static("tidegate-logged-token");
@@ -107,10 +107,10 @@ pub struct Replay {
     /// Number of malformed lines.
     pub malformed: u64,
     /// The first malformed lines.
-    pub faults: Vec<(LogPosition, LineError)>,
+    pub first_malformed: Vec<(LogPosition, LineError)>,
     /// Number of empty lines.
     pub empty: u64,
-    /// Number of lines that were too late to be sorted.
+    /// Number of lines that were too far out of order to be sorted.
     pub late: u64,
     /// Number of requests that the logging gateway had ended before any limit was charged.
     pub unasked: u64,
@@ -151,7 +151,7 @@ impl Replay {
             configs,
             files: Vec::new(),
             malformed: 0,
-            faults: Vec::new(),
+            first_malformed: Vec::new(),
             empty: 0,
             late: 0,
             unasked: 0,
@@ -211,8 +211,8 @@ impl Replay {
                 Ok((line, format)) => self.add(&line, format, position, observer),
                 Err(fault) => {
                     self.malformed += 1;
-                    if self.faults.len() < MAX_REPORTED_FAULTS {
-                        self.faults.push((position, fault));
+                    if self.first_malformed.len() < MAX_REPORTED_LINES {
+                        self.first_malformed.push((position, fault));
                     }
                 }
             }
@@ -229,15 +229,15 @@ impl Replay {
         observer: &mut Option<Observer<'_>>,
     ) {
         self.set_token(&line.token);
-        let foreign = format == Format::Combined;
-        let first = &self.configs[0].snapshot.identity;
-        if foreign && first.trusted_proxies.contains(line.client) {
+        let is_combined = format == Format::Combined;
+        let identity = &self.configs[0].snapshot.identity;
+        if is_combined && identity.trusted_proxies.contains(line.client) {
             self.from_proxies += 1;
         }
         let token = || SmallVec::from_slice(line.token.as_bytes());
         let caller = match format {
             _ if line.token.is_empty() => {
-                Caller::Address(mask_address(line.client, first.ipv6_prefix))
+                Caller::Address(mask_address(line.client, identity.ipv6_prefix))
             }
             Format::Json => Caller::Token(token()),
             Format::Combined => Caller::User(token()),
@@ -246,7 +246,7 @@ impl Replay {
         let request = LoggedRequest {
             line,
             method: method.as_ref(),
-            host: if foreign { &self.host } else { &line.host },
+            host: if is_combined { &self.host } else { &line.host },
             headers: &self.headers,
             sources: &self.sources,
         };
@@ -276,7 +276,7 @@ impl Replay {
         }
     }
 
-    /// Decides the pending requests. Call it once, after the last file.
+    /// Decides the requests that are still buffered. Call it once, after the last file.
     pub fn finish(&mut self, mut observer: Option<Observer<'_>>) {
         while let Some((time, pending)) = self.pending.pop() {
             self.decide(time, pending, &mut observer);
@@ -319,7 +319,7 @@ impl Replay {
             if refused + admitted > 0 {
                 for (config, outcome) in self.configs.iter_mut().zip(&outcomes) {
                     for limit in outcome.refusing() {
-                        config.unshared_refusals[*limit as usize] += 1;
+                        config.differing_refusals[*limit as usize] += 1;
                     }
                 }
             }
@@ -338,8 +338,8 @@ impl Replay {
         self.callers.top(count, weight)
     }
 
-    /// Number of evictions from the full table of callers. If it is not zero, counts of callers may be too
-    /// low.
+    /// Number of callers that were evicted from the full table. If it is not zero, counts by caller may be
+    /// too low.
     pub fn evicted_callers(&self) -> u64 {
         self.callers.evicted()
     }

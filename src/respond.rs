@@ -1,12 +1,12 @@
 //! Builds responses and header fields from decisions. Pure: no clock, no I/O.
 //!
-//! Headers, problem document and `Retry-After` of a response come from the same decision, so they
-//! agree.
+//! The headers, problem document and `Retry-After` of a response come from the same decisions, so
+//! they agree.
 //!
 //! - `respond.rs`: the `X-RateLimit-*` and `RateLimit*` headers, `Retry-After`, fixed responses.
 //! - `problem.rs`: the problem document (RFC 9457) of a request that was refused or failed.
 //! - `quota_status.rs`: the JSON of a route that reports quotas.
-//! - `limit_report.rs`: one limit and its outcome, and whether clients may see it.
+//! - `limit_report.rs`: one limit and its outcome, and whether responses show it.
 //!
 //! ```
 //! use tidegate::{error::GatewayError, respond};
@@ -45,7 +45,7 @@ const DRAFT_POLICY: &str = "ratelimit-policy";
 const EXPOSED: &str = "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Used, \
     X-RateLimit-Reset, X-RateLimit-Resource, RateLimit, RateLimit-Policy, Retry-After, X-Request-Id";
 
-/// A response that the gateway makes itself, without the fields that every response has.
+/// A response that the gateway makes itself, before the fields that every response has are added.
 #[derive(Clone, Debug)]
 pub struct LocalReply {
     /// The status.
@@ -56,7 +56,8 @@ pub struct LocalReply {
     pub body: Bytes,
 }
 
-/// The header families to remove from an upstream's response: the gateway writes its own.
+/// The header families that are removed from an upstream's response, because the gateway writes its
+/// own.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SuppressedHeaders {
     x_ratelimit: bool,
@@ -80,7 +81,7 @@ impl SuppressedHeaders {
 }
 
 /// Writes the rate-limit headers of a request's limits to `fields`; returns the upstream's headers
-/// that they override.
+/// that they replace.
 ///
 /// `X-RateLimit-*` describe the tightest limit; `RateLimit` and `RateLimit-Policy` list all limits.
 /// `cross_origin`: the request has an `Origin`, so a browser shows the page only the exposed
@@ -95,8 +96,8 @@ pub fn write_rate_headers<'a>(
     let suppressed = SuppressedHeaders { x_ratelimit, draft_11 };
     let advertised = limits.clone().filter_map(LimitReport::advertised);
     let Some(tightest) = tightest(advertised.clone()) else {
-        // An enforced limit without a decision still suppresses the upstream's headers: they do not
-        // describe it. A limit that is not enforced does not.
+        // No limit is shown. If one is enforced, the upstream's headers are still suppressed: they
+        // do not describe it.
         let mut limits = limits;
         let enforced = limits.any(|report| report.limit.enforce);
         return if enforced { suppressed } else { SuppressedHeaders::default() };
@@ -154,8 +155,9 @@ fn write_expose_headers(fields: &mut Fields, families: RateHeaders, cross_origin
     }
 }
 
-/// The limit that restricts the client most. A refusal comes before an admission, and a later retry
-/// before an earlier one; then the fewest requests of this cost left, then the latest reset.
+/// The limit that restricts the client most: a refusal before an admission, of two refusals the one
+/// with the later retry; then the one with the fewest requests of this cost left, then the one with
+/// the latest reset.
 fn tightest<'a>(limits: impl Iterator<Item = AdvertisedLimit<'a>>) -> Option<AdvertisedLimit<'a>> {
     let never = Millis::MAX;
     limits.min_by_key(|AdvertisedLimit { decided, cost, .. }| {
@@ -194,13 +196,13 @@ fn write_draft_headers<'a>(fields: &mut Fields, limits: impl Iterator<Item = Adv
     fields.push(DRAFT_LIMIT, state);
 }
 
-/// `Retry-After` of a refusal, in seconds, at least 1; `None` if the request costs more than a
-/// quota, so that no wait would help.
+/// `Retry-After` of a refusal, in seconds, at least 1: the longest of its limits. `None` if the
+/// request costs more than a quota, so that no wait would help.
 pub fn retry_after<'a>(limits: impl Iterator<Item = LimitReport<'a>>) -> Option<u64> {
     limits
         .filter_map(LimitReport::refusal)
         .map(|AdvertisedLimit { limit, decided, .. }| match limit.algorithm {
-            // The shortest wait, 1 s: it is unknown when a request in flight will end.
+            // 0, so that the minimum of 1 s applies: when a request in flight will end is unknown.
             Algorithm::Concurrency => decided.decision.retry_at.map(|_| 0),
             _ => decided.decision.retry_at.map(|retry_at| retry_at.saturating_sub(decided.at)),
         })
@@ -213,7 +215,7 @@ pub fn throttle_retry_after(denied: &AdmissionDenied) -> u64 {
     denied.reset_at.saturating_sub(denied.now).div_ceil(1000).max(1)
 }
 
-/// The response of an upstream with a fixed response.
+/// The response of an upstream that is configured as a fixed response.
 pub fn fixed_reply(fixed: &FixedResponse) -> LocalReply {
     let mut fields = Fields::new();
     if !(fixed.body.is_empty() || fixed.status == StatusCode::NO_CONTENT) {
@@ -222,8 +224,8 @@ pub fn fixed_reply(fixed: &FixedResponse) -> LocalReply {
     LocalReply { status: fixed.status, fields, body: fixed.body.clone() }
 }
 
-/// The response to `OPTIONS *` (RFC 9110, 9.3.7): the methods of the gateway as a whole.
-pub fn server_options() -> LocalReply {
+/// The response to `OPTIONS *` (RFC 9110, 9.3.7): the methods that the gateway supports.
+pub fn options_reply() -> LocalReply {
     let mut fields = Fields::new();
     fields.push("allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
     LocalReply { status: StatusCode::OK, fields, body: Bytes::new() }

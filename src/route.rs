@@ -1,8 +1,8 @@
 //! Routing: finds the route for a host, a path and a method. Pure.
 //!
 //! Each path has one normal form, so no spelling of a path bypasses a route. The most specific route wins,
-//! whatever the order in the configuration. A lookup visits each trie node at most once, so a hostile path
-//! costs no more than the patterns that share its beginning.
+//! whatever the order in the configuration. A lookup visits each trie node at most once, so the
+//! cost of a hostile path is bounded by the patterns that share its beginning.
 //!
 //! | file | content |
 //! |---|---|
@@ -36,4 +36,4 @@ pub mod table;
 mod tree;
 
 pub use pattern::{HostPattern, PathPattern, PatternError};
-pub use table::{Lookup, Params, RouteTable, Rule, TableError, TableMatch};
+pub use table::{Lookup, Params, RouteConflict, RouteTable, Rule, TableMatch};

@@ -1,20 +1,20 @@
-//! The secret that the gateways of one store share, and the keys derived from it.
+//! The secret that all gateways on one store share, and the keys derived from it.
 //!
-//! All keys are derived from the configuration alone: gateways exchange nothing to agree on them, and they
-//! stay the same after Redis was emptied.
+//! All keys are derived from the configuration alone: gateways exchange nothing to agree on them, and the
+//! keys survive the loss of Redis's data.
 
 use std::fmt;
 
 use ring::hmac::{self, HMAC_SHA256};
 
-/// A part of every derived key, and so of the format in Redis: another version derives other keys.
+/// Part of every derived key, and so of the record format in Redis: a new version changes all keys.
 const VERSION: &str = "tidegate 1";
 
 /// The minimum length of a configured secret, in bytes.
 pub const MIN_LEN: usize = 16;
 
-/// The secret of the gateways of one store. Each use has its own key, derived by HMAC-SHA-256, so that one
-/// key reveals no other: the key for filters can be read in Redis.
+/// The secret of all gateways on one store. Each use has its own key, derived by HMAC-SHA-256, so that one
+/// key reveals no other: the filters' key can be read in Redis.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub struct SharedSecret([u8; 32]);
 
@@ -25,8 +25,8 @@ impl fmt::Debug for SharedSecret {
 }
 
 impl SharedSecret {
-    /// The secret of gateways that are configured with the same text and namespace.
-    pub fn configured(text: &str, namespace: &str) -> Self {
+    /// The secret of gateways that are configured with this text and namespace.
+    pub fn from_text(text: &str, namespace: &str) -> Self {
         // A namespace contains no NUL, so the separator is unambiguous.
         let message = format!("{namespace}\0{text}");
         Self(mac(format!("{VERSION}: configured").as_bytes(), &message))
@@ -34,7 +34,7 @@ impl SharedSecret {
 
     /// The secret of gateways that share only a namespace. It is not secret from a client that can guess
     /// the namespace.
-    pub fn of_namespace(namespace: &str) -> Self {
+    pub fn from_namespace(namespace: &str) -> Self {
         Self(mac(format!("{VERSION}: namespace").as_bytes(), namespace))
     }
 
@@ -49,12 +49,12 @@ impl SharedSecret {
         Ok(Self(bytes))
     }
 
-    /// The key of the keyed hash of limits' key parts.
+    /// The key that hashes the key parts of limits.
     pub fn for_keys(&self) -> (u64, u64) {
         halves(&self.derive("keys"))
     }
 
-    /// The key of the keyed hash of the throttle's tokens.
+    /// The key that hashes callers to the throttle's tokens.
     pub fn for_tokens(&self) -> (u64, u64) {
         halves(&self.derive("tokens"))
     }
@@ -96,12 +96,12 @@ mod tests {
     fn derived_keys_are_unique_per_secret_and_use() {
         let text = "a secret of some length";
         let secrets = [
-            SharedSecret::configured(text, "one"),
-            SharedSecret::configured(text, "other"),
-            SharedSecret::configured("another of some length", "one"),
-            SharedSecret::of_namespace("one"),
-            SharedSecret::of_namespace("other"),
-            SharedSecret::configured("", "one"),
+            SharedSecret::from_text(text, "one"),
+            SharedSecret::from_text(text, "other"),
+            SharedSecret::from_text("another of some length", "one"),
+            SharedSecret::from_namespace("one"),
+            SharedSecret::from_namespace("other"),
+            SharedSecret::from_text("", "one"),
             SharedSecret::random().unwrap(),
             SharedSecret::random().unwrap(),
         ];
@@ -127,9 +127,9 @@ mod tests {
     /// Gateways of different versions share counters.
     #[test]
     fn derived_keys_never_change() {
-        let secret = SharedSecret::configured("0123456789abcdef", "tidegate");
+        let secret = SharedSecret::from_text("0123456789abcdef", "tidegate");
         assert_eq!(secret.for_keys(), (0xc768_4ed0_c262_0c95, 0x6203_d5f4_53b6_7df1));
-        let of_namespace = SharedSecret::of_namespace("tidegate");
-        assert_eq!(of_namespace.for_keys(), (0x74bd_7ea2_c046_65eb, 0x23b7_c05a_5e36_4c02));
+        let from_namespace = SharedSecret::from_namespace("tidegate");
+        assert_eq!(from_namespace.for_keys(), (0x74bd_7ea2_c046_65eb, 0x23b7_c05a_5e36_4c02));
     }
 }

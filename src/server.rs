@@ -116,8 +116,8 @@ struct Listeners {
 }
 
 impl Server {
-    /// Starts a gateway with the configuration file at `path`, which reloads read again. Returns
-    /// when every worker accepts connections; the failure of one is only logged.
+    /// Starts a gateway with the configuration file at `path`, which a reload reads again. Returns
+    /// when every worker accepts connections or has failed, which is only logged.
     ///
     /// # Errors
     ///
@@ -149,7 +149,7 @@ impl Server {
         });
         let shared = Arc::new(Shared {
             live: LiveSnapshot::new(snapshot),
-            stores,
+            store: stores,
             throttle,
             metrics: Metrics::default(),
             clock,
@@ -166,29 +166,30 @@ impl Server {
         let mut control =
             vec![spawn_control(&shared, &reloader, admin_api, &stop).map_err(StartError::Thread)?];
         if let Some(throttle) = &shared.throttle {
-            let link = shared.stores.connector().map(|connector| {
+            let filter_store = shared.store.connector().map(|connector| {
                 let (clock, stats) = (shared.clock.clone(), throttle.stats.clone());
                 RedisFilterStore::new(connector, "throttle", clock, stats)
             });
-            let ticker = spawn_throttle(throttle.clone(), link, shared.clock.clone(), stop.clone());
+            let ticker =
+                spawn_throttle(throttle.clone(), filter_store, shared.clock.clone(), stop.clone());
             control.push(ticker.map_err(StartError::Thread)?);
         }
         let drain_timeout = config.drain_timeout.0;
-        let (starting, started) = std::sync::mpsc::channel();
+        let (ready, all_ready) = std::sync::mpsc::channel();
         let workers = listeners.workers.into_iter().enumerate().map(|(index, listeners)| {
-            let starting = starting.clone();
+            let ready = ready.clone();
             let (shared, shutdown) =
                 (shared.clone(), Shutdown { drain: drain.clone(), drain_timeout });
             thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
-                if let Err(error) = worker::run(shared, listeners, shutdown, starting) {
+                if let Err(error) = worker::run(shared, listeners, shutdown, ready) {
                     tracing::error!(%error, "a worker cannot start");
                 }
             })
         });
         let workers = workers.collect::<io::Result<Vec<_>>>().map_err(StartError::Thread)?;
-        drop(starting);
+        drop(ready);
         // No message is ever sent: it returns when the last worker has dropped its sender.
-        let _ = started.recv();
+        let _ = all_ready.recv();
         Ok(Self {
             addresses: listeners.addresses,
             admin,
@@ -229,7 +230,7 @@ impl Drop for Server {
     }
 }
 
-/// Starts the control thread: everything that must not delay requests.
+/// Starts the control thread, which runs everything that must not delay requests.
 fn spawn_control(
     shared: &Arc<Shared>,
     reloader: &Arc<Reloader>,
@@ -240,10 +241,10 @@ fn spawn_control(
     let (shared, reloader, stop) = (shared.clone(), reloader.clone(), stop.clone());
     thread::Builder::new().name("control".to_owned()).spawn(move || {
         runtime.block_on(async move {
-            let maintenance = tokio::spawn(shared.stores.clone().run(stop.clone()));
+            let maintenance = tokio::spawn(shared.store.clone().run(stop.clone()));
             let watch = tokio::spawn(reloader.clone().watch(stop.clone()));
-            let admin_api = admin.map(|(listener, own)| {
-                let router = admin::router(shared.clone(), reloader.clone(), own);
+            let admin_api = admin.map(|(listener, hosts)| {
+                let router = admin::router(shared.clone(), reloader.clone(), hosts);
                 tokio::spawn(admin::serve(listener, router, stop.clone()))
             });
             let _ = maintenance.await;
@@ -260,16 +261,16 @@ fn allowed_hosts(admin: &config::Admin) -> AllowedHosts {
     AllowedHosts::new(admin.address.0.ip(), admin.hosts.iter().map(|name| name.0.clone()))
 }
 
-/// Starts the thread of the throttle's periodic work.
+/// Starts the thread that runs the throttle's periodic work.
 fn spawn_throttle(
     throttle: Arc<Throttle>,
-    link: Option<RedisFilterStore>,
+    filter_store: Option<RedisFilterStore>,
     clock: Clock,
     stop: CancellationToken,
 ) -> io::Result<thread::JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let name = "throttle".to_owned();
-    let run = move || runtime.block_on(throttle.run(link, clock, stop));
+    let run = move || runtime.block_on(throttle.run(filter_store, clock, stop));
     thread::Builder::new().name(name).spawn(run)
 }
 
@@ -278,7 +279,8 @@ fn spawn_throttle(
 fn open_listeners(config: &Config) -> Result<Listeners, StartError> {
     let open =
         |address| worker::listen(address).map_err(|error| StartError::Listen { address, error });
-    // All are checked before the first is opened: `[::]` and `0.0.0.0` may share a port here.
+    // All addresses are checked before the first is opened: two of them, such as `[::]` and
+    // `0.0.0.0`, may share a port, and the check would find the other in use.
     for listener in &config.listen {
         let address = listener.address.0;
         worker::ensure_unused(address).map_err(|error| StartError::Listen { address, error })?;
@@ -378,16 +380,16 @@ fn redis_options(
     })
 }
 
-/// The secret that keys are hashed with: the configured one, or else one of the namespace.
+/// The secret that keys are hashed with: the configured one, or one derived from the namespace.
 fn shared_secret(
     redis: &config::Redis,
     variables: EnvLookup<'_>,
 ) -> Result<SharedSecret, SecretError> {
-    let Some(place) = &redis.secret else {
-        return Ok(SharedSecret::of_namespace(&redis.namespace));
+    let Some(configured) = &redis.secret else {
+        return Ok(SharedSecret::from_namespace(&redis.namespace));
     };
-    let text = place.reveal_at_least(secret::MIN_LEN, variables)?;
-    Ok(SharedSecret::configured(&text, &redis.namespace))
+    let text = configured.reveal_at_least(secret::MIN_LEN, variables)?;
+    Ok(SharedSecret::from_text(&text, &redis.namespace))
 }
 
 #[cfg(test)]

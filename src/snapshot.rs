@@ -1,12 +1,12 @@
 //! The configuration compiled into the immutable rules that requests are decided by.
 //!
 //! A reload swaps the whole snapshot. Counters and connections live outside it, under names and
-//! fingerprints that survive a reload. Compiling also makes the checks that need more than one value of
-//! the configuration, and reports all their faults at once.
+//! fingerprints that survive a reload. Compiling also runs the checks that need more than one value of
+//! the configuration, and reports all faults at once.
 //!
 //! `compile` assembles the parts; `listen`, `store`, `upstreams`, `limits`, `routes` and `throttle` each
-//! compile one section; `quota`, `reserve`, `tiers`, `parts` and `algorithm` are parts of a limit; `check`
-//! collects the faults; `load` reads a file; `policy` is the compiled limit with cost, tiers and refunds.
+//! compile one section; `quota`, `reserve`, `tiers`, `parts` and `algorithm` compile parts of a limit; `check`
+//! collects the faults; `load` reads a file; `policy` is the compiled limit.
 //!
 //! ```
 //! use tidegate::{config, snapshot::Snapshot};
@@ -77,17 +77,18 @@ pub struct Snapshot {
     pub http: HttpRules,
     /// Active-user admission control; `None` admits all users.
     pub throttle: Option<Settings>,
-    /// Warnings: valid settings that the operator may not intend. `check` prints them, `serve` logs them.
+    /// Notes on valid settings that the operator may not intend. `check` prints them, `serve` logs them as
+    /// warnings.
     pub notes: Vec<Fault>,
 }
 
 /// Bounds of client connections.
 #[derive(Clone, Copy, Debug)]
 pub struct HttpRules {
-    /// Maximum size of a request's head.
+    /// Maximum size of a request's head and number of its header fields.
     pub head: HeadBounds,
     /// Timeout of each phase.
-    pub deadlines: ClientTimeouts,
+    pub timeouts: ClientTimeouts,
     /// Maximum number of open connections, over all workers.
     pub max_connections: usize,
     /// Maximum number of open connections of one client; `None`: no bound.
@@ -99,7 +100,7 @@ pub struct HttpRules {
 }
 
 impl Snapshot {
-    /// Logs the warnings.
+    /// Logs the notes as warnings.
     pub fn log_notes(&self) {
         for note in &self.notes {
             tracing::warn!(%note, "the configuration is valid, but may not do what is intended");

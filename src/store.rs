@@ -3,8 +3,8 @@
 //! # What it promises
 //!
 //! - A request is charged to all of its limits or to none.
-//! - A shared store that fails delays a request by the response timeout at most; each limit's
-//!   [`OnFailure`](crate::limit::OnFailure) policy then decides it.
+//! - If Redis fails, a request waits for the response timeout at most; each limit's
+//!   [`OnFailure`](crate::limit::OnFailure) policy then decides.
 //! - Memory is bounded: counters, token leases, cached denials, queued corrections and the outage ledger.
 //! - Leased tokens admit no more than the store would have admitted by itself, and a cached denial refuses
 //!   no longer than until its own retry time.
@@ -18,7 +18,7 @@
 //! |---|---|
 //! | [`memory`] | counters in this process |
 //! | `redis` | counters in Redis: connections, breakers, topology, scripts |
-//! | `local_admission` | decides without a call: from leased tokens and the deny cache |
+//! | `local_admission` | decides without a call per request: from leased tokens and the deny cache |
 //! | [`token_lease`] | leases tokens from Redis, many per call |
 //! | [`deny_cache`] | caches denials until their retry time |
 //! | `multi_limit` | requests with several limits: all charged or none |
@@ -26,7 +26,7 @@
 //! | `remaining` | adds leased tokens to the `remaining` that Redis reports |
 //! | `fallback` | decides when Redis gives no answer |
 //! | `outage`, `merged` | charges made locally during an outage, before and after Redis is charged for them |
-//! | `corrections` | refunds and later charges that no request waits for |
+//! | `corrections` | refunds and charges that no request waits for |
 //! | `maintenance` | each worker's periodic work |
 //! | `record_id`, `stats` | record ids; counts for metrics |
 //!
@@ -92,7 +92,7 @@ use self::{
     local_admission::TokenLeases,
     memory::Memory,
     outage::{OutageLedger, OutageRecorder},
-    record_id::{local_record, record},
+    record_id::{local_record_id, record_id},
     redis::{Presence, RedisBackend, Reporter},
     stats::CountsRegistry,
 };
@@ -105,10 +105,10 @@ use crate::{
 /// Interval at which the control task expires records and reports to Redis.
 const CONTROL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// No decision: the shared store gave no answer, and a limit's failure policy is `closed`.
+/// No decision: Redis gave no answer, and a limit's failure policy is `closed`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum StoreError {
-    /// The shared store gave no answer, and this limit's failure policy is `closed`.
+    /// Redis gave no answer, and this limit's failure policy is `closed`.
     #[error("the shared store gave no answer, and limit number {limit} has `on_failure: closed`")]
     Unavailable {
         /// [`crate::limit::Limit::index`] of the first such limit.
@@ -138,8 +138,8 @@ pub enum SetupError {
 pub struct StoreStatus {
     /// Whether counters are in Redis.
     pub shared: bool,
-    /// Workers that have lost Redis and decide by their limits' failure policies. With several servers,
-    /// the largest of the servers' numbers.
+    /// Workers that have lost Redis and decide by their limits' failure policies. With several servers, the
+    /// number at the server that most workers have lost.
     pub lost: usize,
     /// Whether every Redis server answered the control task's last report; true without Redis.
     pub reachable: bool,
@@ -199,8 +199,8 @@ impl CounterStore {
         max_keys: usize,
     ) -> Result<Arc<Self>, SetupError> {
         let secret = options.secret;
-        let shared = RedisBackend::new(options)?;
-        Self::new(Some(Arc::new(shared)), secret, clock, max_keys)
+        let backend = RedisBackend::new(options)?;
+        Self::new(Some(Arc::new(backend)), secret, clock, max_keys)
     }
 
     fn new(
@@ -235,13 +235,13 @@ impl CounterStore {
         StoreHandle::new(self, self.counts.add_worker())
     }
 
-    /// The secret of the keyed hash that makes keys; constant for the life of the process. With Redis it is
+    /// The secret that hashes key parts to [`Key`]s; constant for the life of the process. With Redis it is
     /// the same on all gateways with the same configuration, and without Redis it is random.
-    pub fn secret(&self) -> (u64, u64) {
+    pub fn key_secret(&self) -> (u64, u64) {
         self.key_secret
     }
 
-    /// The secret from which [`Self::secret`] and the secrets of other hashes are derived.
+    /// The secret from which [`Self::key_secret`] and the secrets of other hashes are derived.
     pub fn shared_secret(&self) -> &SharedSecret {
         &self.secret
     }
@@ -249,12 +249,13 @@ impl CounterStore {
     /// Runs the control task: once a second it expires records in memory and reports to Redis. Returns
     /// when `stop` is cancelled.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        let mut reporter = self.redis.as_ref().map(|shared| Reporter::new(&self.presence, shared));
-        let mut sentinels = self.redis.as_ref().and_then(|shared| shared.sentinel_watch());
-        let mut ticks = tokio::time::interval(CONTROL_INTERVAL);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        while stop.run_until_cancelled(ticks.tick()).await.is_some() {
-            self.memory.tick(self.clock.now());
+        let mut reporter =
+            self.redis.as_ref().map(|backend| Reporter::new(&self.presence, backend));
+        let mut sentinels = self.redis.as_ref().and_then(|backend| backend.sentinel_watch());
+        let mut interval = tokio::time::interval(CONTROL_INTERVAL);
+        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while stop.run_until_cancelled(interval.tick()).await.is_some() {
+            self.memory.expire(self.clock.now());
             self.outage.expire(self.clock.ticks());
             self.corrections.expire();
             let report = async {
@@ -263,8 +264,8 @@ impl CounterStore {
                 }
             };
             let watch = async {
-                if let Some(shared) = &self.redis {
-                    shared.check_topology(sentinels.as_mut()).await;
+                if let Some(backend) = &self.redis {
+                    backend.check_topology(sentinels.as_mut()).await;
                 }
             };
             // Concurrently: a Sentinel that hangs delays no report, and neither delays a stop.
@@ -279,7 +280,7 @@ impl CounterStore {
     /// of gateways.
     async fn report(&self, reporter: &mut Reporter<'_>) {
         let deleted = reporter.report().await;
-        for record in deleted.records.into_iter().map(local_record) {
+        for record in deleted.records.into_iter().map(local_record_id) {
             self.leases.discard(record);
             self.deny_cache.invalidate(record, self.clock.ticks());
         }
@@ -298,9 +299,9 @@ impl CounterStore {
     /// The [`Failure`] of the first Redis server that gave no answer.
     pub async fn peek(&self, charges: &[Charge<'_>]) -> Result<Verdict, Failure> {
         match &self.redis {
-            Some(shared) => {
+            Some(backend) => {
                 let now = self.clock.manual_now();
-                let mut verdict = scatter::peek_each(shared, charges, now).await?;
+                let mut verdict = scatter::peek_each(backend, charges, now).await?;
                 remaining::add_to_peeked(self, charges, &mut verdict);
                 Ok(verdict)
             }
@@ -316,21 +317,21 @@ impl CounterStore {
     /// The [`Failure`] of the call to Redis. Unless Redis confirmed the deletion of its records, nothing is
     /// deleted here.
     pub async fn reset(&self, limits: &[&Limit], key: Key) -> Result<(), Failure> {
-        if let Some(shared) = &self.redis {
-            shared.delete(limits, key).await?;
+        if let Some(backend) = &self.redis {
+            backend.delete(limits, key).await?;
         }
         for limit in limits {
             self.memory.reset(limit, key);
             self.outage.remove(limit, key);
         }
-        let Some(shared) = &self.redis else { return Ok(()) };
+        let Some(backend) = &self.redis else { return Ok(()) };
         for limit in limits {
-            self.corrections.remove(shared.shard_of(key), limit, key);
-            let record = record(limit, key);
+            self.corrections.remove(backend.shard_of(key), limit, key);
+            let record = record_id(limit, key);
             self.leases.discard(record);
             self.deny_cache.invalidate(record, self.clock.ticks());
         }
-        shared.announce_deletion(limits, key).await
+        backend.announce_deletion(limits, key).await
     }
 
     /// Empties the deny cache, so that Redis decides the next request. Only for tests.
@@ -343,7 +344,7 @@ impl CounterStore {
         OutageRecorder { ledger: &self.outage, ticks: self.clock.ticks() }
     }
 
-    /// The same, if `failure` proves that the shared store did not make the charges.
+    /// The same, if `failure` proves that Redis did not make the charges.
     fn recorder_after(&self, failure: Failure) -> Option<OutageRecorder<'_>> {
         matches!(failure, Failure::Open | Failure::Server).then(|| self.outage_recorder())
     }
@@ -351,27 +352,27 @@ impl CounterStore {
     /// A connector for traffic other than counters: bulk traffic must not share a connection with
     /// decisions. `None` without Redis.
     pub fn connector(&self) -> Option<Connector> {
-        self.redis.as_ref().map(|shared| Connector::new(Arc::clone(shared)))
+        self.redis.as_ref().map(|backend| Connector::new(Arc::clone(backend)))
     }
 
     /// The store's health.
     pub fn status(&self) -> StoreStatus {
         StoreStatus {
             shared: self.redis.is_some(),
-            lost: self.redis.as_ref().map_or(0, |shared| shared.lost_workers()),
+            lost: self.redis.as_ref().map_or(0, |backend| backend.lost_workers()),
             reachable: self.presence.is_reporting(),
             gateways: self.presence.gateways(),
             other_secrets: self.presence.other_secrets(),
         }
     }
 
-    /// The known servers of the shared store and their health; empty without Redis.
+    /// The known Redis servers and their health; empty without Redis.
     pub fn shards(&self) -> Vec<ShardStatus> {
-        self.redis.as_ref().map(|shared| shared.shards()).unwrap_or_default()
+        self.redis.as_ref().map(|backend| backend.shards()).unwrap_or_default()
     }
 
-    /// Counts since the process started, and current sizes. Takes every lock of the memory store, one
-    /// after the other.
+    /// Counts since the process started, and current sizes. Takes every lock of the memory store, one after
+    /// the other.
     pub fn stats(&self) -> StoreStats {
         let mut stats = self.counts.total();
         stats.evictions = self.memory.evictions();

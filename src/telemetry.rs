@@ -23,6 +23,6 @@ mod sink;
 pub use self::{
     access::{AccessLog, AccessLogGuard, AccessWriter},
     line::{AccessLine, CutReason},
-    process::{ProcessLogGuard, parse_filter, process_log_dropped, start},
+    process::{ProcessLogGuard, parse_filter, process_log_dropped, start_process_log},
     sink::Destination,
 };

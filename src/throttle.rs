@@ -6,7 +6,7 @@
 //! - A token (a keyed 64-bit hash) stays active for the configured memory after its last good response.
 //! - A request neither waits nor locks for the decision.
 //! - Memory is fixed: Bloom filters of a size computed from the configuration.
-//! - At capacity, the configured share of unknown tokens is taken for active ones (false positives).
+//! - At capacity, the configured share of unknown tokens is mistaken for active ones (false positives).
 //! - While a gateway may have lost activity (filters not loaded, unreadable values, a stepped clock), it
 //!   denies no request.
 //! - Traffic to Redis does not grow with the number of requests.
@@ -24,7 +24,7 @@
 //! | [`sync`], [`payload`] | sharing filters between gateways: protocol, wire format |
 //! | [`redis`] | the shared filters in Redis |
 //! | `recent`, `rejected` | small tables of tokens: recorded recently, answered with 401 recently |
-//! | `seed`, [`memory`] | keys of the hashes; usable memory of the machine |
+//! | `seed`, [`machine_memory`] | keys of the hashes; usable memory of the machine |
 //!
 //! # Example
 //!
@@ -38,7 +38,7 @@
 //!
 //! let now = 1_700_000_000_000;
 //! let sizing = Sizing { capacity: 1_000, false_positive: 0.001, memory: 30 * 60_000 };
-//! let seed = Seed::of(&SharedSecret::of_namespace("example"));
+//! let seed = Seed::of(&SharedSecret::from_namespace("example"));
 //! let filter = Filter::new(Geometry::new(&sizing)?, seed, now);
 //! filter.record(0x5eed);
 //! filter.rotate(now + 29 * 60_000);
@@ -52,7 +52,7 @@ pub mod estimate;
 pub mod filter;
 mod gate;
 pub mod geometry;
-pub mod memory;
+pub mod machine_memory;
 pub mod mode;
 pub mod payload;
 mod recent;
@@ -149,12 +149,12 @@ pub struct Throttle {
     /// A copy of [`ThrottleStatus::is_throttling`] that a request reads with one load.
     throttling: AtomicBool,
     /// Serializes changes of the status, so that `status` and `throttling` agree after each.
-    publishing: Mutex<()>,
+    publish_lock: Mutex<()>,
 }
 
 impl Throttle {
-    /// A throttle without active users, at `now` in ms since the epoch. If `shared`, it denies no request
-    /// until the filters of the other gateways, which have the same `secret`, are loaded.
+    /// A throttle without active users at `now`, in ms since the epoch. If `shared`, it denies no request
+    /// until the filters shared with the other gateways, which have the same `secret`, are loaded.
     pub fn new(settings: Settings, secret: &SharedSecret, shared: bool, now: Millis) -> Arc<Self> {
         let filter = Filter::new(settings.geometry, Seed::of(secret), now);
         let status = ThrottleStatus {
@@ -171,14 +171,14 @@ impl Throttle {
             filter: Arc::new(ArcSwap::from_pointee(filter)),
             rejected: RejectedTokens::new(),
             throttling: AtomicBool::new(status.is_throttling()),
-            publishing: Mutex::new(()),
+            publish_lock: Mutex::new(()),
             stats: Arc::default(),
             settings: ArcSwap::from_pointee(settings),
             status: ArcSwap::from_pointee(status),
         })
     }
 
-    /// A worker's gate.
+    /// A new admission gate, for one worker.
     pub fn gate(self: &Arc<Self>) -> AdmissionGate {
         AdmissionGate::new(Arc::clone(self))
     }
@@ -209,7 +209,7 @@ impl Throttle {
 
     /// Changes the status. Logs when throttling starts or stops.
     fn publish(&self, change: impl FnOnce(&mut ThrottleStatus)) {
-        let _publishing = self.publishing.lock();
+        let _lock = self.publish_lock.lock();
         let mut status = self.status();
         change(&mut status);
         self.status.store(Arc::new(status));
@@ -249,10 +249,10 @@ mod tests {
             sizing,
             geometry: Geometry::new(&sizing).unwrap(),
         };
-        Throttle::new(settings, &SharedSecret::of_namespace("test"), shared, now)
+        Throttle::new(settings, &SharedSecret::from_namespace("test"), shared, now)
     }
 
-    /// A client that has the key of the token hash can choose tokens that agree in some bits.
+    /// A client that has the key of the token hash can choose tokens whose hashes agree in some bits.
     #[test]
     fn chosen_tokens_evict_no_rejected_token() {
         let throttle = throttle(false, 1_700_000_000_000);

@@ -1,8 +1,8 @@
 //! The HTTP/1.1 client side: forwards requests to upstream servers.
 //!
-//! A request is sent to one server and retried only if that is safe. Headers that must not be forwarded
-//! are dropped, and a client cannot remove a header that limits count by. Idle connections are pooled per
-//! worker and server; a server that fails is ejected while another one is available.
+//! A request is retried only if that is safe. Headers that must not be forwarded are dropped, and a client
+//! cannot remove a header that limits count by. Idle connections are pooled per worker and server; a
+//! failing server is ejected: other servers are preferred to it for a time.
 //!
 //! | file | content |
 //! |---|---|
@@ -26,7 +26,7 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 
 pub use forward::{Attempts, ForwardError, LoadBalancer, UpstreamError};
-pub use headers::{HopHeaders, PeerAddress, ProtectedHeaders, write_response_fields};
+pub use headers::{AddedHeaders, PeerAddress, ProtectedHeaders, write_response_fields};
 pub use pool::Pool;
 pub use request::OutgoingRequest;
 pub use response::ResponseBody;
@@ -55,14 +55,14 @@ pub enum UpstreamKind {
 #[derive(Debug)]
 pub struct Servers {
     /// The servers' addresses; at least one.
-    pub targets: Vec<ServerAddress>,
+    pub addresses: Vec<ServerAddress>,
     /// The timeout of one connect.
     pub connect_timeout: Duration,
-    /// The longest time from the last sent byte of the request to the response's head.
+    /// The longest time without progress until the response's head.
     pub response_timeout: Duration,
     /// The longest time that an idle connection is kept.
     pub idle_timeout: Duration,
-    /// The most retries of one request. Only idempotent requests without a body are retried.
+    /// The maximum number of retries of one request. Only idempotent requests without a body are retried.
     pub retries: u32,
 }
 

@@ -1,8 +1,8 @@
-//! A worker thread: accepts and serves connections, sweeps their deadlines, and drains at the end.
+//! A worker thread: accepts and serves connections, checks their deadlines, and drains at the end.
 //!
 //! A worker has its own runtime, listeners (the kernel spreads connections over them:
 //! `SO_REUSEPORT`), upstream connections and counters, so that requests need no locks. TLS and
-//! HTTP/2 belong into `Worker::serve`, between the accept and the connection.
+//! HTTP/2 would go into `Worker::serve`, between accept and [`Connection`].
 
 use std::{
     cell::{Cell, RefCell},
@@ -31,14 +31,15 @@ use crate::{
 
 /// Interval between two sweeps, which check deadlines and set the coarse clock.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
-/// Sweeps between two sweeps of the idle upstream connections.
+/// Sweeps from one removal of idle upstream connections to the next.
 const SWEEPS_PER_POOL_SWEEP: u32 = 10;
-/// Delay after a failed accept, for example without a free file descriptor. Also the interval at
-/// which `max_connections` is read again while it is reached: a reload may have raised it.
+/// Delay after a failed accept, for example for lack of a file descriptor. While `max_connections`
+/// is reached, also the interval at which it is read again: a reload may have raised it.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
-/// Time after the stop in which idle connections may still send a request.
+/// Time after the stop during which idle connections may still send a request.
 const DRAIN_GRACE: Duration = Duration::from_millis(100);
-/// Least time that a stopping worker has to return charges and leased tokens to the store.
+/// Time limit of a stopping worker's pending calls to the store, and the least time limit for
+/// returning leased tokens.
 const STORE_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Least time between two warnings of a worker, in ms.
 const WARNING_INTERVAL: u64 = 1000;
@@ -66,14 +67,14 @@ pub fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
-fn bind(address: SocketAddr, shared: bool) -> io::Result<Socket> {
+fn bind(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
         // `[::]` accepts IPv4 clients too.
         socket.set_only_v6(false)?;
     }
     socket.set_reuse_address(true)?;
-    socket.set_reuse_port(shared)?;
+    socket.set_reuse_port(reuse_port)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     Ok(socket)
@@ -84,12 +85,12 @@ fn bind(address: SocketAddr, shared: bool) -> io::Result<Socket> {
 pub struct Shutdown {
     /// Cancelled when the worker must stop accepting connections.
     pub drain: CancellationToken,
-    /// Longest time for requests in flight to finish after that.
+    /// Time that requests in flight then have to finish.
     pub drain_timeout: Duration,
 }
 
-/// Serves on `listeners` until `shutdown`, and then until the last request is answered. Drops
-/// `starting` when it accepts connections.
+/// Serves on `listeners` until `shutdown`, and then drains. Drops `ready` when it accepts
+/// connections.
 ///
 /// # Errors
 ///
@@ -98,7 +99,7 @@ pub fn run(
     shared: Arc<Shared>,
     listeners: Vec<std::net::TcpListener>,
     shutdown: Shutdown,
-    starting: Sender<()>,
+    ready: Sender<()>,
 ) -> io::Result<()> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().build_local(LocalOptions::default())?;
@@ -110,7 +111,7 @@ pub fn run(
             accepting.push(tokio::task::spawn_local(worker.clone().accept(listener)));
         }
         worker.shared.accepting_workers.fetch_add(1, Ordering::AcqRel);
-        drop(starting);
+        drop(ready);
         let sweeping = tokio::task::spawn_local(worker.clone().sweep());
         for task in accepting {
             let _ = task.await;
@@ -123,7 +124,7 @@ pub fn run(
         if clock.timeout(drain_timeout, worker.drain()).await.is_err() {
             let connections = worker.tasks.len();
             tracing::warn!(connections, "connections were cut off: drain_timeout has passed");
-            // Ends their requests, so that their charges and slots are returned to the store.
+            // Aborts their requests, so that their delayed charges and slots are returned.
             worker.close_connections(CloseMode::Immediate);
         }
         // Before the runtime ends: calls to Redis go over this worker's connection.
@@ -148,7 +149,7 @@ struct Worker {
     connections: RefCell<Vec<Weak<Connection>>>,
     /// The tasks of the connections.
     tasks: TaskTracker,
-    /// What connections are asked to do while the worker drains.
+    /// How connections close while the worker drains; new ones start with it.
     close_mode: Cell<CloseMode>,
     /// The last warning, by the coarse clock.
     warned_at: Cell<Option<u64>>,
@@ -190,8 +191,8 @@ impl Worker {
     async fn accept(self: Rc<Self>, listener: TcpListener) {
         let drain = self.shutdown.drain.clone();
         while let Some(accepted) = drain.run_until_cancelled(listener.accept()).await {
-            let admitted = self.admit(accepted);
-            if drain.run_until_cancelled(admitted).await.is_none() {
+            let handled = self.handle_accepted(accepted);
+            if drain.run_until_cancelled(handled).await.is_none() {
                 break;
             }
         }
@@ -204,29 +205,34 @@ impl Worker {
                 Err(error) if is_per_connection(&error) => continue,
                 Err(_) => return,
             };
-            // Does not wait for a permit: open connections close only after this.
+            // Does not wait for a permit: open connections close only after this loop.
             let bound = self.shared.live.snapshot().http.max_connections;
             let permit = self.shared.connection_limit.try_acquire(bound);
             if let (Ok(socket), Some(permit)) = (into_tokio(socket), permit) {
-                self.spawn(socket, address, permit);
+                self.spawn_connection(socket, address, permit);
             }
         }
     }
 
-    fn spawn(self: &Rc<Self>, socket: TcpStream, address: SocketAddr, permit: ConnectionPermit) {
+    fn spawn_connection(
+        self: &Rc<Self>,
+        socket: TcpStream,
+        address: SocketAddr,
+        permit: ConnectionPermit,
+    ) {
         let serve = self.clone().serve(socket, address, permit);
         tokio::task::spawn_local(self.tasks.track_future(serve));
     }
 
-    async fn admit(self: &Rc<Self>, accepted: io::Result<(TcpStream, SocketAddr)>) {
+    async fn handle_accepted(self: &Rc<Self>, accepted: io::Result<(TcpStream, SocketAddr)>) {
         match accepted {
             Ok((socket, address)) => {
                 let permit = self.acquire_permit().await;
-                self.spawn(socket, address, permit);
+                self.spawn_connection(socket, address, permit);
             }
             Err(error) if is_per_connection(&error) => {}
             Err(error) => {
-                // For example no free file descriptor: it lasts, so the warning is limited.
+                // For example no free file descriptor. It persists, so the warning is rate-limited.
                 self.warn(|| tracing::warn!(%error, "cannot accept connections"));
                 self.shared.clock.sleep(ACCEPT_RETRY_DELAY).await;
             }
@@ -245,7 +251,7 @@ impl Worker {
                 tracing::warn!(bound, "http.max_connections is reached: further connections wait");
             });
             // A reload may raise the bound without a permit being released.
-            let _ = self.shared.clock.timeout(ACCEPT_RETRY_DELAY, limit.released()).await;
+            let _ = self.shared.clock.timeout(ACCEPT_RETRY_DELAY, limit.wait_for_release()).await;
         }
     }
 
@@ -266,10 +272,10 @@ impl Worker {
     ) {
         let ip = client::canonical_address(address.ip());
         let snapshot = self.shared.live.snapshot();
-        let (rules, identity) = (snapshot.http, &snapshot.identity);
+        let (http, identity) = (snapshot.http, &snapshot.identity);
         // Not for a trusted proxy: its connections carry many clients.
         let client_bound =
-            rules.max_connections_per_client.filter(|_| !identity.trusted_proxies.contains(ip));
+            http.max_connections_per_client.filter(|_| !identity.trusted_proxies.contains(ip));
         if let Some(bound) = client_bound
             && !permit.assign_client(client::mask_address(ip, identity.ipv6_prefix), bound)
         {
@@ -282,12 +288,11 @@ impl Worker {
             return;
         }
         drop(snapshot);
-        // Without it responses are late, not wrong.
+        // A failure makes responses later, not wrong.
         let _ = socket.set_nodelay(true);
         let peer = Peer { address: ip, forwarding: PeerAddress::new(ip) };
-        let max_requests = rules.max_requests_per_connection;
-        let connection =
-            Connection::new(socket, peer, self.clock.clone(), rules.head, max_requests);
+        let max_requests = http.max_requests_per_connection;
+        let connection = Connection::new(socket, peer, self.clock.clone(), http.head, max_requests);
         connection.state().request_close(self.close_mode.get());
         self.connections.borrow_mut().push(Rc::downgrade(&connection));
         let _open = OpenConnection::new(self.gateway.metrics());
@@ -304,7 +309,7 @@ impl Worker {
             ticks.tick().await;
             let now = clock.uptime().saturating_sub(start).as_millis() as u64;
             self.clock.set(now);
-            let deadlines = self.shared.live.snapshot().http.deadlines;
+            let deadlines = self.shared.live.snapshot().http.timeouts;
             self.connections.borrow_mut().retain(|connection| {
                 let Some(connection) = connection.upgrade() else { return false };
                 let state = connection.state();
@@ -315,10 +320,10 @@ impl Worker {
                 }
                 true
             });
-            self.gateway.renew();
+            self.gateway.renew_leases();
             self.gateway.flush_log();
             if count % SWEEPS_PER_POOL_SWEEP == 0 {
-                self.gateway.sweep();
+                self.gateway.sweep_pools();
             }
         }
     }

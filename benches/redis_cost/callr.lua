@@ -1,10 +1,10 @@
--- CALLR's rolling window, after their article: a sorted set of every event, for comparison.
+-- The rolling window of CALLR's article, for comparison: a sorted set of all events.
 --
 -- KEYS[1]  the bucket
 -- ARGV[1]  now, in seconds with a fraction
 -- ARGV[2]  the window, in seconds
 -- ARGV[3]  the limit
--- ARGV[4]  a name for the event, unique at its time
+-- ARGV[4]  the event's id, unique at its time
 -- Returns  1 if the event was added, 0 if the bucket was full
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ARGV[1] - ARGV[2])
 if redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[3]) then return 0 end

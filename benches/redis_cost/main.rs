@@ -1,4 +1,4 @@
-//! The cost of one decision in Redis, by its own statistics: `cargo bench --bench redis_cost`.
+//! The cost of one decision in Redis, from its own statistics: `cargo bench --bench redis_cost`.
 //!
 //! Measures each algorithm, and for comparison a sorted set as in CALLR's article, at three quotas: a bucket
 //! is filled over a window, kept full for a while, and left alone until all of it expires at once. Then
@@ -50,28 +50,29 @@ fn per_call(cost: Cost) -> f64 {
     cost.micros as f64 / cost.calls.max(1) as f64
 }
 
-/// Measures `charge`, which makes a charge for each (time in ms, number of the event).
+/// Measures `charge`, which makes a charge for each (time in ms, event number).
 fn measure(
     name: &'static str,
     caller: &mut ScriptCaller,
     quota: u64,
     charge: impl Fn(&mut ScriptCaller, &[(u64, u64)]),
 ) -> Row {
-    let gap = WINDOW / quota;
-    let filling: Vec<_> = (0..quota).map(|n| (NOW + n * gap, n)).collect();
+    let interval = WINDOW / quota;
+    let filling: Vec<_> = (0..quota).map(|n| (NOW + n * interval, n)).collect();
     let filled = caller.cost_of(|caller| charge(caller, &filling));
     let bytes = caller.memory_usage(name);
     // At twice the quota's rate, half of the requests are refused.
-    let excess: Vec<_> =
-        (0..REQUESTS_WHEN_FULL).map(|n| (NOW + WINDOW + n * gap.div_ceil(2), quota + n)).collect();
+    let excess: Vec<_> = (0..REQUESTS_WHEN_FULL)
+        .map(|n| (NOW + WINDOW + n * interval.div_ceil(2), quota + n))
+        .collect();
     let full = caller.cost_of(|caller| charge(caller, &excess));
     // At this time all charges before the last second have expired.
-    let last = excess.last().map_or(NOW, |&(at, _)| at) + WINDOW - 1_000.min(gap * quota / 10);
+    let last = excess.last().map_or(NOW, |&(at, _)| at) + WINDOW - 1_000.min(interval * quota / 10);
     let burst = caller.cost_of(|caller| charge(caller, &[(last, quota + REQUESTS_WHEN_FULL)]));
     Row { name, filling: per_call(filled), full: per_call(full), burst: burst.micros, bytes }
 }
 
-fn rows(redis: &RedisServer, quota: u32) -> Vec<Row> {
+fn measure_algorithms(redis: &RedisServer, quota: u32) -> Vec<Row> {
     let _: String = redis.command(&["FLUSHALL"]);
     let mut caller = ScriptCaller::new(&redis.url());
     let mut rows = Vec::new();
@@ -120,7 +121,7 @@ fn measure_concurrency(redis: &RedisServer, held: u64) -> ConcurrencyRow {
     let (key, quota) = ("slots", Quota::new(100_000, LEASE, 1));
     let mut charges = ScriptCaller::new(&redis.url());
     let mut refunds = ScriptCaller::of(&redis.url(), ADJUST);
-    // Leases are renewed after a third of their time, so their ages are spread over that.
+    // Leases are renewed after a third of their duration, so their ages are spread over a third.
     let spread = LEASE / 3;
     let taken: Vec<_> = (0..held).map(|n| (NOW + n * spread / held.max(1), 1)).collect();
     charges.charge(key, Algorithm::Concurrency, &quota, &taken);
@@ -148,16 +149,16 @@ fn main() {
     let quotas: &[u32] = if is_bench { &[100, 10_000, 100_000] } else { &[100] };
     let redis = RedisServer::start();
     println!(
-        "| quota | algorithm | us a call, filling | us a call, full | us, burst expires | bytes a key |"
+        "| quota | algorithm | us per call, filling | us per call, full | us, all expires | bytes per key |"
     );
     println!("|---|---|---|---|---|---|");
     for &quota in quotas {
-        for Row { name, filling, full, burst, bytes } in rows(&redis, quota) {
+        for Row { name, filling, full, burst, bytes } in measure_algorithms(&redis, quota) {
             println!("| {quota} | {name} | {filling:.1} | {full:.1} | {burst} | {bytes} |");
         }
     }
     println!();
-    println!("| slots held | us a charge | us a refund | bytes a key |");
+    println!("| slots held | us per charge | us per refund | bytes per key |");
     println!("|---|---|---|---|");
     for held in HELD_SLOTS {
         let ConcurrencyRow { held, charge, refund, bytes } = measure_concurrency(&redis, held);

@@ -1,5 +1,5 @@
-//! Script calls and CPU time of Redis for each request, without what an idle Redis and the gateways'
-//! presence reports take.
+//! Script calls and CPU time of Redis for each request, without the CPU time of an idle Redis and of the
+//! gateways' presence reports.
 
 use std::{
     cell::Cell,
@@ -32,12 +32,12 @@ const CLIENTS: usize = 32;
 
 const GATEWAYS: usize = 2;
 
-/// What decides the requests of a run.
+/// How the requests of a run are decided.
 #[derive(Clone, Copy)]
 enum Method {
     /// A limit with this `reserve`.
     Limit(Reserve),
-    /// A sorted set of every event, with one script call a request.
+    /// A sorted set of all events, with one script call per request.
     SortedSet,
 }
 
@@ -48,7 +48,7 @@ struct Run {
     requests: u64,
     /// Callers that take turns, each with its own quota.
     callers: u64,
-    /// Requests a second at each gateway; `None` for the maximum.
+    /// Requests per second at each gateway; `None` for the maximum.
     rate: Option<u32>,
 }
 
@@ -63,24 +63,29 @@ struct Measurement {
 
 /// Runs with a rate have few requests, because their duration is requests / rate.
 const RUNS: [Run; 15] = [
-    set(90_000, None),
-    run(OFF, Reserve::Off, 90_000, None),
-    run(THOUSANDTH, Reserve::Tokens(QUOTA / 1_000), 90_000, None),
-    run("`reserve: 100`, demand 1.3 x the quota", Reserve::Tokens(QUOTA / 1_000), 130_000, None),
-    run(AUTO, Reserve::Auto, 90_000, None),
-    Run { callers: MANY, ..set(270_000, None) },
-    Run { callers: MANY, ..run(OFF, Reserve::Off, 270_000, None) },
-    Run { callers: MANY, ..run(THOUSANDTH, Reserve::Tokens(QUOTA / 1_000), 270_000, None) },
-    Run { callers: MANY, ..run(AUTO, Reserve::Auto, 270_000, None) },
-    set(16_000, Some(1_000)),
-    run(OFF, Reserve::Off, 16_000, Some(1_000)),
-    run(THOUSANDTH, Reserve::Tokens(QUOTA / 1_000), 16_000, Some(1_000)),
-    run(AUTO, Reserve::Auto, 16_000, Some(1_000)),
-    run(OFF, Reserve::Off, 1_600, Some(100)),
-    run(AUTO, Reserve::Auto, 1_600, Some(100)),
+    sorted_set_run(90_000, None),
+    limit_run(OFF, Reserve::Off, 90_000, None),
+    limit_run(THOUSANDTH, Reserve::Tokens(QUOTA / 1_000), 90_000, None),
+    limit_run(
+        "`reserve: 100`, demand 1.3 x the quota",
+        Reserve::Tokens(QUOTA / 1_000),
+        130_000,
+        None,
+    ),
+    limit_run(AUTO, Reserve::Auto, 90_000, None),
+    Run { callers: MANY, ..sorted_set_run(270_000, None) },
+    Run { callers: MANY, ..limit_run(OFF, Reserve::Off, 270_000, None) },
+    Run { callers: MANY, ..limit_run(THOUSANDTH, Reserve::Tokens(QUOTA / 1_000), 270_000, None) },
+    Run { callers: MANY, ..limit_run(AUTO, Reserve::Auto, 270_000, None) },
+    sorted_set_run(16_000, Some(1_000)),
+    limit_run(OFF, Reserve::Off, 16_000, Some(1_000)),
+    limit_run(THOUSANDTH, Reserve::Tokens(QUOTA / 1_000), 16_000, Some(1_000)),
+    limit_run(AUTO, Reserve::Auto, 16_000, Some(1_000)),
+    limit_run(OFF, Reserve::Off, 1_600, Some(100)),
+    limit_run(AUTO, Reserve::Auto, 1_600, Some(100)),
 ];
 
-const SET: &str = "sorted set";
+const SORTED_SET: &str = "sorted set";
 const OFF: &str = "`reserve: off`";
 const THOUSANDTH: &str = "`reserve: 100` (1/1000)";
 const AUTO: &str = "`reserve: auto`";
@@ -88,12 +93,12 @@ const AUTO: &str = "`reserve: auto`";
 /// Callers of the runs with more than one.
 const MANY: u64 = 100;
 
-const fn run(name: &'static str, reserve: Reserve, requests: u64, rate: Option<u32>) -> Run {
+const fn limit_run(name: &'static str, reserve: Reserve, requests: u64, rate: Option<u32>) -> Run {
     Run { name, method: Method::Limit(reserve), requests, callers: 1, rate }
 }
 
-const fn set(requests: u64, rate: Option<u32>) -> Run {
-    Run { name: SET, method: Method::SortedSet, requests, callers: 1, rate }
+const fn sorted_set_run(requests: u64, rate: Option<u32>) -> Run {
+    Run { name: SORTED_SET, method: Method::SortedSet, requests, callers: 1, rate }
 }
 
 /// Measures all runs alternately, and returns a Markdown table of the medians.
@@ -110,8 +115,8 @@ pub(crate) fn table(rounds: usize) -> String {
     };
     // The CPU time of the run `name` with the rate and the number of callers of `other`.
     let baseline = |name, other: &Run| {
-        let is_alike = |run: &Run| run.rate == other.rate && run.callers == other.callers;
-        let index = RUNS.iter().position(|run| run.name == name && is_alike(run));
+        let is_comparable = |run: &Run| run.rate == other.rate && run.callers == other.callers;
+        let index = RUNS.iter().position(|run| run.name == name && is_comparable(run));
         index.map(|index| median_of(&samples[index], |sample| sample.cpu))
     };
     let ratio = |cpu: f64, other: Option<f64>| {
@@ -119,8 +124,8 @@ pub(crate) fn table(rounds: usize) -> String {
     };
     let mut text = format!(
         "{GATEWAYS} gateways, {CLIENTS} clients at each, a quota of {QUOTA} an hour\n\n\
-         | method | callers | requests | a second | admitted | calls a request | us of Redis' CPU a request \
-         | of one script a request | of the sorted set |\n|---|---|---|---|---|---|---|---|---|\n"
+         | method | callers | requests | per second | admitted | calls per request | us of Redis' CPU per \
+         request | of one script per request | of the sorted set |\n|---|---|---|---|---|---|---|---|---|\n"
     );
     for (run, samples) in RUNS.iter().zip(&samples) {
         let calls = median_of(samples, |sample| sample.calls);
@@ -136,7 +141,7 @@ pub(crate) fn table(rounds: usize) -> String {
             run.rate.map_or_else(|| "maximum".into(), |rate| (rate * 2).to_string()),
             calls * 100.0,
             ratio(cpu, baseline(OFF, run)),
-            ratio(cpu, baseline(SET, run)),
+            ratio(cpu, baseline(SORTED_SET, run)),
         );
     }
     text
@@ -169,7 +174,7 @@ fn run_limit(redis: &RedisServer, run: &Run, limit: Limit) -> (f64, u64) {
             .collect();
         let handles: Vec<Rc<StoreHandle>> =
             fleet.iter().map(|stores| Rc::new(stores.worker())).collect();
-        // The gateways report to Redis once a second: then each counts both.
+        // Gateways report to Redis once a second; after that, each has counted both.
         tokio::time::sleep(Duration::from_millis(1_500)).await;
         let meter = Meter::start(redis).await;
         let admitted = send_requests(run, move |gateway, caller| {
@@ -230,7 +235,7 @@ async fn send_requests<F: Future<Output = bool> + 'static>(
     request: impl Fn(usize, u64) -> F + 'static,
 ) -> u64 {
     let (request, callers) = (Rc::new(request), run.callers);
-    let each = run.requests / (GATEWAYS * CLIENTS) as u64;
+    let requests_per_client = run.requests / (GATEWAYS * CLIENTS) as u64;
     let interval = run.rate.map(|rate| Duration::from_secs(1) * CLIENTS as u32 / rate);
     let clients = (0..GATEWAYS * CLIENTS).map(|client| {
         let request = request.clone();
@@ -239,7 +244,7 @@ async fn send_requests<F: Future<Output = bool> + 'static>(
             // Spreads the clients over the interval.
             let shift = interval.unwrap_or_default().mul_f64(client as f64 / 64.0);
             let start = instant() + shift;
-            for nth in 0..each {
+            for nth in 0..requests_per_client {
                 if let Some(interval) = interval {
                     tokio::time::sleep_until((start + interval * nth as u32).into()).await;
                 }
@@ -263,7 +268,7 @@ async fn send_requests<F: Future<Output = bool> + 'static>(
 /// Measures the CPU time that Redis takes for requests.
 struct Meter<'a> {
     redis: &'a RedisServer,
-    /// CPU seconds a second of the idle server.
+    /// CPU seconds per second of the idle server.
     idle: f64,
     /// CPU seconds before the requests.
     before: f64,
@@ -279,7 +284,7 @@ impl<'a> Meter<'a> {
         Self { redis, idle, before: cpu_seconds(redis), start: instant() }
     }
 
-    /// CPU seconds since the start, without those of an idle server.
+    /// CPU seconds since the start, without those that an idle server takes.
     fn spent(&self) -> f64 {
         cpu_seconds(self.redis) - self.before - self.idle * self.start.elapsed().as_secs_f64()
     }

@@ -1,14 +1,13 @@
-//! Token leases: the load that they take off Redis, and their cost here:
-//! `cargo bench --bench reservations`.
+//! Token leases: the load that they take off Redis, and their cost in the gateway.
 //!
 //! ```text
 //! cargo bench --bench reservations [-- --only calls|fast-path|throughput] [--rounds N]
 //! ```
 //!
 //! - `calls`: script calls and CPU time of the Redis process for each request, compared with one script
-//!   call a request and with a sorted set.
+//!   call per request and with a sorted set.
 //! - `fast-path`: the time of a decision from leased tokens, on one and on two threads.
-//! - `throughput`: requests a second through one gateway, its limit in Redis with and without `reserve`,
+//! - `throughput`: requests per second through one gateway, its limit in Redis with and without `reserve`,
 //!   compared with the same limit in memory.
 //!
 //! Read the ratios rather than the absolute numbers: all rows of a table are measured alternately, in one
@@ -43,7 +42,7 @@ enum Part {
     Calls,
     /// The time of a decision from leased tokens.
     FastPath,
-    /// Requests a second through a gateway.
+    /// Requests per second through a gateway.
     Throughput,
 }
 
@@ -52,7 +51,7 @@ fn main() -> anyhow::Result<()> {
     if !has_flag("--bench") || has_flag("--test") {
         return Ok(());
     }
-    // Cargo adds `--bench`, which is not an option of ours.
+    // Cargo adds `--bench`, which is not one of these options.
     let arguments = std::env::args().filter(|argument| argument != "--bench");
     let options = Options::parse_from(arguments);
     let is_selected = |part| options.only.is_none_or(|only| only == part);

@@ -1,4 +1,4 @@
-//! Requests a second through a gateway with one worker: its limit in memory, and in Redis.
+//! Requests per second through a gateway with one worker, with its limit in memory and in Redis.
 //!
 //! The gateway runs on CPU 0; the load generator, the upstream and Redis on CPU 1.
 
@@ -25,10 +25,10 @@ const CONNECTIONS: usize = 64;
 
 const REQUESTS: u64 = 60_000;
 
-/// Requests before the measurement, in which connections are made and chunks grow.
+/// Requests before the measurement, during which connections are made and chunks grow.
 const WARM_UP: u64 = 5_000;
 
-/// The cases and their `reserve`; `None` has its counters in memory.
+/// The cases and their `reserve`; `None`: counters in memory.
 const CASES: [(&str, Option<&str>); 4] = [
     ("in memory", None),
     ("in Redis, `reserve: off`", Some("off")),
@@ -38,7 +38,7 @@ const CASES: [(&str, Option<&str>); 4] = [
 
 /// The result of a run.
 struct Measurement {
-    /// Requests a second.
+    /// Requests per second.
     rate: f64,
     /// CPU time of the gateway for each request, in us.
     cpu: f64,
@@ -47,7 +47,7 @@ struct Measurement {
 /// Measures all cases alternately, and returns a Markdown table of the medians.
 pub(crate) fn table(rounds: usize) -> Result<String> {
     let redis = thread::spawn(|| {
-        // The server inherits the CPU.
+        // The server inherits the CPU affinity.
         cpu::pin(cpu::HARNESS);
         RedisServer::start()
     });

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use crate::{
     profile::Profile,
-    work::{self, Job, Peers, Scenario},
+    scenario::{self, ConfigParams, PeerOptions, Scenario},
 };
 
 /// Timeout until a contestant accepts connections; long for valgrind.
@@ -39,7 +39,7 @@ pub(crate) struct Program {
     pub(crate) path: PathBuf,
     /// The first line of its version output.
     pub(crate) version: String,
-    pub(crate) peers: Peers,
+    pub(crate) peers: PeerOptions,
 }
 
 /// How a contestant is run.
@@ -48,7 +48,7 @@ pub(crate) enum Mode {
     /// As in production, with one worker.
     Native,
     /// One process, under callgrind.
-    Counted,
+    Callgrind,
 }
 
 /// A running contestant. Dropping it stops the processes.
@@ -78,7 +78,7 @@ impl fmt::Display for Gateway {
 
 impl Program {
     /// Finds the program by running it with its version flag; Debian's servers may be outside the `PATH`.
-    pub(crate) fn find(gateway: Gateway, peers: Peers) -> Result<Self> {
+    pub(crate) fn find(gateway: Gateway, peers: PeerOptions) -> Result<Self> {
         let (candidates, flag): (&[&str], _) = match gateway {
             Gateway::Nginx => (&["nginx", "/usr/sbin/nginx"], "-v"),
             Gateway::Haproxy => (&["haproxy", "/usr/sbin/haproxy"], "-v"),
@@ -104,8 +104,8 @@ impl Program {
     ) -> Result<Contestant> {
         let directory = TempDir::with_prefix("side_by_side-")?;
         let address = free_address()?;
-        let job = Job { scenario, listen: address, origin, peers: self.peers };
-        let mut command = self.command(&job, mode, directory.path())?;
+        let params = ConfigParams { scenario, listen: address, origin, peers: self.peers };
+        let mut command = self.command(&params, mode, directory.path())?;
         let output = File::create(directory.path().join("output.log"))?;
         let child = command
             .stdin(Stdio::null())
@@ -120,18 +120,18 @@ impl Program {
     }
 
     /// Writes the configuration and returns the command that runs the program with it.
-    fn command(&self, job: &Job, mode: Mode, directory: &Path) -> Result<Command> {
+    fn command(&self, params: &ConfigParams, mode: Mode, directory: &Path) -> Result<Command> {
         let file = directory.join("contestant.conf");
-        let counted = mode == Mode::Counted;
+        let under_callgrind = mode == Mode::Callgrind;
         fs::write(
             &file,
             match self.gateway {
-                Gateway::Nginx => work::nginx(job, counted),
-                Gateway::Haproxy => work::haproxy(job),
-                Gateway::Tidegate => work::tidegate(job),
+                Gateway::Nginx => scenario::nginx(params, under_callgrind),
+                Gateway::Haproxy => scenario::haproxy(params),
+                Gateway::Tidegate => scenario::tidegate(params),
             },
         )?;
-        let mut command = if counted {
+        let mut command = if under_callgrind {
             let mut valgrind = Command::new("valgrind");
             valgrind.arg("--tool=callgrind").arg("--callgrind-out-file=counted");
             valgrind.arg(&self.path);
@@ -169,7 +169,7 @@ impl Contestant {
         Ok(pids)
     }
 
-    /// The counts of callgrind since the last call; only for [`Mode::Counted`].
+    /// The counts of callgrind since the last call; only for [`Mode::Callgrind`].
     pub(crate) fn profile(&self) -> Result<Profile> {
         let number = self.dumps.get() + 1;
         let status = Command::new("vgdb")

@@ -4,9 +4,9 @@ use std::{fmt::Write as _, fs, thread};
 
 use crate::contestant::Program;
 
-/// One line each for the machine, the versions and the description of the run. Call it before pinning, which
-/// changes the number of cores.
-pub(crate) fn describe(programs: &[Program], work: &str) -> String {
+/// Three lines: the machine, the versions, and `run`, the description of the run. Call it before pinning,
+/// which changes the number of cores.
+pub(crate) fn describe(programs: &[Program], run: &str) -> String {
     let cores = thread::available_parallelism().map_or(0, usize::from);
     let mut text = format!(
         "Machine: {}, {cores} cores, Linux {}, load average {} at the start.  ",
@@ -15,12 +15,12 @@ pub(crate) fn describe(programs: &[Program], work: &str) -> String {
         line("/proc/loadavg").split(' ').next().unwrap_or("unknown"),
     );
     text.push_str("\nVersions: ");
-    for (place, program) in programs.iter().enumerate() {
-        let comma = if place == 0 { "" } else { ", " };
+    for (index, program) in programs.iter().enumerate() {
+        let comma = if index == 0 { "" } else { ", " };
         // Writing to a string does not fail.
         let _ = write!(text, "{comma}{}: {}", program.gateway, program.version);
     }
-    text.extend([".  \n", work]);
+    text.extend([".  \n", run]);
     text
 }
 
@@ -31,7 +31,7 @@ fn cpu_model() -> String {
     model.map_or_else(|| "unknown CPU".to_owned(), |(_, name)| name.trim().to_owned())
 }
 
-/// The trimmed content of a file.
+/// The trimmed content of a file, which has one line.
 fn line(path: &str) -> String {
     fs::read_to_string(path).map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
 }

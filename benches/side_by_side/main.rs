@@ -6,15 +6,15 @@
 //!          --only cpu|syscalls|instructions|routes|memory|latency|workers]
 //! ```
 //!
-//! `--profile fast` before the `--` builds faster, without link-time optimization, but does not measure the
-//! binary that users run. Each cell of the table is a median over the rounds; a ratio in bold is the median
-//! of the rounds' ratios, followed by their minimum and maximum. Counts of system calls and instructions
-//! hardly vary and are measured once.
+//! `--profile fast` before the `--` builds faster, without link-time optimization, and so does not measure
+//! the binary that users run. Each cell of the table is a median over the rounds; a ratio in bold is the
+//! median of the rounds' ratios, followed by their minimum and maximum. Counts of system calls and
+//! instructions hardly vary and are measured once.
 //!
 //! The subject is the default configuration, with limit, metrics and access log, and variants of it. The
-//! peers set the same request headers as Tidegate. That costs both 8k instructions, and nginx a system call
-//! for the request's id. `--bare-peers` removes all added headers from the peers, which is the stricter
-//! comparison. With `--buffered-peer`, nginx buffers log lines, as Tidegate does.
+//! peers set the same request headers as Tidegate. That costs each of them 8k instructions, and nginx a
+//! system call for the request's id. `--bare-peers` removes all added headers from the peers, which is the
+//! stricter comparison. With `--buffered-peer`, nginx buffers log lines, as Tidegate does.
 //!
 //! The output is a markdown table with targets; no test depends on it. The contestant runs on CPU 0; the load
 //! generator and the upstream run in this process, on CPU 1. Absolute figures vary with the state of the
@@ -22,8 +22,8 @@
 //! and `valgrind` for the parts that use them, and for memory, 10,100 open files in each of two processes.
 //!
 //! [`Options`] select the measurements. [`parts`] runs them: each measurement of [`measure`] starts a
-//! [`contestant`] with the configuration of one scenario from [`work`], drives it with the load generator of
-//! `testkit` and yields a figure. [`report`] computes medians and ratios.
+//! [`contestant`] with the configuration of one scenario from [`scenario`], drives it with the load generator
+//! of `testkit` and yields a figure. [`report`] computes medians and ratios.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the table is the result")]
 #![expect(
@@ -37,7 +37,7 @@ mod measure;
 mod parts;
 mod profile;
 mod report;
-mod work;
+mod scenario;
 
 use anyhow::{Result, ensure};
 use clap::{Parser, ValueEnum};
@@ -48,7 +48,7 @@ use crate::{
     contestant::{Gateway, Program},
     measure::Bench,
     parts::Run,
-    work::Peers,
+    scenario::PeerOptions,
 };
 
 /// Measures Tidegate beside nginx and `HAProxy` and prints a markdown table.
@@ -95,7 +95,7 @@ enum Part {
     Instructions,
     /// User instructions as routes grow.
     Routes,
-    /// Memory of idle connections.
+    /// Memory per idle connection.
     Memory,
     /// The 99th percentile of the request duration.
     Latency,
@@ -115,7 +115,7 @@ fn main() -> Result<()> {
         options.requests = options.requests.min(20_000);
     }
     let programs = programs(&options)?;
-    let heading = machine::describe(&programs, &options.work());
+    let heading = machine::describe(&programs, &options.describe());
     cpu::pin(cpu::SUBJECT);
     let bench = Bench { origin: Origin::start()?, connections: options.connections.into() };
 
@@ -161,7 +161,7 @@ fn programs(options: &Options) -> Result<Vec<Program>> {
         if options.without_peers && gateway != Gateway::Tidegate {
             continue;
         }
-        let peers = Peers { bare: options.bare_peers, buffered: options.buffered_peer };
+        let peers = PeerOptions { bare: options.bare_peers, buffered: options.buffered_peer };
         match Program::find(gateway, peers) {
             Ok(program) => found.push(program),
             Err(error) if gateway == Gateway::Tidegate => return Err(error),
@@ -174,7 +174,7 @@ fn programs(options: &Options) -> Result<Vec<Program>> {
 
 impl Options {
     /// A sentence that describes the run.
-    fn work(&self) -> String {
+    fn describe(&self) -> String {
         let peers =
             if self.bare_peers { "add no headers" } else { "add Tidegate's request headers" };
         format!(

@@ -14,7 +14,7 @@ use testkit::load::{IdleConnections, Load, Origin, Tally};
 
 use crate::{
     contestant::{Contestant, Mode, Program, signal},
-    work::{Limit, Scenario},
+    scenario::{Limit, Scenario},
 };
 
 /// Number of requests that open the connections, fill the pools and warm the caches.
@@ -23,7 +23,7 @@ const WARM_UP: u64 = 2_000;
 const RUN_TIMEOUT: Duration = Duration::from_mins(3);
 /// Number of connections while callgrind counts.
 const COUNTED_CONNECTIONS: usize = 4;
-/// How long a process gets after the load to finish background work.
+/// Pause after the load, in which a process can finish background work.
 const SETTLE_TIME: Duration = Duration::from_millis(500);
 /// Number of responses of another status that a refusing run may have: the first of a tiny quota, and one
 /// more per minute.
@@ -34,7 +34,7 @@ const MAX_ADMITTED: u64 = 8;
 pub(crate) enum Metric {
     /// CPU time per request, user and system, in µs.
     Cpu,
-    /// The user part of it, in µs.
+    /// User CPU time per request, in µs.
     User,
     /// Requests per second; only informative, because the load generator shares the machine.
     Rate,
@@ -50,7 +50,7 @@ pub(crate) enum Metric {
     Tail { percent: u8 },
 }
 
-/// The past of an idle connection.
+/// What an idle connection has sent before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum History {
     /// No request.
@@ -82,7 +82,7 @@ pub(crate) struct CpuTime {
 pub(crate) struct TailLatency {
     /// The 99th percentile, in ms.
     pub(crate) p99: f64,
-    /// The share of the time in which the contestant waited for its CPU, from 0 to 1.
+    /// The share of the time that the contestant waited for its CPU, from 0 to 1.
     pub(crate) waiting_share: f64,
 }
 
@@ -151,7 +151,7 @@ impl Bench {
         scenario: Scenario,
         (short, long): (u64, u64),
     ) -> Result<(f64, f64)> {
-        let contestant = program.start(scenario, self.origin.address(), Mode::Counted)?;
+        let contestant = program.start(scenario, self.origin.address(), Mode::Callgrind)?;
         let counted = |requests| {
             self.drive(&contestant, scenario, COUNTED_CONNECTIONS, requests)?;
             contestant.profile()
@@ -162,7 +162,8 @@ impl Bench {
         Ok((each(more.instructions, less.instructions), each(more.allocations, less.allocations)))
     }
 
-    /// Memory of one of `count` idle connections, in KiB: the difference to none, after a warm-up.
+    /// Memory of one of `count` idle connections, in KiB: the difference from no idle connections,
+    /// after a warm-up.
     pub(crate) fn memory(&self, program: &Program, history: History, count: usize) -> Result<f64> {
         let scenario = Scenario::DEFAULT;
         let contestant = program.start(scenario, self.origin.address(), Mode::Native)?;
@@ -203,14 +204,14 @@ impl Bench {
         let took = load.run_at(rate).with_context(|| contestant.logs())?;
         let forwarded = self.origin.answered() - forwarded;
         ensure!(forwarded == requests, "{forwarded} of {requests} requests reached the upstream");
-        let place = took.len() * 99 / 100;
-        let tail = took.get(place).context("no responses")?;
+        let index = took.len() * 99 / 100;
+        let tail = took.get(index).context("no responses")?;
         let waited = (Usage::of(&pids)?.waited - before.waited) as f64;
         let waiting_share = waited / start.elapsed().as_nanos() as f64;
         Ok(TailLatency { p99: tail.as_secs_f64() * 1e3, waiting_share })
     }
 
-    /// Sends `requests` and makes sure that the contestant did the work of the scenario.
+    /// Sends `requests` and checks that the contestant did the work of the scenario.
     fn drive(
         &self,
         contestant: &Contestant,
@@ -289,8 +290,8 @@ fn trace(contestant: &Contestant, work: impl FnOnce() -> Result<Tally>) -> Resul
     field(total.with_context(|| format!("strace counted nothing: {text}"))?, 3)
 }
 
-/// The number at `place`, from 0, in a line of words.
-fn field(line: &str, place: usize) -> Result<u64> {
-    let word = line.split_whitespace().nth(place);
-    word.and_then(|word| word.parse().ok()).with_context(|| format!("no number {place} in: {line}"))
+/// The number at `index`, from 0, in a line of words.
+fn field(line: &str, index: usize) -> Result<u64> {
+    let word = line.split_whitespace().nth(index);
+    word.and_then(|word| word.parse().ok()).with_context(|| format!("no number {index} in: {line}"))
 }

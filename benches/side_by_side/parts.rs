@@ -8,17 +8,17 @@ use crate::{
     contestant::{Gateway, Program},
     measure::{Bench, History, Metric},
     report::Figures,
-    work::Scenario,
+    scenario::Scenario,
 };
 
 /// Number of idle connections of the memory part.
 const IDLE_CONNECTIONS: usize = 10_000;
-/// Number of concurrent requests of these connections in the burst.
+/// Number of these connections' requests that are in flight together in the burst.
 const BURST: usize = 2_500;
 /// Duration of a latency measurement, in s.
 const LATENCY_DURATION: f64 = 2.0;
 
-/// Maximum share of the time in which a contestant may wait for its CPU. A latency with a larger share is
+/// Maximum share of the time that a contestant may wait for its CPU. A latency with a larger share is
 /// discarded, because it depends on other processes.
 const MAX_WAITING_SHARE: f64 = 0.05;
 
@@ -38,7 +38,7 @@ impl<'a> Run<'a> {
     /// The contestants in the order of a round.
     fn order(&self, round: usize) -> impl Iterator<Item = &'a Program> + use<'a> {
         let programs = self.programs;
-        (0..programs.len()).map(move |place| &programs[(place + round) % programs.len()])
+        (0..programs.len()).map(move |index| &programs[(index + round) % programs.len()])
     }
 
     /// CPU time per request of every scenario, in rounds of rotating order.
@@ -57,8 +57,8 @@ impl<'a> Run<'a> {
     pub(crate) fn workers(&mut self) -> Result<()> {
         cpu::pin_to(&[cpu::SUBJECT, cpu::HARNESS]);
         for round in 0..self.options.rounds {
-            for place in 0..2 {
-                let scenario = Scenario::on_workers(if (round + place) % 2 == 0 { 1 } else { 2 });
+            for index in 0..2 {
+                let scenario = Scenario::on_workers(if (round + index) % 2 == 0 { 1 } else { 2 });
                 for program in self.tidegate() {
                     self.measure_cpu(program, scenario, round)?;
                 }

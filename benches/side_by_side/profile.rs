@@ -22,7 +22,7 @@ impl Profile {
     }
 }
 
-/// Counts the calls of allocating functions, except by each other.
+/// Counts the calls of allocating functions, except those from allocating functions.
 fn count_allocations(text: &str) -> u64 {
     let mut known = HashMap::new();
     let (mut caller, mut callee, mut total) = (false, false, 0);

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::{
     contestant::Gateway,
     measure::{History, Metric},
-    work::Scenario,
+    scenario::Scenario,
 };
 
 /// The index of Tidegate in [`Gateway::ALL`].
@@ -48,7 +48,7 @@ const TARGETS: [(Metric, Scenario, TargetOf, f64); 9] = [
     (Metric::Tail { percent: 80 }, Scenario::DEFAULT, TargetOf::ToNginx, 1.0),
 ];
 
-/// Rows with the ratio of two scenarios of the same contestant, the first to the second, and its target.
+/// Rows with the ratio of two scenarios, the first to the second, of each contestant; and Tidegate's target.
 const SCENARIO_RATIOS: [(&str, Metric, Scenario, Scenario, Option<f64>); 6] = [
     (
         "CPU, a 429 / proxied, both limit and log",
@@ -231,7 +231,7 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
 fn title(metric: Metric, scenario: Scenario) -> String {
     match metric {
         Metric::Cpu => format!("CPU, {scenario}"),
-        Metric::User => format!("of it user, {scenario}"),
+        Metric::User => format!("user CPU, {scenario}"),
         Metric::Rate => format!("requests per second (informative), {scenario}"),
         Metric::Syscalls { connections } => {
             format!("system calls, {scenario}, {connections} connections")

@@ -45,7 +45,7 @@ impl Gateways {
                 credentials: Credentials::default(),
                 tls_ca: None,
                 namespace: "bench".into(),
-                secret: SharedSecret::of_namespace("bench"),
+                secret: SharedSecret::from_namespace("bench"),
                 connect_timeout: std::time::Duration::from_secs(1),
                 response_timeout: std::time::Duration::from_secs(1),
             };
@@ -85,7 +85,7 @@ impl Drop for Gateways {
     }
 }
 
-/// Sleeps, in ms.
+/// Sleeps for `millis` ms.
 #[expect(clippy::disallowed_methods, reason = "the benchmark's own thread; it measures real time")]
 pub(crate) fn pause(millis: u64) {
     thread::sleep(std::time::Duration::from_millis(millis));

@@ -11,10 +11,10 @@ use tidegate::{
 use crate::gateways::{Gateways, pause};
 
 /// New tokens per second, over all gateways.
-const NEW_TOKENS: u64 = 40;
+const NEW_TOKENS_PER_SECOND: u64 = 40;
 
-/// Measures one row of the table: new tokens are recorded at changing gateways for `time`, and each other
-/// gateway is polled until it admits the token.
+/// Measures one row of the table: for `time`, new tokens are recorded at each gateway in turn, and the other
+/// gateways are polled until they admit the token.
 pub(crate) fn measure(count: usize, time: Duration) -> String {
     let redis = RedisServer::start();
     let gateways = Gateways::start(count, &redis, 100_000);
@@ -25,7 +25,9 @@ pub(crate) fn measure(count: usize, time: Duration) -> String {
     let began = clock::instant();
     let (mut token, mut last) = (0_u64, began);
     while began.elapsed() < time || !waiting.is_empty() {
-        if began.elapsed() < time && last.elapsed() >= Duration::from_millis(1000 / NEW_TOKENS) {
+        if began.elapsed() < time
+            && last.elapsed() >= Duration::from_millis(1000 / NEW_TOKENS_PER_SECOND)
+        {
             last = clock::instant();
             token += 1;
             let hash = token.wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -2,8 +2,8 @@
 //! at the others, and what the synchronization costs at low and high traffic.
 //!
 //! `cargo bench --bench throttle_sync`; `-- --quick` takes less time and fewer samples, `-- --traffic`
-//! leaves the first table empty. Needs `redis-server`. It prints tables; it is no test.
-#![allow(missing_docs, reason = "a benchmark is no library")]
+//! leaves the first table empty. Needs `redis-server`.
+#![allow(missing_docs, reason = "a benchmark is not a library")]
 #![allow(clippy::print_stdout, reason = "its output is a table")]
 
 mod gateways;
@@ -20,7 +20,9 @@ fn main() {
     let only_traffic = std::env::args().any(|argument| argument == "--traffic");
     let quick = std::env::args().any(|argument| argument == "--quick");
     let seconds = |long, short| Duration::from_secs(if quick { short } else { long });
-    println!("## From recorded at one gateway to active at another\n");
+    println!(
+        "## Time from the recording of a token at one gateway until it is active at another\n"
+    );
     println!("| gateways | samples | p50 | p99 | longest | commits per second, all | conflicts |");
     println!("|---:|---:|---:|---:|---:|---:|---:|");
     for gateways in [2, 5, 20].into_iter().filter(|_| !only_traffic) {

@@ -14,25 +14,25 @@ use crate::gateways::{Gateways, pause};
 const USERS: u64 = 1_000;
 
 /// Responses per second and gateway at low traffic.
-const RESPONSES: u64 = 2_000;
+const RESPONSES_PER_SECOND: u64 = 2_000;
 
-/// The rows of the table: one per traffic, and their ratio.
+/// The rows of the table: one per rate of responses, and their ratio.
 pub(crate) fn measure(time: Duration) -> Vec<String> {
-    let rows = [1, 100].map(|times| measure_traffic(time, RESPONSES * times));
+    let rows = [1, 100].map(|times| measure_traffic(time, RESPONSES_PER_SECOND * times));
     let line = |label: String, [calls, read, written]: [f64; 3]| {
         format!("| {label} | {calls:.3} | {read:.0} | {written:.0} |")
     };
     let ratio = std::array::from_fn(|i| rows[1][i] / rows[0][i]);
     let [calls, read, written]: [f64; 3] = ratio;
     vec![
-        line(RESPONSES.to_string(), rows[0]),
-        line((RESPONSES * 100).to_string(), rows[1]),
+        line(RESPONSES_PER_SECOND.to_string(), rows[0]),
+        line((RESPONSES_PER_SECOND * 100).to_string(), rows[1]),
         format!("| ratio | {calls:.3} | {read:.3} | {written:.3} |"),
     ]
 }
 
-/// Calls, bytes read and bytes written per second and gateway, with two gateways of `rate` responses per
-/// second each, from the start of a minute.
+/// Calls, bytes read and bytes written per second and gateway. Each of two gateways records `rate` responses
+/// per second, from the start of a minute.
 fn measure_traffic(time: Duration, rate: u64) -> [f64; 3] {
     let redis = RedisServer::start();
     let gateways = Gateways::start(2, &redis, 1_000_000);

@@ -1,4 +1,5 @@
-//! No log makes a replay panic, and each line is counted as a request, as malformed or as empty.
+//! An arbitrary log does not panic the replay, and each line is counted as exactly one of: a request, malformed,
+//! empty.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -28,8 +29,8 @@ fuzz_target!(|bytes: &[u8]| {
     replay.read("log", bytes, None, None);
     replay.finish(None);
     let result = &replay.configs[0];
-    let unserved: u64 = result.unserved.values().sum();
-    let total = result.admitted + result.refused + result.unlimited + unserved + replay.unasked;
+    let unmatched: u64 = result.unmatched.values().sum();
+    let total = result.admitted + result.refused + result.unlimited + unmatched + replay.unasked;
     assert_eq!(total, replay.requests());
     assert_eq!(replay.files[0].lines, replay.requests() + replay.malformed + replay.empty);
 });

@@ -1,27 +1,27 @@
-//! A body decodes to the same data and end however its bytes are cut, and its encoding decodes to the same
-//! data again.
+//! A body decodes to the same data and end however its bytes are split, and its re-encoded form decodes to
+//! the same data.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use tidegate::framing::{BodyDecoder, BodyEncoder, FramingError, Length};
 
-/// The data, the trailers, the number of bytes that belong to the body, and whether the body is complete.
+/// The data, the trailers, the length of the encoded body, and whether it is complete.
 type Decoded = (Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>, usize, bool);
 
 fuzz_target!(|input: (Option<u16>, Vec<u8>, &[u8])| {
-    let (length, cuts, bytes) = input;
+    let (length, piece_lengths, bytes) = input;
     let length = length.map_or(Length::Chunked, |length| Length::Known(u64::from(length % 64)));
     let whole = read(length, &[], bytes);
-    let pieces = read(length, &cuts, bytes);
+    let pieces = read(length, &piece_lengths, bytes);
     assert_eq!(whole, pieces);
     let Ok((data, trailers, used, done)) = whole else { return };
-    assert!(done || used == bytes.len(), "an incomplete body uses all bytes");
+    assert!(done || used == bytes.len(), "bytes of an incomplete body were left over");
     // The body is forwarded in new chunks.
     let mut decoder = BodyDecoder::new(Some(length));
     let mut written = Vec::new();
-    for piece in pieces_of(&cuts, bytes) {
+    for piece in split(&piece_lengths, bytes) {
         let (_, added) =
-            decoder.transfer(piece, BodyEncoder::Chunked, &mut written).expect("decoded before");
+            decoder.transcode(piece, BodyEncoder::Chunked, &mut written).expect("decoded before");
         assert!(added <= piece.len());
     }
     if !done {
@@ -33,12 +33,12 @@ fuzz_target!(|input: (Option<u16>, Vec<u8>, &[u8])| {
     });
     let end = written.len();
     written.extend_from_slice(b"GET / HTTP/1.1\r\n");
-    assert_eq!(read(Length::Chunked, &cuts, &written), Ok((data, trailers, end, true)));
+    assert_eq!(read(Length::Chunked, &piece_lengths, &written), Ok((data, trailers, end, true)));
 });
 
-fn read(length: Length, cuts: &[u8], bytes: &[u8]) -> Result<Decoded, FramingError> {
+fn read(length: Length, piece_lengths: &[u8], bytes: &[u8]) -> Result<Decoded, FramingError> {
     let (mut decoder, mut data, mut used) = (BodyDecoder::new(Some(length)), Vec::new(), 0);
-    for piece in pieces_of(cuts, bytes) {
+    for piece in split(piece_lengths, bytes) {
         let count = decoder.decode(piece, &mut data)?;
         used += count;
         if count < piece.len() {
@@ -47,17 +47,18 @@ fn read(length: Length, cuts: &[u8], bytes: &[u8]) -> Result<Decoded, FramingErr
         }
     }
     let done = decoder.is_done();
-    assert_eq!(decoder.end_of_stream().is_ok(), done);
+    assert_eq!(decoder.finish().is_ok(), done);
     let fields = decoder.take_trailers();
     let trailers = fields.iter().flat_map(|fields| fields.iter());
     let trailers = trailers.map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
     Ok((data, trailers, used, done))
 }
 
-fn pieces_of<'a>(cuts: &[u8], mut bytes: &'a [u8]) -> Vec<&'a [u8]> {
+/// Splits `bytes` into pieces of these lengths; the rest is the last piece.
+fn split<'a>(piece_lengths: &[u8], mut bytes: &'a [u8]) -> Vec<&'a [u8]> {
     let mut pieces = Vec::new();
-    for cut in cuts {
-        let (piece, rest) = bytes.split_at(usize::from(*cut).min(bytes.len()));
+    for length in piece_lengths {
+        let (piece, rest) = bytes.split_at(usize::from(*length).min(bytes.len()));
         pieces.push(piece);
         bytes = rest;
     }

@@ -1,5 +1,5 @@
-//! Any text is a configuration or a list of faults. The route table of a configuration can be searched for
-//! the text's own hosts and paths.
+//! Any text is a configuration or gives a list of faults. Lookups of the text's own hosts and paths in its
+//! route table do not panic.
 #![no_main]
 
 use http::Method;
@@ -11,13 +11,13 @@ use tidegate::{
 };
 
 fuzz_target!(|text: &str| {
-    patterns(text);
+    check_patterns(text);
     match config::parse("fuzz.yaml", text) {
         Ok(loaded) => match Snapshot::compile(&loaded) {
             Ok(snapshot) => {
                 for route in &loaded.config.routes {
                     let host = route.matches.host.as_deref().unwrap_or("a");
-                    search(&snapshot.table, host, &route.matches.path);
+                    check_lookups(&snapshot.table, host, &route.matches.path);
                 }
                 snapshot.notes.iter().for_each(|note| drop(note.to_string()));
             }
@@ -32,8 +32,8 @@ fuzz_target!(|text: &str| {
     }
 });
 
-/// Builds a table with a host and path from each line, and looks all of them up.
-fn patterns(text: &str) {
+/// Builds a route table from the host and path of each line, and looks all of them up.
+fn check_patterns(text: &str) {
     let lines = || text.lines().take(16).map(|line| line.split_once(' ').unwrap_or(("*", line)));
     let rules = lines().filter_map(|(host, path)| {
         let (host, path) = (HostPattern::parse(host).ok()?, PathPattern::parse(path).ok()?);
@@ -47,12 +47,12 @@ fn patterns(text: &str) {
         }
     };
     for (host, path) in lines() {
-        search(&table, host, path);
+        check_lookups(&table, host, path);
     }
 }
 
 /// Looks up a path and its normal form. The parameters found must be parts of the path.
-fn search(table: &RouteTable, host: &str, path: &str) {
+fn check_lookups(table: &RouteTable, host: &str, path: &str) {
     let normal = normalize(path, true);
     for path in [path, normal.as_deref().unwrap_or("/")] {
         if let Lookup::Found(found) = table.find(host, path, &Method::GET) {

@@ -25,20 +25,21 @@ const READ_TIMEOUT: Duration = Duration::from_secs(10);
 static GATEWAY: OnceLock<Server> = OnceLock::new();
 
 fuzz_target!(|input: (Vec<u8>, &[u8])| {
-    let (cuts, sent) = input;
+    let (piece_lengths, sent) = input;
     let address = GATEWAY.get_or_init(start).addresses[0];
-    let are_head = complete_requests(sent);
+    let requests = complete_requests(sent);
     let mut client = Client::connect(address);
-    client.send(&cuts, sent);
-    let mut answers = 0;
-    while answers < are_head.len() && client.read_response(are_head[answers]) {
-        answers += 1;
+    client.send(&piece_lengths, sent);
+    for is_head in requests {
+        if !client.read_response(is_head) {
+            break;
+        }
     }
-    // Either all requests were answered, or the gateway has closed the connection.
+    // Now all requests have responses, or the gateway has closed the connection.
     let _ = client.socket.shutdown(Shutdown::Write);
     while client.fill() {}
     if !client.buffer.is_empty() {
-        // An incomplete or malformed request was rejected, or answered early.
+        // The response to an incomplete or malformed request.
         let refusal = ResponseHead::read(&client.buffer).expect("a well-formed response");
         assert!(refusal.is_some() || client.is_reset, "a truncated response");
     }
@@ -89,7 +90,7 @@ fn echo(mut socket: TcpStream) {
             }
         };
         buffer.drain(..length);
-        let (mut decoder, mut body) = (BodyDecoder::new(Some(head.body)), Vec::new());
+        let (mut decoder, mut body) = (BodyDecoder::new(Some(head.length)), Vec::new());
         while !decoder.is_done() {
             let used = decoder.decode(&buffer, &mut body).expect("a well-formed body");
             buffer.drain(..used);
@@ -108,6 +109,7 @@ fn echo(mut socket: TcpStream) {
     }
 }
 
+/// Reads once from `socket`. Returns whether bytes arrived.
 fn fill(socket: &mut TcpStream, buffer: &mut Vec<u8>) -> bool {
     let mut chunk = [0; 4096];
     let count = socket.read(&mut chunk).unwrap_or_default();
@@ -117,21 +119,21 @@ fn fill(socket: &mut TcpStream, buffer: &mut Vec<u8>) -> bool {
 
 /// The complete requests at the start of `sent`: for each, whether its method is HEAD.
 fn complete_requests(mut sent: &[u8]) -> Vec<bool> {
-    let mut methods = Vec::new();
+    let mut is_head = Vec::new();
     loop {
         while let Some(rest) = sent.strip_prefix(b"\r\n") {
             sent = rest;
         }
-        let Ok(Some((head, length))) = RequestHead::read(sent, BOUNDS) else { return methods };
+        let Ok(Some((head, length))) = RequestHead::read(sent, BOUNDS) else { return is_head };
         sent = &sent[length..];
-        let mut decoder = BodyDecoder::new(Some(head.body));
+        let mut decoder = BodyDecoder::new(Some(head.length));
         match decoder.decode(sent, &mut Vec::new()) {
             Ok(used) if decoder.is_done() => sent = &sent[used..],
-            _ => return methods,
+            _ => return is_head,
         }
-        methods.push(head.method == http::Method::HEAD);
+        is_head.push(head.method == http::Method::HEAD);
         if !head.is_persistent() {
-            return methods;
+            return is_head;
         }
     }
 }
@@ -154,10 +156,10 @@ impl Client {
         Self { socket, buffer: Vec::new(), is_reset: false }
     }
 
-    /// Sends `bytes`, cut in at most eight pieces.
-    fn send(&mut self, cuts: &[u8], mut bytes: &[u8]) {
-        for cut in cuts.iter().take(7) {
-            let (piece, rest) = bytes.split_at(usize::from(*cut).min(bytes.len()));
+    /// Sends `bytes`, split into at most eight pieces.
+    fn send(&mut self, piece_lengths: &[u8], mut bytes: &[u8]) {
+        for length in piece_lengths.iter().take(7) {
+            let (piece, rest) = bytes.split_at(usize::from(*length).min(bytes.len()));
             // The gateway may have closed the connection already.
             if self.socket.write_all(piece).is_err() {
                 return;
@@ -167,8 +169,8 @@ impl Client {
         let _ = self.socket.write_all(bytes);
     }
 
-    /// Reads one response. Returns whether there was one.
-    fn read_response(&mut self, to_head: bool) -> bool {
+    /// Reads the response to a request, whose method was HEAD if `is_head`. Returns whether there was one.
+    fn read_response(&mut self, is_head: bool) -> bool {
         let head = loop {
             match ResponseHead::read(&self.buffer).expect("a well-formed response") {
                 Some((head, length)) if head.status < 200 => drop(self.buffer.drain(..length)),
@@ -180,22 +182,20 @@ impl Client {
                 None => return false,
             }
         };
-        let mut decoder = match to_head {
-            true => BodyDecoder::none(),
-            false => BodyDecoder::new(head.length),
-        };
+        let mut decoder = if is_head { BodyDecoder::none() } else { BodyDecoder::new(head.length) };
         let mut body = Vec::new();
         while !decoder.is_done() {
             let used = decoder.decode(&self.buffer, &mut body).expect("a well-formed body");
             self.buffer.drain(..used);
             if !decoder.is_done() && !self.fill() {
-                assert!(self.is_reset || decoder.is_until_close(), "a truncated response");
+                assert!(self.is_reset || decoder.is_close_delimited(), "a truncated response");
                 return true;
             }
         }
         true
     }
 
+    /// Reads once. Returns whether bytes arrived.
     fn fill(&mut self) -> bool {
         let mut chunk = [0; 4096];
         match self.socket.read(&mut chunk) {

@@ -12,20 +12,22 @@ const BOUNDS: HeadBounds = HeadBounds { bytes: 4096, headers: 30 };
 /// The content of a head, for comparison.
 #[derive(Debug, Eq, PartialEq)]
 struct ParsedHead {
+    /// The first line.
     start: String,
     fields: Vec<(Vec<u8>, Vec<u8>)>,
     length: Option<Length>,
     connection: ConnectionOptions,
+    /// The length of the head in bytes.
     end: usize,
 }
 
 type Outcome = Result<Option<ParsedHead>, FramingError>;
 
 fuzz_target!(|input: (Vec<u8>, &[u8])| {
-    let (cuts, bytes) = input;
+    let (piece_lengths, bytes) = input;
     let whole = RequestHead::read(bytes, BOUNDS).map(|read| read.map(parsed_request));
     let mut parser = HeadParser::request(BOUNDS);
-    let pieces = in_pieces(&cuts, bytes, |bytes| parser.parse(bytes)).and_then(|length| {
+    let pieces = in_pieces(&piece_lengths, bytes, |bytes| parser.parse(bytes)).and_then(|length| {
         let Some(length) = length else { return Ok(None) };
         Ok(Some(parsed_request((parser.finish(&bytes[..length])?, length))))
     });
@@ -35,22 +37,22 @@ fuzz_target!(|input: (Vec<u8>, &[u8])| {
     }
     let whole = ResponseHead::read(bytes).map(|read| read.map(parsed_response));
     let mut parser = HeadParser::response();
-    let pieces = in_pieces(&cuts, bytes, |bytes| parser.parse(bytes)).and_then(|length| {
+    let pieces = in_pieces(&piece_lengths, bytes, |bytes| parser.parse(bytes)).and_then(|length| {
         let Some(length) = length else { return Ok(None) };
         Ok(Some(parsed_response((parser.finish(&bytes[..length])?, length))))
     });
     check(bytes, &whole, &pieces);
 });
 
-/// Calls `parse` with growing prefixes of `bytes`: each of `cuts` is the number of bytes added.
+/// Calls `parse` with growing prefixes of `bytes`, each longer by the next of `piece_lengths`.
 fn in_pieces(
-    cuts: &[u8],
+    piece_lengths: &[u8],
     bytes: &[u8],
     mut parse: impl FnMut(&[u8]) -> Result<Option<usize>, FramingError>,
 ) -> Result<Option<usize>, FramingError> {
     let mut at = 0;
-    for cut in cuts {
-        at = (at + usize::from(*cut)).min(bytes.len());
+    for length in piece_lengths {
+        at = (at + usize::from(*length)).min(bytes.len());
         if let Some(length) = parse(&bytes[..at])? {
             return Ok(Some(length));
         }
@@ -65,9 +67,9 @@ fn check(bytes: &[u8], whole: &Outcome, pieces: &Outcome) {
     assert!(head.ends_with(b"\r\n\r\n"));
     assert_eq!(find_head_end(head), Some(head.len() - 4), "the first empty line ends the head");
     for (name, value) in &read.fields {
-        let splits = |byte: &u8| matches!(byte, b'\r' | b'\n' | 0);
+        let is_forbidden = |byte: &u8| matches!(byte, b'\r' | b'\n' | 0);
         assert!(!name.is_empty() && !name.iter().any(|byte| *byte <= b' ' || *byte >= 0x7f));
-        assert!(!value.iter().any(splits));
+        assert!(!value.iter().any(is_forbidden));
         assert_eq!(value.trim_ascii(), &value[..]);
     }
     let named = |name: &str| {
@@ -94,7 +96,7 @@ fn parsed_request((head, end): (RequestHead, usize)) -> ParsedHead {
     ParsedHead {
         start: format!("{} {:?} {:?} {:?}", head.method, head.path(), head.query(), head.version),
         fields: owned_fields(&head.fields),
-        length: Some(head.body),
+        length: Some(head.length),
         connection: head.connection,
         end,
     }

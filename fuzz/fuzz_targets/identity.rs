@@ -1,4 +1,5 @@
-//! No header, cookie or query makes keys panic or differ, and an untrusted peer cannot change its address.
+//! Arbitrary headers, cookies and queries do not panic the computation of a key, which has the same result
+//! each time. An untrusted peer cannot change its address.
 #![no_main]
 
 use http::{Method, header};
@@ -19,8 +20,8 @@ fuzz_target!(|input: (Vec<(u8, Vec<u8>)>, Option<String>)| {
         headers.push(names[usize::from(*name) % names.len()], value.trim_ascii());
     }
     let peer = "192.0.2.1".parse().expect("an address");
-    let trusting = TrustedProxies::new(vec!["192.0.2.0/24".parse().expect("a network")]);
-    let _ = trusting.client(peer, &headers);
+    let proxies = TrustedProxies::new(vec!["192.0.2.0/24".parse().expect("a network")]);
+    let _ = proxies.client(peer, &headers);
     let client = TrustedProxies::default().client(peer, &headers);
     assert_eq!(client, ClientAddress::of_peer(peer));
     let sources =

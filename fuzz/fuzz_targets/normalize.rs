@@ -1,4 +1,4 @@
-//! Normalizing a path is idempotent and leaves no dot segments.
+//! Normalization of a path is idempotent and leaves no dot segments.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

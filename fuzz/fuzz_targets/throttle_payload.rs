@@ -1,4 +1,4 @@
-//! A payload from Redis is decoded completely or rejected, and what was decoded survives a round trip.
+//! A filter payload from Redis is decoded completely or rejected, and the decoded bits survive a round trip.
 #![no_main]
 
 use std::io::Write;
@@ -15,7 +15,7 @@ fuzz_target!(|input: (u8, Vec<u8>)| {
     let (form, bytes) = input;
     let sizing = Sizing { capacity: 20, false_positive: 0.1, memory: 60_000 };
     let geometry = Geometry::new(&sizing).expect("a sizing");
-    let seed = Seed { secret: (1, 2), positions: [7; 32] };
+    let seed = Seed { token_key: (1, 2), positions: [7; 32] };
     // A valid header, so that the decoder reads the data after it.
     let mut header = vec![1];
     header.extend_from_slice(&(geometry.bits as u64 / 8).to_le_bytes());

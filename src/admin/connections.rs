@@ -50,7 +50,7 @@ pub(super) struct Bounds {
     pub(super) head: Duration,
     /// Timeout from a request's head to its response, including the request's body.
     pub(super) request: Duration,
-    /// Timeout of a write that makes no progress.
+    /// Maximum time of a write without progress.
     pub(super) write: Duration,
     /// Maximum length of a request's body, in bytes.
     pub(super) body: usize,
@@ -64,10 +64,10 @@ impl Default for Bounds {
 }
 
 /// Serves `router` on each connection that `listener` accepts.
-pub(super) async fn accept(listener: TcpListener, router: Router, bounds: Bounds) -> Infallible {
+pub(super) async fn serve(listener: TcpListener, router: Router, bounds: Bounds) -> Infallible {
     let router = router
         .layer(DefaultBodyLimit::max(bounds.body))
-        .layer(from_fn_with_state(bounds, within_bounds));
+        .layer(from_fn_with_state(bounds, enforce_bounds));
     let mut connections = Connections::default();
     loop {
         match listener.accept().await {
@@ -140,7 +140,7 @@ impl Drop for Connections {
 }
 
 /// Refuses a request whose body is too long or too slow.
-async fn within_bounds(State(bounds): State<Bounds>, request: Request, next: Next) -> Response {
+async fn enforce_bounds(State(bounds): State<Bounds>, request: Request, next: Next) -> Response {
     if request.body().size_hint().lower() > bounds.body as u64 {
         let detail =
             format!("the request's body is too long; expected at most {} bytes", bounds.body);
@@ -163,6 +163,7 @@ struct WriteTimeout {
 }
 
 impl WriteTimeout {
+    /// Fails with `TimedOut` if `written` has been pending for the timeout.
     fn check_progress(
         &mut self,
         context: &mut Context<'_>,

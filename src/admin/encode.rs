@@ -8,7 +8,7 @@ use prometheus_client::{
 };
 
 /// Starts a family of counters.
-pub(super) fn counter<'e>(
+pub(super) fn start_counters<'e>(
     encoder: &'e mut DescriptorEncoder<'_>,
     name: &'e str,
     help: &str,
@@ -16,8 +16,8 @@ pub(super) fn counter<'e>(
     encoder.encode_descriptor(name, help, None, MetricType::Counter)
 }
 
-/// Writes a counter of `family` with these labels; without labels, the only one.
-pub(super) fn add(
+/// Writes the counter of `family` with these labels. A family without labels has one counter.
+pub(super) fn write_counter(
     family: &mut MetricEncoder<'_>,
     labels: &[(&str, &str)],
     value: u64,
@@ -29,7 +29,7 @@ pub(super) fn add(
 }
 
 /// Writes a gauge without labels.
-pub(super) fn gauge(
+pub(super) fn write_gauge(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,

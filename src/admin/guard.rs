@@ -60,8 +60,8 @@ impl AllowedHosts {
     }
 }
 
-/// Refuses requests with a `Host` that is not accepted, and changes requested by a page of another origin.
-pub(super) async fn guard(
+/// Refuses requests with a `Host` that is not accepted, and changes that a page of another origin requests.
+pub(super) async fn check_host_and_origin(
     State(hosts): State<AllowedHosts>,
     request: Request,
     next: Next,
@@ -82,13 +82,13 @@ pub(super) async fn guard(
 /// Whether the `Host` and the host of an absolute target are accepted. HTTP/1.0 needs no `Host`.
 fn has_allowed_host(allowed: &AllowedHosts, request: &Request) -> bool {
     let mut hosts = request.headers().get_all(header::HOST).iter();
-    let sent = match (hosts.next(), hosts.next()) {
+    let is_accepted = match (hosts.next(), hosts.next()) {
         (Some(host), None) => allowed.contains(host.as_bytes()),
         (None, _) => request.version() == Version::HTTP_10,
         (Some(_), Some(_)) => false,
     };
     let target = request.uri().authority();
-    sent && target.is_none_or(|target| allowed.contains(target.as_str().as_bytes()))
+    is_accepted && target.is_none_or(|target| allowed.contains(target.as_str().as_bytes()))
 }
 
 /// Whether a web page that was not served by this port sent the request.

@@ -1,5 +1,5 @@
-//! `GET /api/limits` lists the limits and their decisions; `GET` and `DELETE /api/limits/{name}` show and reset
-//! the counter of one caller. Values of keys are neither returned nor logged: they may be tokens.
+//! `GET /api/limits` lists the limits and their decisions; `GET` and `DELETE /api/limits/{name}` show and
+//! reset the counter of one caller. Values of keys are neither returned nor logged: they may be tokens.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-use super::{Control, problem};
+use super::{AdminContext, problem};
 use crate::{
     gateway::Shared,
     identity::{KeyInput, KeyInputError, Secret},
@@ -25,27 +25,27 @@ use crate::{
 type Parameters = Query<Vec<(String, String)>>;
 
 /// Lists every limit and its decisions since the process started.
-pub(super) async fn list(State(control): State<Control>) -> Response {
-    let shared = &control.shared;
+pub(super) async fn list(State(context): State<AdminContext>) -> Response {
+    let shared = &context.shared;
     let snapshot = shared.live.snapshot();
     let limits: Vec<Value> =
-        snapshot.limits.iter().map(|policy| describe(policy, &shared.metrics)).collect();
+        snapshot.limits.iter().map(|policy| describe_limit(policy, &shared.metrics)).collect();
     Json(json!({ "limits": limits })).into_response()
 }
 
 /// Shows the counter of one caller. Charges nothing.
 pub(super) async fn show(
-    State(control): State<Control>,
+    State(context): State<AdminContext>,
     Path(name): Path<String>,
     Query(parameters): Parameters,
 ) -> Response {
-    let (policy, query) = match find(&control.shared, &name, &parameters) {
+    let (policy, query) = match resolve(&context.shared, &name, &parameters) {
         Ok(found) => found,
         Err((status, detail)) => return problem(status, &detail, &[]),
     };
     let limit = policy.limit(query.tier);
     let charge = Charge { limit, key: query.key, cost: limit.cost };
-    match control.shared.stores.peek(&[charge]).await {
+    match context.shared.store.peek(&[charge]).await {
         Ok(verdict) => {
             let Some(decided) = verdict.decided(0) else {
                 return redis_unavailable(Failure::Reply);
@@ -68,26 +68,26 @@ pub(super) async fn show(
 
 /// Resets the counters of one caller under a limit and its candidate.
 pub(super) async fn reset(
-    State(control): State<Control>,
+    State(context): State<AdminContext>,
     Path(name): Path<String>,
     Query(parameters): Parameters,
 ) -> Response {
-    let (policy, query) = match find(&control.shared, &name, &parameters) {
+    let (policy, query) = match resolve(&context.shared, &name, &parameters) {
         Ok(found) => found,
         Err((status, detail)) => return problem(status, &detail, &[]),
     };
     let both = [Some(&policy), policy.candidate.as_ref()];
     let limits: Vec<_> = both.into_iter().flatten().map(|policy| &*policy.limit).collect();
-    match control.shared.stores.reset(&limits, query.key).await {
+    match context.shared.store.reset(&limits, query.key).await {
         Ok(()) => {
-            tracing::info!(limit = name, "a caller's count was reset");
+            tracing::info!(limit = name, "a caller's counter was reset");
             StatusCode::NO_CONTENT.into_response()
         }
         Err(failure) => redis_unavailable(failure),
     }
 }
 
-/// The caller that a request is about.
+/// The caller whose counter is shown or reset.
 #[derive(Debug, Eq, PartialEq)]
 struct CallerQuery {
     key: Key,
@@ -95,7 +95,7 @@ struct CallerQuery {
 }
 
 /// The limit called `name` and the caller given by `parameters`, or the status and detail of the error.
-fn find(
+fn resolve(
     shared: &Shared,
     name: &str,
     parameters: &[(String, String)],
@@ -106,7 +106,7 @@ fn find(
         let detail = "no limit has this name; expected one that /api/limits lists";
         return Err((StatusCode::NOT_FOUND, detail.to_owned()));
     };
-    let (k0, k1) = shared.stores.secret();
+    let (k0, k1) = shared.store.key_secret();
     let query = parse_caller(parameters, &policy, &snapshot, Secret(k0, k1));
     let query = query.map_err(|detail| (StatusCode::BAD_REQUEST, detail))?;
     Ok((policy, query))
@@ -159,17 +159,17 @@ fn parse_caller(
             policy
                 .key
                 .key_of_input(&input, secret)
-                .map_err(|error| input_error(error, policy, values.len()))?
+                .map_err(|error| describe_input_error(error, policy, values.len()))?
         }
     };
     let tier = tier.map(|tier| parse_tier(tier, policy)).transpose()?;
     Ok(CallerQuery { key: Key(key), tier })
 }
 
-/// Parses a key's hash as it is in Redis.
+/// Parses a key's hash, in the form in which Redis has it.
 fn parse_hash(text: &str) -> Option<u128> {
-    let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    digits.then(|| u128::from_str_radix(text, 16).ok())?
+    let is_hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_hex.then(|| u128::from_str_radix(text, 16).ok())?
 }
 
 fn parse_tier(text: &str, policy: &Policy) -> Result<u16, String> {
@@ -181,7 +181,7 @@ fn parse_tier(text: &str, policy: &Policy) -> Result<u16, String> {
 }
 
 /// The detail for values that identify no caller. `count` is the number of `key` parameters.
-fn input_error(error: KeyInputError, policy: &Policy, count: usize) -> String {
+fn describe_input_error(error: KeyInputError, policy: &Policy, count: usize) -> String {
     let parts: Vec<String> = policy.key.0.iter().map(ToString::to_string).collect();
     match error {
         KeyInputError::Count if parts.is_empty() => {
@@ -208,18 +208,18 @@ fn input_error(error: KeyInputError, policy: &Policy, count: usize) -> String {
     }
 }
 
-/// The response if Redis gives no answer.
+/// The response if Redis does not reply.
 fn redis_unavailable(failure: Failure) -> Response {
-    let detail = format!("Redis gave no answer ({}); try again", failure.label());
+    let detail = format!("no reply from Redis ({}); try again", failure.label());
     problem(StatusCode::SERVICE_UNAVAILABLE, &detail, &[])
 }
 
-fn describe(policy: &Policy, metrics: &Metrics) -> Value {
+fn describe_limit(policy: &Policy, metrics: &Metrics) -> Value {
     let limit = &policy.limit;
     let (quota, key) = (&limit.quota, &policy.key.0);
-    let tiers: Vec<Value> = policy.tiers.iter().map(tier).collect();
+    let tiers: Vec<Value> = policy.tiers.iter().map(describe_tier).collect();
     let candidate = policy.candidate.as_ref().map(|candidate| {
-        let decisions = decisions(&candidate.limit.name, metrics);
+        let decisions = sum_decisions(&candidate.limit.name, metrics);
         json!({ "quota": candidate.limit.quota.limit, "decisions": decisions })
     });
     json!({
@@ -230,7 +230,7 @@ fn describe(policy: &Policy, metrics: &Metrics) -> Value {
         "resolution": quota.resolution,
         "strict": quota.strict,
         "key": key.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "cost": cost(&policy.cost),
+        "cost": describe_cost(&policy.cost),
         "tiers": tiers,
         "enforce": limit.enforce,
         "candidate": candidate,
@@ -240,11 +240,11 @@ fn describe(policy: &Policy, metrics: &Metrics) -> Value {
             OnFailure::Open => "open",
             OnFailure::Closed => "closed",
         },
-        "decisions": decisions(&limit.name, metrics),
+        "decisions": sum_decisions(&limit.name, metrics),
     })
 }
 
-fn cost(cost: &Cost) -> Value {
+fn describe_cost(cost: &Cost) -> Value {
     match cost {
         Cost::Fixed(cost) => json!(cost),
         Cost::Header { name, max } => json!({ "header": name.as_str(), "max_cost": max }),
@@ -253,7 +253,7 @@ fn cost(cost: &Cost) -> Value {
 }
 
 /// A tier without the values that it matches: they may be secrets.
-fn tier(tier: &Tier) -> Value {
+fn describe_tier(tier: &Tier) -> Value {
     let (part, values) = match &tier.matches {
         TierMatch::Part(part, values) => (part.to_string(), values.len()),
         TierMatch::Networks(networks) => ("client_ip".to_owned(), networks.len()),
@@ -262,7 +262,7 @@ fn tier(tier: &Tier) -> Value {
 }
 
 /// The decisions of the limit called `name`, over all routes.
-fn decisions(name: &str, metrics: &Metrics) -> Value {
+fn sum_decisions(name: &str, metrics: &Metrics) -> Value {
     let all = metrics.decisions();
     let own = all.iter().filter(|((_, limit), _)| **limit == *name).map(|(_, counts)| counts);
     let [admitted, refused, unknown, would_refuse] = own.fold([0; 4], |mut sum, counts| {

@@ -15,8 +15,8 @@ use prometheus_client::{
 };
 
 use super::{
-    Control,
-    encode::{add, counter, gauge},
+    AdminContext,
+    encode::{start_counters, write_counter, write_gauge},
 };
 use crate::{
     gateway::Shared,
@@ -30,9 +30,9 @@ const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 const DECISIONS: [&str; 4] = ["admitted", "refused", "unknown", "would_refuse"];
 const UPSTREAM_FAILURES: [&str; 3] = ["connect", "timeout", "broken"];
 
-pub(super) async fn text(State(control): State<Control>) -> Response {
+pub(super) async fn scrape(State(context): State<AdminContext>) -> Response {
     let mut registry = Registry::with_prefix("tidegate");
-    registry.register_collector(Box::new(MetricsCollector(control.shared)));
+    registry.register_collector(Box::new(MetricsCollector(context.shared)));
     let mut text = String::new();
     match encode(&mut text, &registry) {
         Ok(()) => {
@@ -54,22 +54,22 @@ impl fmt::Debug for MetricsCollector {
 
 impl Collector for MetricsCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        self.requests(&mut encoder)?;
-        self.limits(&mut encoder)?;
+        self.encode_requests(&mut encoder)?;
+        self.encode_limits(&mut encoder)?;
         super::throttle_metrics::encode(&self.0, &mut encoder)?;
-        self.store(&mut encoder)?;
-        self.process(&mut encoder)
+        self.encode_store(&mut encoder)?;
+        self.encode_process(&mut encoder)
     }
 }
 
 impl MetricsCollector {
-    fn requests(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    fn encode_requests(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let metrics = &self.0.metrics;
         let help = "Responses by route (empty: no route) and status class";
-        let mut family = counter(encoder, "requests", help)?;
+        let mut family = start_counters(encoder, "requests", help)?;
         for (route, responses) in metrics.responses() {
             for (class, count) in CLASSES.iter().zip(responses) {
-                add(&mut family, &[("route", &route), ("status", class)], count)?;
+                write_counter(&mut family, &[("route", &route), ("status", class)], count)?;
             }
         }
         let help = "Time from a request's head to its response's last byte, in seconds";
@@ -91,43 +91,43 @@ impl MetricsCollector {
             )?;
         }
         let help = "Failed attempts at upstream servers, by kind";
-        let mut family = counter(encoder, "upstream_failures", help)?;
+        let mut family = start_counters(encoder, "upstream_failures", help)?;
         for (upstream, failures) in metrics.upstream_failures() {
             for (kind, count) in UPSTREAM_FAILURES.iter().zip(failures) {
-                add(&mut family, &[("upstream", &upstream), ("kind", kind)], count)?;
+                write_counter(&mut family, &[("upstream", &upstream), ("kind", kind)], count)?;
             }
         }
         let help = "Retries at upstream servers";
-        let mut family = counter(encoder, "upstream_retries", help)?;
+        let mut family = start_counters(encoder, "upstream_retries", help)?;
         for (upstream, [count]) in metrics.upstream_retries() {
-            add(&mut family, &[("upstream", &upstream)], count)?;
+            write_counter(&mut family, &[("upstream", &upstream)], count)?;
         }
         Ok(())
     }
 
-    fn limits(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "Charges by route, limit and decision; unknown: the store gave no answer";
-        let mut family = counter(encoder, "limit_decisions", help)?;
+    fn encode_limits(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Charges by route, limit and decision; unknown: no reply from the store";
+        let mut family = start_counters(encoder, "limit_decisions", help)?;
         for ((route, limit), decisions) in self.0.metrics.decisions() {
             for (decision, count) in DECISIONS.iter().zip(decisions) {
                 let labels = [("route", &*route), ("limit", &*limit), ("decision", decision)];
-                add(&mut family, &labels, count)?;
+                write_counter(&mut family, &labels, count)?;
             }
         }
-        self.delays(encoder)
+        self.encode_delays(encoder)
     }
 
     /// Delays by leaky buckets, without limits that never delayed a request.
-    fn delays(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    fn encode_delays(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let mut delays = self.0.metrics.delays();
         delays.retain(|_, [delayed, _]| *delayed > 0);
         let help = "Delayed requests, by route and the limit with the longest delay";
-        let mut family = counter(encoder, "limit_delayed", help)?;
+        let mut family = start_counters(encoder, "limit_delayed", help)?;
         for ((route, limit), [delayed, _]) in &delays {
-            add(&mut family, &[("route", route), ("limit", limit)], *delayed)?;
+            write_counter(&mut family, &[("route", route), ("limit", limit)], *delayed)?;
         }
-        let help = "Sum of these delays, in seconds";
-        let mut family = counter(encoder, "limit_delay_seconds", help)?;
+        let help = "Sum of the delays of delayed requests, in seconds";
+        let mut family = start_counters(encoder, "limit_delay_seconds", help)?;
         for ((route, limit), [_, micros]) in &delays {
             let labels = [("route", &**route), ("limit", &**limit)];
             let seconds = *micros as f64 / 1e6;
@@ -136,105 +136,136 @@ impl MetricsCollector {
                 .encode_counter::<NoLabelSet, f64, u64>(&seconds, None)?;
         }
         let help = "Requests that are being delayed";
-        gauge(encoder, "limit_waiting", help, self.0.metrics.waiting())
+        write_gauge(encoder, "limit_waiting", help, self.0.metrics.waiting())
     }
 
-    fn store(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let (stats, status) = (self.0.stores.stats(), self.0.stores.status());
+    fn encode_store(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let (stats, status) = (self.0.store.stats(), self.0.store.status());
         let help = "Requests that were charged to the store";
-        add(&mut counter(encoder, "store_calls", help)?, &[], stats.requests)?;
+        write_counter(&mut start_counters(encoder, "store_calls", help)?, &[], stats.requests)?;
         let help = "Requests that got no decision from the shared store, by kind of failure";
-        let mut family = counter(encoder, "store_failures", help)?;
+        let mut family = start_counters(encoder, "store_failures", help)?;
         for failure in Failure::ALL {
-            add(&mut family, &[("kind", failure.label())], stats.failures[failure.index()])?;
+            write_counter(
+                &mut family,
+                &[("kind", failure.label())],
+                stats.failures[failure.index()],
+            )?;
         }
-        leases_and_denials(encoder, &stats)?;
+        encode_leases_and_denials(encoder, &stats)?;
         let help = "Decisions by a limit's on_failure policy, by policy";
-        let mut family = counter(encoder, "store_fallbacks", help)?;
+        let mut family = start_counters(encoder, "store_fallbacks", help)?;
         let policies =
             [("local", OnFailure::Local), ("open", OnFailure::Open), ("closed", OnFailure::Closed)];
         for (name, policy) in policies {
-            add(&mut family, &[("policy", name)], stats.fallbacks(policy))?;
+            write_counter(&mut family, &[("policy", name)], stats.fallbacks(policy))?;
         }
         let help = "Records evicted from memory before their expiry, because it was full";
-        add(&mut counter(encoder, "store_evictions", help)?, &[], stats.evictions)?;
-        gauge(encoder, "store_keys", "Records in memory", stats.keys as u64)?;
-        gauge(
+        write_counter(
+            &mut start_counters(encoder, "store_evictions", help)?,
+            &[],
+            stats.evictions,
+        )?;
+        write_gauge(encoder, "store_keys", "Records in memory", stats.keys as u64)?;
+        write_gauge(
             encoder,
             "store_gateways",
             "Gateways alive on the same store",
             u64::from(stats.gateways),
         )?;
         let help = "Records whose local charges wait to be charged in the shared store";
-        gauge(encoder, "store_unmerged", help, stats.unmerged as u64)?;
+        write_gauge(encoder, "store_unmerged", help, stats.unmerged as u64)?;
         let help = "Sums of local charges that were charged in the shared store";
-        add(&mut counter(encoder, "store_merged", help)?, &[], stats.merged)?;
+        write_counter(&mut start_counters(encoder, "store_merged", help)?, &[], stats.merged)?;
         let help = "Sums of local charges, and other corrections, that were dropped: too many, or no reply";
-        add(&mut counter(encoder, "store_merge_drops", help)?, &[], stats.merge_drops)?;
+        write_counter(
+            &mut start_counters(encoder, "store_merge_drops", help)?,
+            &[],
+            stats.merge_drops,
+        )?;
         let help = "Workers that have lost the shared store";
-        gauge(encoder, "store_workers_without", help, status.lost as u64)?;
+        write_gauge(encoder, "store_workers_without", help, status.lost as u64)?;
         let help = "1 while this server of the shared store is up, otherwise 0";
         let mut family =
             encoder.encode_descriptor("store_shard_up", help, None, MetricType::Gauge)?;
-        for shard in self.0.stores.shards() {
+        for shard in self.0.store.shards() {
             let labels = [("shard", &*shard.name)];
             family.encode_family(&labels)?.encode_gauge(&i64::from(shard.is_up))?;
         }
         Ok(())
     }
 
-    fn process(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    fn encode_process(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let metrics = &self.0.metrics;
         let [open, accepted, refused, malformed] = metrics.connections();
-        gauge(encoder, "connections", "Open client connections", open)?;
+        write_gauge(encoder, "connections", "Open client connections", open)?;
         let help = "Accepted client connections";
-        add(&mut counter(encoder, "accepted_connections", help)?, &[], accepted)?;
+        write_counter(&mut start_counters(encoder, "accepted_connections", help)?, &[], accepted)?;
         let help =
             "Client connections refused because their client had max_connections_per_client open";
-        add(&mut counter(encoder, "connections_refused", help)?, &[], refused)?;
+        write_counter(&mut start_counters(encoder, "connections_refused", help)?, &[], refused)?;
         let help = "Requests refused before routing: malformed or too slow";
-        add(&mut counter(encoder, "malformed_requests", help)?, &[], malformed)?;
+        write_counter(&mut start_counters(encoder, "malformed_requests", help)?, &[], malformed)?;
         let help = "Reloads of the configuration, by outcome";
-        let mut family = counter(encoder, "reloads", help)?;
+        let mut family = start_counters(encoder, "reloads", help)?;
         let load = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
-        add(&mut family, &[("outcome", "applied")], load(&metrics.reloads))?;
-        add(&mut family, &[("outcome", "faulty")], load(&metrics.reload_faults))?;
+        write_counter(&mut family, &[("outcome", "applied")], load(&metrics.reloads))?;
+        write_counter(&mut family, &[("outcome", "faulty")], load(&metrics.reload_faults))?;
         let help = "Generation of the configuration, counted from 1";
-        gauge(encoder, "configuration_generation", help, self.0.live.generation())?;
-        self.logs(encoder)
+        write_gauge(encoder, "configuration_generation", help, self.0.live.generation())?;
+        self.encode_logs(encoder)
     }
 
-    fn logs(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    fn encode_logs(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let of = |count: fn(&AccessLog) -> u64| self.0.access_log.as_ref().map_or(0, count);
-        let help = "Lines of the access log lost, because it was slow or a write failed";
+        let help = "Lines of the access log lost, because its sink was slow or a write failed";
         let dropped = of(AccessLog::dropped);
-        add(&mut counter(encoder, "access_log_dropped", help)?, &[], dropped)?;
+        write_counter(&mut start_counters(encoder, "access_log_dropped", help)?, &[], dropped)?;
         let help = "Failed writes of the access log";
         let write_errors = of(AccessLog::write_errors);
-        add(&mut counter(encoder, "access_log_write_errors", help)?, &[], write_errors)?;
+        write_counter(
+            &mut start_counters(encoder, "access_log_write_errors", help)?,
+            &[],
+            write_errors,
+        )?;
         let help = "Lines of the process log lost, because stderr was slow or a write failed";
         let dropped = process_log_dropped();
-        add(&mut counter(encoder, "process_log_dropped", help)?, &[], dropped)
+        write_counter(&mut start_counters(encoder, "process_log_dropped", help)?, &[], dropped)
     }
 }
 
 /// Decisions without a call to the shared store, from leased tokens and cached denials.
-fn leases_and_denials(encoder: &mut DescriptorEncoder<'_>, stats: &StoreStats) -> fmt::Result {
+fn encode_leases_and_denials(
+    encoder: &mut DescriptorEncoder<'_>,
+    stats: &StoreStats,
+) -> fmt::Result {
     let help = "Calls to the shared store for decisions and for tokens";
-    add(&mut counter(encoder, "store_asked", help)?, &[], stats.store_calls)?;
+    write_counter(&mut start_counters(encoder, "store_asked", help)?, &[], stats.store_calls)?;
     let help = "Charges made from leased tokens";
-    add(&mut counter(encoder, "store_ahead", help)?, &[], stats.leased_charges)?;
+    write_counter(&mut start_counters(encoder, "store_ahead", help)?, &[], stats.leased_charges)?;
     let help = "Refusals from cached denials";
-    add(&mut counter(encoder, "store_refusals_remembered", help)?, &[], stats.denials.hits)?;
+    write_counter(
+        &mut start_counters(encoder, "store_refusals_remembered", help)?,
+        &[],
+        stats.denials.hits,
+    )?;
     let help = "Cached denials";
-    gauge(encoder, "store_refusals", help, stats.denials.entries as u64)?;
+    write_gauge(encoder, "store_refusals", help, stats.denials.entries as u64)?;
     let help = "Leased tokens that are not spent yet";
-    gauge(encoder, "store_tokens_outstanding", help, stats.tokens.outstanding)?;
+    write_gauge(encoder, "store_tokens_outstanding", help, stats.tokens.outstanding)?;
     let help = "Tokens leased from the shared store";
-    add(&mut counter(encoder, "store_tokens_granted", help)?, &[], stats.tokens.granted)?;
+    write_counter(
+        &mut start_counters(encoder, "store_tokens_granted", help)?,
+        &[],
+        stats.tokens.granted,
+    )?;
     let help = "Leased tokens returned unspent";
-    add(&mut counter(encoder, "store_tokens_given_back", help)?, &[], stats.tokens.given_back)?;
+    write_counter(
+        &mut start_counters(encoder, "store_tokens_given_back", help)?,
+        &[],
+        stats.tokens.given_back,
+    )?;
     let help =
         "Leased tokens lost, at most: their call got no reply, or they could not be returned";
-    add(&mut counter(encoder, "store_tokens_lost", help)?, &[], stats.tokens.lost)
+    write_counter(&mut start_counters(encoder, "store_tokens_lost", help)?, &[], stats.tokens.lost)
 }

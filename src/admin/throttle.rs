@@ -11,23 +11,23 @@ use axum::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{Control, problem};
+use super::{AdminContext, problem};
 use crate::throttle::{Throttle, mode::Mode};
 
 /// Shows the state of the throttle.
-pub(super) async fn show(State(control): State<Control>) -> Response {
-    match &control.shared.throttle {
-        Some(throttle) => Json(state(throttle)).into_response(),
+pub(super) async fn show(State(context): State<AdminContext>) -> Response {
+    match &context.shared.throttle {
+        Some(throttle) => Json(describe(throttle)).into_response(),
         None => no_throttle(),
     }
 }
 
 /// Sets the mode of this gateway, until it restarts or the configured mode changes.
 pub(super) async fn set(
-    State(control): State<Control>,
+    State(context): State<AdminContext>,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
-    let Some(throttle) = &control.shared.throttle else { return no_throttle() };
+    let Some(throttle) = &context.shared.throttle else { return no_throttle() };
     let body = match body {
         Ok(body) => body,
         Err(rejected) => return problem(rejected.status(), &rejected.body_text(), &[]),
@@ -35,10 +35,12 @@ pub(super) async fn set(
     match parse_mode(&body) {
         Ok(mode) => {
             throttle.set_mode(mode);
-            Json(state(throttle)).into_response()
+            Json(describe(throttle)).into_response()
         }
         Err(what) => {
-            let detail = format!("{what}; expected {{\"mode\": \"auto\"}}, \"on\" or \"off\"");
+            let detail = format!(
+                "{what}; expected {{\"mode\": \"auto\"}}, {{\"mode\": \"on\"}} or {{\"mode\": \"off\"}}"
+            );
             problem(StatusCode::BAD_REQUEST, &detail, &[])
         }
     }
@@ -55,7 +57,7 @@ fn parse_mode(body: &[u8]) -> Result<Mode, String> {
     mode.as_str().and_then(Mode::from_label).ok_or_else(|| format!("`mode` is {mode}"))
 }
 
-fn state(throttle: &Arc<Throttle>) -> Value {
+fn describe(throttle: &Arc<Throttle>) -> Value {
     let (status, settings) = (throttle.status(), throttle.settings());
     json!({
         "mode": status.mode.label(),

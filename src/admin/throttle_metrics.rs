@@ -4,7 +4,7 @@ use std::fmt;
 
 use prometheus_client::encoding::DescriptorEncoder;
 
-use super::encode::{add, counter, gauge};
+use super::encode::{start_counters, write_counter, write_gauge};
 use crate::{
     gateway::Shared,
     store::Failure,
@@ -17,57 +17,61 @@ pub(super) fn encode(shared: &Shared, encoder: &mut DescriptorEncoder<'_>) -> fm
     let Some(throttle) = &shared.throttle else { return Ok(()) };
     let (status, settings) = (throttle.status(), throttle.settings());
     let help = "1 while unknown tokens are denied";
-    gauge(encoder, "throttle_throttling", help, u64::from(status.is_throttling()))?;
+    write_gauge(encoder, "throttle_throttling", help, u64::from(status.is_throttling()))?;
     let help = "Estimated number of active users: distinct tokens within memory";
-    gauge(encoder, "throttle_active", help, status.estimate.tokens)?;
+    write_gauge(encoder, "throttle_active", help, status.estimate.tokens)?;
     let help = "Half the width of the estimate's 95 % confidence interval";
-    gauge(encoder, "throttle_active_error", help, status.estimate.error)?;
+    write_gauge(encoder, "throttle_active_error", help, status.estimate.error)?;
     let help = "1 while the filters are too full for an estimate";
-    gauge(encoder, "throttle_saturated", help, u64::from(status.estimate.saturated))?;
+    write_gauge(encoder, "throttle_saturated", help, u64::from(status.estimate.saturated))?;
     let help = "Configured number of active users above which throttling starts";
-    gauge(encoder, "throttle_max_active", help, settings.watermarks.max_active)?;
+    write_gauge(encoder, "throttle_max_active", help, settings.watermarks.max_active)?;
     let help = "1 once the shared filters are loaded";
-    gauge(encoder, "throttle_loaded", help, u64::from(status.loaded))?;
+    write_gauge(encoder, "throttle_loaded", help, u64::from(status.loaded))?;
     let help =
         "1 while the filters hold all activity within memory; otherwise no request is denied";
-    gauge(encoder, "throttle_complete", help, u64::from(status.complete))?;
+    write_gauge(encoder, "throttle_complete", help, u64::from(status.complete))?;
     let help = "Memory of the filters in bytes";
-    gauge(encoder, "throttle_memory_bytes", help, settings.geometry.bytes())?;
+    write_gauge(encoder, "throttle_memory_bytes", help, settings.geometry.bytes())?;
     let [decisions @ .., remembered] = shared.metrics.throttle();
     let help =
         "Requests while throttling: admitted as known, or denied as unknown, missing or rejected";
-    let mut family = counter(encoder, "throttle_decisions", help)?;
+    let mut family = start_counters(encoder, "throttle_decisions", help)?;
     for (decision, count) in DECISIONS.iter().zip(decisions) {
-        add(&mut family, &[("decision", decision)], count)?;
+        write_counter(&mut family, &[("decision", decision)], count)?;
     }
     let help = "Tokens recorded as active, counted once per generation and worker";
-    add(&mut counter(encoder, "throttle_remembered", help)?, &[], remembered)?;
-    if shared.stores.status().shared { encode_sync(&throttle.stats, encoder) } else { Ok(()) }
+    write_counter(&mut start_counters(encoder, "throttle_remembered", help)?, &[], remembered)?;
+    if shared.store.status().shared { encode_sync(&throttle.stats, encoder) } else { Ok(()) }
 }
 
 fn encode_sync(stats: &SyncStats, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let help = "Commands sent to Redis by the throttle";
-    add(&mut counter(encoder, "throttle_sync_calls", help)?, &[], stats.calls.get())?;
+    write_counter(
+        &mut start_counters(encoder, "throttle_sync_calls", help)?,
+        &[],
+        stats.calls.get(),
+    )?;
     let help = "Bytes of filters exchanged with Redis, by direction";
-    let mut family = counter(encoder, "throttle_sync_bytes", help)?;
-    add(&mut family, &[("direction", "read")], stats.bytes_read.get())?;
-    add(&mut family, &[("direction", "written")], stats.bytes_written.get())?;
+    let mut family = start_counters(encoder, "throttle_sync_bytes", help)?;
+    write_counter(&mut family, &[("direction", "read")], stats.bytes_read.get())?;
+    write_counter(&mut family, &[("direction", "written")], stats.bytes_written.get())?;
     let help =
         "Filter writes to Redis; conflict: another gateway wrote first, retried in the next tick";
-    let mut family = counter(encoder, "throttle_sync_commits", help)?;
-    add(&mut family, &[("outcome", "done")], stats.commits.get())?;
-    add(&mut family, &[("outcome", "conflict")], stats.conflicts.get())?;
+    let mut family = start_counters(encoder, "throttle_sync_commits", help)?;
+    write_counter(&mut family, &[("outcome", "done")], stats.commits.get())?;
+    write_counter(&mut family, &[("outcome", "conflict")], stats.conflicts.get())?;
     let help = "Failed synchronizations with Redis, by kind";
-    let mut family = counter(encoder, "throttle_sync_failures", help)?;
+    let mut family = start_counters(encoder, "throttle_sync_failures", help)?;
     for failure in Failure::ALL {
-        add(&mut family, &[("kind", failure.label())], stats.failures(failure))?;
+        write_counter(&mut family, &[("kind", failure.label())], stats.failures(failure))?;
     }
     let help = "Filters in Redis that could not be used, by reason";
-    let mut family = counter(encoder, "throttle_refused_payloads", help)?;
+    let mut family = start_counters(encoder, "throttle_refused_payloads", help)?;
     for error in PayloadError::ALL {
-        add(&mut family, &[("reason", error.label())], stats.unusable(error))?;
+        write_counter(&mut family, &[("reason", error.label())], stats.unusable(error))?;
     }
     let help =
         "Time of the last complete synchronization, by Redis' clock, in seconds since the epoch";
-    gauge(encoder, "throttle_sync_last_seconds", help, stats.last_success() / 1000)
+    write_gauge(encoder, "throttle_sync_last_seconds", help, stats.last_success() / 1000)
 }

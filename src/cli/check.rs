@@ -89,7 +89,7 @@ fn print_missing_files(config: &Config, env: EnvLookup<'_>, out: &mut dyn Write)
 /// The throttle's thresholds, memory and filters.
 fn throttle_summary(throttle: &Settings) -> String {
     let (watermarks, geometry) = (&throttle.watermarks, &throttle.geometry);
-    let generations = geometry.memory + 1;
+    let generations = geometry.complete_generations + 1;
     let minutes = |millis: u64| format!("{}m", millis / 60_000);
     format!(
         "on above {} active users, off below {}; {} of memory in {generations} generations of {}; filters \
@@ -97,7 +97,7 @@ fn throttle_summary(throttle: &Settings) -> String {
         watermarks.max_active,
         watermarks.resume_below,
         minutes(throttle.sizing.memory),
-        minutes(geometry.generation),
+        minutes(geometry.generation_length),
         geometry.bytes().div_ceil(1 << 20),
     )
 }

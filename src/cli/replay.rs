@@ -29,7 +29,7 @@ pub(super) struct ReplayArgs {
     /// Format of the logs; detected by default.
     #[arg(long, value_enum)]
     format: Option<LogFormat>,
-    /// Host of the requests in a log without hosts, as in the format combined.
+    /// Host of the requests in a log that has no hosts, such as one in the combined format.
     #[arg(long, value_name = "HOST", default_value = "")]
     host: String,
     /// Print the report as one JSON object.
@@ -49,7 +49,7 @@ pub(super) struct ReplayArgs {
 enum LogFormat {
     /// Tidegate's own access log.
     Json,
-    /// combined or common of nginx and Apache.
+    /// The combined or common format of nginx and Apache.
     Combined,
 }
 
@@ -134,8 +134,8 @@ fn replay_logs(
     exit_after_write(printed.and_then(|()| out.flush()), exit)
 }
 
-/// Prints the errors of the files, and with `with_malformed` the first malformed lines, which the report
-/// contains otherwise.
+/// Prints the read errors of the files. With `with_malformed` also prints the first malformed lines, which
+/// are otherwise in the report.
 fn print_errors(report: &Report, with_malformed: bool) -> Exit {
     let mut exit = Exit::Ok;
     for file in &report.files {
@@ -177,13 +177,17 @@ fn write_decision(text: &mut String, names: &[String], event: &DecisionEvent<'_>
         let route = |route: &usize| &*config.snapshot.routes[*route].name;
         let _ = match outcome {
             RequestOutcome::Unasked => write!(text, "\t-\tunasked\t-"),
-            RequestOutcome::Unserved(status) => write!(text, "\t-\tnone\t{status}"),
-            RequestOutcome::Unlimited { route: at } => write!(text, "\t{}\tnone\t-", route(at)),
-            RequestOutcome::Admitted { route: at } => write!(text, "\t{}\tadmitted\t-", route(at)),
-            RequestOutcome::Refused { route: at, limits } => {
+            RequestOutcome::Unmatched(status) => write!(text, "\t-\tnone\t{status}"),
+            RequestOutcome::Unlimited { route: index } => {
+                write!(text, "\t{}\tnone\t-", route(index))
+            }
+            RequestOutcome::Admitted { route: index } => {
+                write!(text, "\t{}\tadmitted\t-", route(index))
+            }
+            RequestOutcome::Refused { route: index, limits } => {
                 let limits = limits.iter().map(|limit| &config.snapshot.limits[*limit as usize]);
                 let limits: Vec<&str> = limits.map(|limit| &*limit.limit.name).collect();
-                write!(text, "\t{}\trefused\t{}", route(at), limits.join(","))
+                write!(text, "\t{}\trefused\t{}", route(index), limits.join(","))
             }
         };
     }

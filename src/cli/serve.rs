@@ -19,13 +19,13 @@ use crate::{
 /// own log, such as `info` or `tidegate=debug`; `env` looks up secrets.
 pub(super) fn run(config: &Path, log: &str, env: EnvLookup<'_>) -> Exit {
     // Dropped last: dropping the guard flushes the log.
-    let _process_log = match telemetry::start(log) {
+    let _process_log = match telemetry::start_process_log(log) {
         Ok(guard) => guard,
-        Err(error) => return refuse(&StartError::ProcessLog(error)),
+        Err(error) => return report_start_error(&StartError::ProcessLog(error)),
     };
     // Installed before the gateway starts: an unhandled signal would end the process at once.
-    let (runtime, signals) = match signals() {
-        Ok(both) => both,
+    let (runtime, signals) = match install_signal_handlers() {
+        Ok(installed) => installed,
         Err(error) => {
             tracing::error!(%error, "cannot install signal handlers");
             return Exit::Internal;
@@ -34,12 +34,12 @@ pub(super) fn run(config: &Path, log: &str, env: EnvLookup<'_>) -> Exit {
     raise_file_limit();
     let server = match Server::start_with(config, Clock::system(), env) {
         Ok(server) => server,
-        Err(error) => return refuse(&error),
+        Err(error) => return report_start_error(&error),
     };
     let listen: Vec<String> = server.addresses.iter().map(ToString::to_string).collect();
     let admin = server.admin.map(|address| address.to_string());
     tracing::info!(config = %config.display(), listen = listen.join(", "), admin, "serving");
-    runtime.block_on(wait(&server, signals));
+    runtime.block_on(handle_signals(&server, signals));
     tracing::info!("stopping: draining requests in flight");
     server.stop();
     tracing::info!("stopped");
@@ -50,7 +50,7 @@ pub(super) fn run(config: &Path, log: &str, env: EnvLookup<'_>) -> Exit {
     clippy::print_stderr,
     reason = "faults are printed for the operator without a log line's format"
 )]
-fn refuse(error: &StartError) -> Exit {
+fn report_start_error(error: &StartError) -> Exit {
     match error {
         StartError::Faults(faults) => {
             eprintln!("{faults}");
@@ -71,8 +71,11 @@ fn refuse(error: &StartError) -> Exit {
     }
 }
 
-/// Waits for SIGTERM or SIGINT; reloads at SIGHUP, and reopens the access log at SIGUSR1.
-async fn wait(server: &Server, [mut terminate, mut interrupt, mut hangup, mut user1]: [Signal; 4]) {
+/// Reloads on SIGHUP and reopens the access log on SIGUSR1; returns on SIGTERM or SIGINT.
+async fn handle_signals(
+    server: &Server,
+    [mut terminate, mut interrupt, mut hangup, mut user1]: [Signal; 4],
+) {
     loop {
         tokio::select! {
             _ = terminate.recv() => return,
@@ -87,7 +90,7 @@ async fn wait(server: &Server, [mut terminate, mut interrupt, mut hangup, mut us
 }
 
 /// Installs handlers for SIGTERM, SIGINT, SIGHUP and SIGUSR1; returns them with their runtime.
-fn signals() -> io::Result<(Runtime, [Signal; 4])> {
+fn install_signal_handlers() -> io::Result<(Runtime, [Signal; 4])> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let entered = runtime.enter();
     let signals = [

@@ -42,8 +42,8 @@ fn check_accepts_every_example_and_notes_missing_secrets() {
     let mut count = 0;
     for entry in std::fs::read_dir("config/examples").unwrap() {
         let path = entry.unwrap().path();
-        let (exit, said) = output(&["check", "--config", path.to_str().unwrap()]);
-        assert_eq!(exit, Exit::Ok, "{said}");
+        let (exit, printed) = output(&["check", "--config", path.to_str().unwrap()]);
+        assert_eq!(exit, Exit::Ok, "{printed}");
         count += 1;
     }
     assert!(count > 8);
@@ -57,15 +57,16 @@ fn check_accepts_every_example_and_notes_missing_secrets() {
             "anyone who can read this Redis can recover the addresses and tokens behind its keys",
         ),
     ] {
-        let (_, said) = output(&["check", "--config", &format!("config/examples/{example}.yaml")]);
-        assert!(said.contains(missing), "{said}");
+        let (_, printed) =
+            output(&["check", "--config", &format!("config/examples/{example}.yaml")]);
+        assert!(printed.contains(missing), "{printed}");
     }
     let arguments = ["tidegate", "check", "--config", "config/examples/redis-sentinel.yaml"];
     let mut out = Vec::new();
     let long = |_: &str| Some("hush".repeat(4));
     assert_eq!(super::run_with(arguments, &long, &mut out), Exit::Ok);
-    let said = String::from_utf8(out).unwrap();
-    assert!(!said.contains("note") && !said.contains("hush"), "{said}");
+    let printed = String::from_utf8(out).unwrap();
+    assert!(!printed.contains("note") && !printed.contains("hush"), "{printed}");
 
     // Invalid secrets.
     let blank = " ".repeat(20);
@@ -74,32 +75,32 @@ fn check_accepts_every_example_and_notes_missing_secrets() {
         let mut out = Vec::new();
         let variables = |_: &str| Some(value.to_owned());
         assert_eq!(super::run_with(arguments, &variables, &mut out), Exit::BadInput);
-        let said = String::from_utf8(out).unwrap();
+        let printed = String::from_utf8(out).unwrap();
         let place = "config/examples/redis-sentinel.yaml:17:13: the secret in env:TIDEGATE_SECRET";
         assert!(
-            said.contains(place) && said.contains(expected) && !said.contains("hush"),
-            "{said}"
+            printed.contains(place) && printed.contains(expected) && !printed.contains("hush"),
+            "{printed}"
         );
-        assert!(said.ends_with("1 fault found\n"), "{said}");
+        assert!(printed.ends_with("1 fault found\n"), "{printed}");
     }
 }
 
 #[test]
 fn check_prints_syntactic_and_semantic_faults() {
     let (_folder, path) = file("upstreams: {}\nroutes: 5\n");
-    let (exit, said) = output(&["check", "--config", &path]);
+    let (exit, printed) = output(&["check", "--config", &path]);
     assert_eq!(exit, Exit::BadInput);
-    assert!(said.starts_with(&format!("{path}:2:9: `5`, expected a list")), "{said}");
+    assert!(printed.starts_with(&format!("{path}:2:9: `5`, expected a list")), "{printed}");
 
     let (_folder, path) =
         file("upstreams: {}\nroutes: [{name: r, match: {path: /}, upstream: u}]\n");
-    let (exit, said) = output(&["check", "-c", &path]);
+    let (exit, printed) = output(&["check", "-c", &path]);
     assert_eq!(exit, Exit::BadInput);
-    assert!(said.starts_with(&format!("{path}:2:48: unknown upstream `u`")), "{said}");
+    assert!(printed.starts_with(&format!("{path}:2:48: unknown upstream `u`")), "{printed}");
 
-    let (exit, said) = output(&["check", "-c", "no/such.yaml"]);
+    let (exit, printed) = output(&["check", "-c", "no/such.yaml"]);
     assert_eq!(exit, Exit::BadInput);
-    assert!(said.starts_with("no/such.yaml:1:1: ") && said.lines().count() == 3, "{said}");
+    assert!(printed.starts_with("no/such.yaml:1:1: ") && printed.lines().count() == 3, "{printed}");
 }
 
 #[test]
@@ -118,28 +119,28 @@ fn the_number_of_path_parameters_is_limited() {
             "upstreams: {{u: {{respond: {{}}}}}}\nroutes:\n\
              - name: r\n  match: {{path: '{path}'}}\n  upstream: u\n"
         ));
-        let (ended, said) = output(&["check", "-c", &file]);
-        assert_eq!(ended, exit, "{said}");
+        let (ended, printed) = output(&["check", "-c", &file]);
+        assert_eq!(ended, exit, "{printed}");
         if exit == Exit::BadInput {
-            assert!(said.starts_with(&format!("{file}:4:17: ")), "{said}");
-            assert!(said.contains("(65 parameters; at most 64), expected a path"), "{said}");
+            assert!(printed.starts_with(&format!("{file}:4:17: ")), "{printed}");
+            assert!(printed.contains("(65 parameters; at most 64), expected a path"), "{printed}");
         }
     }
 }
 
 #[test]
 fn schema_is_json_with_all_sections() {
-    let (exit, said) = output(&["schema"]);
+    let (exit, printed) = output(&["schema"]);
     assert_eq!(exit, Exit::Ok);
-    let schema: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let schema: serde_json::Value = serde_json::from_str(&printed).unwrap();
     assert!(schema["properties"]["limits"].is_object());
 }
 
 #[test]
 fn standard_options_and_usage_errors() {
-    let (exit, said) = output(&["--version"]);
+    let (exit, printed) = output(&["--version"]);
     assert_eq!(
-        (exit, said.as_str()),
+        (exit, printed.as_str()),
         (Exit::Ok, concat!("tidegate ", env!("CARGO_PKG_VERSION"), "\n"))
     );
     assert!(output(&["--help"]).1.contains("completions"));

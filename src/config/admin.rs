@@ -17,7 +17,7 @@ pub struct Admin {
     /// or to a private network.
     pub address: Address,
     /// Host names that the admin listener accepts in `Host`, besides IP addresses and `localhost`. Other
-    /// names are refused, so that a web page cannot reach it by DNS rebinding.
+    /// names are refused, so that a web page cannot reach the listener by DNS rebinding.
     #[serde(default)]
     pub hosts: Vec<HostName>,
 }

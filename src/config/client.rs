@@ -15,7 +15,7 @@ pub struct Client {
     /// Networks of the proxies in front of the gateway. Only on their connections is `X-Forwarded-For`
     /// trusted; it is read from right to left.
     pub trusted_proxies: Vec<Cidr>,
-    /// Prefix length, in bits, to which IPv6 client addresses are cut before they are counted.
+    /// Prefix length, in bits, that IPv6 client addresses are truncated to before they are counted.
     #[schemars(range(min = 1, max = 128))]
     pub ipv6_prefix: u8,
     /// Headers and cookies that carry an access token. If a request carries several tokens, each is

@@ -5,10 +5,10 @@ use std::fmt;
 
 /// Maximum length of a quoted line, in characters.
 const MAX_QUOTE: usize = 160;
-/// Maximum length of each of a fault's two texts, in characters.
+/// Maximum length of a fault's `what` and of its `expected`, in characters.
 const MAX_TEXT: usize = 1_500;
 
-/// A place in a file. Lines and columns count from 1, columns in characters, as in an editor.
+/// A location in a file. Lines and columns count from 1, columns in characters, as in an editor.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Location {
     /// The line, from 1.
@@ -21,13 +21,13 @@ pub struct Location {
 
 /// One error in a configuration.
 ///
-/// Displayed as `file:line:column: what, expected what`, followed by the quoted line with a caret
-/// under the place. Passwords in URLs are replaced by stars.
+/// Displayed as `FILE:LINE:COLUMN: WHAT, expected EXPECTED`, followed by the quoted line with carets
+/// under the location. Passwords in URLs are replaced with stars.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Fault {
     /// The file's name, as the user gave it.
     pub file: String,
-    /// Where it is.
+    /// The location of the fault.
     pub location: Location,
     /// What was found.
     pub what: String,
@@ -42,9 +42,9 @@ impl Fault {
         Self {
             file: file.to_owned(),
             location,
-            what: truncated(without_passwords(&mismatch.what)),
-            expected: truncated(mismatch.expected.into()),
-            quote: quotable(line),
+            what: truncate(redact_url_credentials(&mismatch.what)),
+            expected: truncate(mismatch.expected.into()),
+            quote: redact_line(line),
         }
     }
 
@@ -60,9 +60,9 @@ impl Fault {
         let column = (self.location.column - 1).min(length);
         let start = if length > MAX_QUOTE { column.saturating_sub(MAX_QUOTE / 2) } else { 0 };
         let shown: String = self.quote.chars().skip(start).take(MAX_QUOTE).collect();
-        let room = shown.chars().count().saturating_sub(column - start).max(1);
+        let max_width = shown.chars().count().saturating_sub(column - start).max(1);
         let indent = shown.chars().take(column - start).map(|c| if c == '\t' { c } else { ' ' });
-        let caret = indent.chain(std::iter::repeat_n('^', self.location.width.clamp(1, room)));
+        let caret = indent.chain(std::iter::repeat_n('^', self.location.width.clamp(1, max_width)));
         let caret = caret.collect();
         (shown, caret)
     }
@@ -148,24 +148,24 @@ impl Mismatch {
     }
 }
 
-/// The line as it may be displayed: without control characters and secrets, every column in its place.
-fn quotable(line: &str) -> String {
+/// Replaces control characters, passwords and secrets in the line; the columns stay the same.
+fn redact_line(line: &str) -> String {
     let printable: String =
         line.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect();
-    without_secrets(&without_passwords(&printable))
+    redact_secret_values(&redact_url_credentials(&printable))
 }
 
-/// The first [`MAX_TEXT`] characters of the text.
-fn truncated(text: Cow<'_, str>) -> String {
+/// Truncates the text to [`MAX_TEXT`] characters.
+fn truncate(text: Cow<'_, str>) -> String {
     match text.char_indices().nth(MAX_TEXT) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text.into_owned(),
     }
 }
 
-/// The text with stars for all that follows the first `password:` or `secret:` whose value is not a
-/// reference (`env:` or `file:`).
-fn without_secrets(text: &str) -> String {
+/// Replaces everything after the first `password:` or `secret:` whose value is not a reference (`env:` or
+/// `file:`) with stars.
+fn redact_secret_values(text: &str) -> String {
     let quoted = [' ', '\t', '"', '\''];
     let value_after = |end: usize| {
         let rest = text[end..].trim_start_matches(quoted);
@@ -185,9 +185,9 @@ fn without_secrets(text: &str) -> String {
     }
 }
 
-/// The text with stars for all between the scheme of the first URL and the last `@`. That may hide more
-/// than a password, but never shows a part of one that contains a quote, a comma or a space.
-pub(super) fn without_passwords(text: &str) -> Cow<'_, str> {
+/// Replaces everything between the scheme of the first URL and the last `@` with stars. This may hide more
+/// than the credentials, but also hides passwords that contain a quote, a comma or a space.
+pub(super) fn redact_url_credentials(text: &str) -> Cow<'_, str> {
     let credentials = text.find("://").map(|scheme| scheme + 3).zip(text.rfind('@'));
     match credentials.filter(|(start, end)| start < end) {
         None => Cow::Borrowed(text),

@@ -28,8 +28,8 @@ pub struct Limit {
     #[schemars(range(min = 1, max = 60))]
     pub resolution: Option<u32>,
     /// Count the oldest sub-window of a `sliding_window` in full until it has left the window, so that
-    /// no interval as long as the window admits more than the quota. If false, the oldest sub-window
-    /// counts by the share of it that still lies in the window.
+    /// no interval as long as the window admits more than the quota. If false, the count of the oldest
+    /// sub-window is weighted by the share of it that still lies in the window.
     #[serde(default)]
     pub strict: bool,
     /// Parts of the request that form the key. Requests with equal values in all parts share a counter;
@@ -107,11 +107,11 @@ pub enum Algorithm {
     /// A sliding window, stored as the time of every charge: exact to the millisecond, for small
     /// quotas.
     SlidingLog,
-    /// One counter; the window starts with its first charge and ends all at once.
+    /// One counter per window. A window starts with its first charge; when it ends, the count starts at 0.
     FixedWindow,
     /// A bucket of `quota` tokens, refilled at the constant rate of quota per window; allows bursts.
     TokenBucket,
-    /// Requests are released at a constant rate of quota per window; faster ones are delayed.
+    /// Requests are released at a constant rate of quota per window; requests above it are delayed.
     LeakyBucket,
     /// Requests in flight: each holds a permit until it ends. The window is the permit's lease, which
     /// the gateway renews.
@@ -148,8 +148,8 @@ impl Default for Cost {
     }
 }
 
-/// The accepted spellings of a cost, for faults and the schema.
-const COST: &str = "a whole number from 1, header:NAME or response:NAME";
+/// The syntax of a cost, for faults and the schema.
+const COST_SYNTAX: &str = "a whole number from 1, header:NAME or response:NAME";
 
 impl<'de> Deserialize<'de> for Cost {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -159,7 +159,7 @@ impl<'de> Deserialize<'de> for Cost {
             type Value = Cost;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(COST)
+                f.write_str(COST_SYNTAX)
             }
 
             fn visit_u64<E: Error>(self, cost: u64) -> Result<Cost, E> {
@@ -202,7 +202,7 @@ impl JsonSchema for Cost {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "description": COST,
+            "description": COST_SYNTAX,
             "oneOf": [
                 {"type": "integer", "minimum": 1, "maximum": u32::MAX},
                 {"type": "string", "pattern": "^(header|response):[!#-'*+.0-9A-Z^-z|~-]+$"},
@@ -223,8 +223,8 @@ pub enum Reserve {
     Fixed(u32),
 }
 
-/// The accepted spellings of a reserve, for faults and the schema.
-const RESERVE: &str = "off, auto or a whole number from 1";
+/// The syntax of a reserve, for faults and the schema.
+const RESERVE_SYNTAX: &str = "off, auto or a whole number from 1";
 
 impl<'de> Deserialize<'de> for Reserve {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -234,7 +234,7 @@ impl<'de> Deserialize<'de> for Reserve {
             type Value = Reserve;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(RESERVE)
+                f.write_str(RESERVE_SYNTAX)
             }
 
             fn visit_u64<E: Error>(self, tokens: u64) -> Result<Reserve, E> {
@@ -283,7 +283,7 @@ impl JsonSchema for Reserve {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "description": RESERVE,
+            "description": RESERVE_SYNTAX,
             "oneOf": [
                 {"type": "string", "enum": ["off", "auto"]},
                 {"type": "integer", "minimum": 1, "maximum": u32::MAX},

@@ -13,10 +13,10 @@ use super::units::{Address, Maximum, Size, Timeout};
 pub struct Listener {
     /// IP address and port to listen on.
     pub address: Address,
-    /// Certificate for TLS on this listener. Not in this version: `tidegate check` refuses it.
+    /// Certificate for TLS on this listener. Not supported in this version: `tidegate check` refuses it.
     pub tls: Option<Tls>,
-    /// Expect a PROXY protocol header on every connection. Not in this version: only `false` is
-    /// accepted.
+    /// Expect a PROXY protocol header on every connection. Not supported in this version: only `false`
+    /// is accepted.
     #[serde(default)]
     pub proxy_protocol: bool,
 }
@@ -48,8 +48,8 @@ pub struct Http {
     pub head_timeout: Timeout,
     /// Maximum time that a connection stays open between two requests.
     pub idle_timeout: Timeout,
-    /// Maximum time without progress in a request's body, then 408, or in a client's reading of a
-    /// response, which is then cut off.
+    /// Maximum time without progress while a request's body is received or a response is sent. Then the
+    /// request is answered with 408, or the response is cut off.
     pub body_timeout: Timeout,
     /// Maximum size of a request line and its headers together, 8KiB to 1MiB; beyond it, 431.
     pub max_head: Size,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span};
 
-use super::fault::{Location, Mismatch, without_passwords};
+use super::fault::{Location, Mismatch, redact_url_credentials};
 
 /// Maximum nesting of lists and mappings, aliases included.
 const MAX_DEPTH: usize = 32;
@@ -85,8 +85,8 @@ pub(super) fn read(text: &str) -> Result<(Arc<Node>, Vec<LocatedMismatch>), Vec<
     let mut builder = Builder::default();
     for event in Parser::new_from_str(text) {
         let step = match event {
-            Ok((event, span)) => builder.event(event, span),
-            Err(error) => Err(syntax(&error)),
+            Ok((event, span)) => builder.handle_event(event, span),
+            Err(error) => Err(syntax_fault(&error)),
         };
         if let Err(stop) = step {
             builder.faults.push(stop);
@@ -94,22 +94,21 @@ pub(super) fn read(text: &str) -> Result<(Arc<Node>, Vec<LocatedMismatch>), Vec<
         }
     }
     let start = Location { line: 1, column: 1, width: 1 };
-    let root = builder
-        .root
-        .take()
-        .unwrap_or_else(|| builder.node(start, Kind::Scalar { text: String::new(), plain: true }));
+    let root = builder.root.take().unwrap_or_else(|| {
+        builder.new_node(start, Kind::Scalar { text: String::new(), plain: true })
+    });
     Ok((root, builder.faults))
 }
 
-fn syntax(error: &ScanError) -> LocatedMismatch {
+fn syntax_fault(error: &ScanError) -> LocatedMismatch {
     let location = location(*error.marker(), 1);
     if error.info().contains("recursion limit") {
-        return (location, too_deep());
+        return (location, too_deep_mismatch());
     }
     (location, Mismatch::new(format!("not YAML ({})", error.info()), "a YAML document"))
 }
 
-fn too_deep() -> Mismatch {
+fn too_deep_mismatch() -> Mismatch {
     let expected = format!("at most {MAX_DEPTH} levels of lists and mappings");
     Mismatch::new("nested too deep", expected)
 }
@@ -118,7 +117,7 @@ fn location(marker: Marker, width: usize) -> Location {
     Location { line: marker.line().max(1), column: marker.col() + 1, width: width.max(1) }
 }
 
-fn extent(span: Span) -> Location {
+fn span_location(span: Span) -> Location {
     let one_line = span.end.line() == span.start.line();
     let width = if one_line { span.end.col().saturating_sub(span.start.col()) } else { usize::MAX };
     location(span.start, width)
@@ -126,17 +125,20 @@ fn extent(span: Span) -> Location {
 
 #[derive(Default)]
 struct Builder {
-    open: Vec<Open>,
+    /// The lists and mappings that are not complete yet, the innermost last.
+    open: Vec<OpenCollection>,
+    /// The complete values with an anchor, by its id; the parser's id 0 means no anchor.
     anchors: BTreeMap<usize, Arc<Node>>,
-    documents: usize,
-    nodes: usize,
-    aliased: usize,
+    document_count: usize,
+    node_count: usize,
+    /// Number of values that aliases have added so far.
+    aliased_count: usize,
     root: Option<Arc<Node>>,
     faults: Vec<LocatedMismatch>,
 }
 
 /// A list or mapping whose end has not been parsed yet.
-struct Open {
+struct OpenCollection {
     location: Location,
     anchor: usize,
     content: Content,
@@ -144,22 +146,28 @@ struct Open {
 
 enum Content {
     List(Vec<Arc<Node>>),
-    Map { entries: Vec<Entry>, names: BTreeMap<String, usize>, key: Option<Arc<Node>> },
+    Map {
+        entries: Vec<Entry>,
+        /// The line of each key, to find duplicates.
+        key_lines: BTreeMap<String, usize>,
+        /// The key whose value follows.
+        key: Option<Arc<Node>>,
+    },
 }
 
 impl Builder {
-    fn event(&mut self, event: Event<'_>, span: Span) -> Result<(), LocatedMismatch> {
-        let location = extent(span);
+    fn handle_event(&mut self, event: Event<'_>, span: Span) -> Result<(), LocatedMismatch> {
+        let location = span_location(span);
         match event {
-            Event::DocumentStart(_) => self.document(location),
+            Event::DocumentStart(_) => self.start_document(location),
             Event::Scalar(text, style, anchor, tag) => {
                 self.refuse_tag(location, tag.is_some());
                 let plain = style == ScalarStyle::Plain;
                 // The parser reports an absent value as `~`.
                 let is_absent = plain && span.start.index() == span.end.index();
                 let text = if is_absent { String::new() } else { text.into_owned() };
-                let node = self.node(location, Kind::Scalar { text, plain });
-                self.value(node, anchor)
+                let node = self.new_node(location, Kind::Scalar { text, plain });
+                self.add_value(node, anchor)
             }
             Event::SequenceStart(anchor, tag) => {
                 self.refuse_tag(location, tag.is_some());
@@ -167,18 +175,18 @@ impl Builder {
             }
             Event::MappingStart(anchor, tag) => {
                 self.refuse_tag(location, tag.is_some());
-                let (entries, names) = (Vec::new(), BTreeMap::new());
-                self.open(location, anchor, Content::Map { entries, names, key: None })
+                let (entries, key_lines) = (Vec::new(), BTreeMap::new());
+                self.open(location, anchor, Content::Map { entries, key_lines, key: None })
             }
             Event::SequenceEnd | Event::MappingEnd => self.close(),
-            Event::Alias(anchor) => self.alias(location, anchor),
+            Event::Alias(anchor) => self.add_alias(location, anchor),
             _ => Ok(()),
         }
     }
 
-    fn document(&mut self, location: Location) -> Result<(), LocatedMismatch> {
-        self.documents += 1;
-        if self.documents > 1 {
+    fn start_document(&mut self, location: Location) -> Result<(), LocatedMismatch> {
+        self.document_count += 1;
+        if self.document_count > 1 {
             return Err((location, Mismatch::new("a second document", "one document in a file")));
         }
         Ok(())
@@ -190,8 +198,8 @@ impl Builder {
         }
     }
 
-    fn node(&mut self, location: Location, kind: Kind) -> Arc<Node> {
-        self.nodes += 1;
+    fn new_node(&mut self, location: Location, kind: Kind) -> Arc<Node> {
+        self.node_count += 1;
         let (mut size, mut height) = (1, 0);
         let mut count = |child: &Node| {
             size += child.size;
@@ -202,7 +210,7 @@ impl Builder {
             Kind::List(items) => items.iter().for_each(|item| count(item)),
             Kind::Map(entries) => entries.iter().for_each(|entry| count(&entry.value)),
         }
-        Arc::new(Node { id: self.nodes, location, kind, size, height: height + 1 })
+        Arc::new(Node { id: self.node_count, location, kind, size, height: height + 1 })
     }
 
     fn open(
@@ -212,52 +220,57 @@ impl Builder {
         content: Content,
     ) -> Result<(), LocatedMismatch> {
         self.check_depth(location, 1)?;
-        if matches!(self.open.last(), Some(Open { content: Content::Map { key: None, .. }, .. })) {
+        if matches!(
+            self.open.last(),
+            Some(OpenCollection { content: Content::Map { key: None, .. }, .. })
+        ) {
             return Err((location, Mismatch::new("a list or mapping as a key", "a plain key")));
         }
-        self.open.push(Open { location, anchor, content });
+        self.open.push(OpenCollection { location, anchor, content });
         Ok(())
     }
 
     fn check_depth(&self, location: Location, added: usize) -> Result<(), LocatedMismatch> {
         if self.open.len() + added > MAX_DEPTH {
-            return Err((location, too_deep()));
+            return Err((location, too_deep_mismatch()));
         }
         Ok(())
     }
 
     fn close(&mut self) -> Result<(), LocatedMismatch> {
-        let Some(Open { location, anchor, content }) = self.open.pop() else { return Ok(()) };
+        let Some(OpenCollection { location, anchor, content }) = self.open.pop() else {
+            return Ok(());
+        };
         let kind = match content {
             Content::List(items) => Kind::List(items),
             Content::Map { entries, .. } => Kind::Map(entries),
         };
-        let node = self.node(Location { width: 1, ..location }, kind);
-        self.value(node, anchor)
+        let node = self.new_node(Location { width: 1, ..location }, kind);
+        self.add_value(node, anchor)
     }
 
-    fn alias(&mut self, location: Location, anchor: usize) -> Result<(), LocatedMismatch> {
+    fn add_alias(&mut self, location: Location, anchor: usize) -> Result<(), LocatedMismatch> {
         let Some(node) = self.anchors.get(&anchor).cloned() else {
             return Err((location, Mismatch::new("an alias inside its own anchor", "a value")));
         };
-        self.aliased = self.aliased.saturating_add(node.size);
-        if self.aliased > MAX_ALIASED {
+        self.aliased_count = self.aliased_count.saturating_add(node.size);
+        if self.aliased_count > MAX_ALIASED {
             let expected = format!("aliases that add at most {MAX_ALIASED} values");
             return Err((location, Mismatch::new("too many aliased values", expected)));
         }
         self.check_depth(location, node.height)?;
-        self.value(node, 0)
+        self.add_value(node, 0)
     }
 
     /// Adds a complete value to the innermost open list or mapping, or makes it the root.
-    fn value(&mut self, node: Arc<Node>, anchor: usize) -> Result<(), LocatedMismatch> {
+    fn add_value(&mut self, node: Arc<Node>, anchor: usize) -> Result<(), LocatedMismatch> {
         if anchor != 0 {
             self.anchors.insert(anchor, Arc::clone(&node));
         }
         match self.open.last_mut().map(|open| &mut open.content) {
             None => self.root = Some(node),
             Some(Content::List(items)) => items.push(node),
-            Some(Content::Map { entries, names, key }) => match key.take() {
+            Some(Content::Map { entries, key_lines, key }) => match key.take() {
                 None if node.text().is_none() => {
                     return Err((node.location, Mismatch::new("no key", "a plain key")));
                 }
@@ -265,10 +278,10 @@ impl Builder {
                 Some(key) => {
                     let entry = Entry { key, value: node };
                     let location = entry.key.location;
-                    match names.insert(entry.name().to_owned(), location.line) {
+                    match key_lines.insert(entry.name().to_owned(), location.line) {
                         None => entries.push(entry),
                         Some(line) => {
-                            let what = format!("duplicate key `{}`", clip(entry.name()));
+                            let what = format!("duplicate key `{}`", quote_value(entry.name()));
                             let expected = format!("it once (first defined on line {line})");
                             self.faults.push((location, Mismatch::new(what, expected)));
                         }
@@ -280,10 +293,10 @@ impl Builder {
     }
 }
 
-/// The text as a fault quotes it: without passwords, and at most 60 characters.
-pub(super) fn clip(text: &str) -> Cow<'_, str> {
+/// The text without passwords, truncated to 60 characters, to be quoted in a fault.
+pub(super) fn quote_value(text: &str) -> Cow<'_, str> {
     const MAX: usize = 60;
-    let text = without_passwords(text);
+    let text = redact_url_credentials(text);
     match text.char_indices().nth(MAX) {
         Some((end, _)) => Cow::Owned(format!("{}...", &text[..end])),
         None => text,

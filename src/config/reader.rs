@@ -19,7 +19,7 @@ use serde::de::{
 use self::error::{Error, one_of};
 use super::MAX_FAULTS;
 use super::fault::{Location, Mismatch};
-use super::located::{Entry, Kind, Node, clip};
+use super::located::{Entry, Kind, Node, quote_value};
 use super::suggest::suggest;
 
 /// Deserializes `root`.
@@ -30,7 +30,7 @@ use super::suggest::suggest;
 pub(super) fn read<T: DeserializeOwned>(root: &Node) -> Result<T, PartialRead<T>> {
     let reader = Reader::default();
     loop {
-        let value = reader.seed(std::marker::PhantomData::<T>, root, root.location);
+        let value = reader.deserialize_node(std::marker::PhantomData::<T>, root, root.location);
         let faults = reader.faults.borrow().len();
         match value {
             Ok(value) if faults == 0 => return Ok(value),
@@ -47,7 +47,7 @@ pub(super) fn read<T: DeserializeOwned>(root: &Node) -> Result<T, PartialRead<T>
 /// The result of reading a tree with faults.
 pub(super) struct PartialRead<T> {
     pub(super) faults: Vec<(Location, Mismatch)>,
-    /// The value without the faulty nodes, if it can do without them, and the ids of those nodes.
+    /// The value without the faulty nodes, if they are optional, and the ids of those nodes.
     pub(super) partial: Option<(T, BTreeSet<usize>)>,
 }
 
@@ -64,22 +64,22 @@ impl Reader {
         self.skipped.borrow().contains(&node.id)
     }
 
-    fn fault(&self, at: Location, mismatch: Mismatch) {
+    fn add_fault(&self, at: Location, mismatch: Mismatch) {
         let mut faults = self.faults.borrow_mut();
         if faults.len() < MAX_FAULTS {
             faults.push((at, mismatch));
         }
     }
 
-    fn seed<'de, S: DeserializeSeed<'de>>(
+    fn deserialize_node<'de, S: DeserializeSeed<'de>>(
         &self,
         seed: S,
         node: &Node,
         at: Location,
     ) -> Result<S::Value, Error> {
-        seed.deserialize(Value { reader: self, node, at }).map_err(|error| {
+        seed.deserialize(NodeDeserializer { reader: self, node, at }).map_err(|error| {
             if let Error::Mismatch(mismatch) = error {
-                self.fault(at, mismatch);
+                self.add_fault(at, mismatch);
             } else if let Error::Reported = error {
                 return error;
             }
@@ -105,15 +105,18 @@ impl Reader {
                 }
                 None => format!("one of {all}"),
             };
-            let what = format!("unknown key `{}`", clip(entry.name()));
-            self.fault(entry.key.location, Mismatch::new(what, expected));
+            let what = format!("unknown key `{}`", quote_value(entry.name()));
+            self.add_fault(entry.key.location, Mismatch::new(what, expected));
         }
-        for key in required(section) {
+        for key in required_keys(section) {
             let is_present =
                 misspelt.contains(&key) || entries.iter().any(|entry| entry.name() == key);
             if !is_present {
                 let what = format!("missing key `{key}`");
-                self.fault(at, Mismatch::new(what, format!("a line `{key}: ...` in this section")));
+                self.add_fault(
+                    at,
+                    Mismatch::new(what, format!("a line `{key}: ...` in this section")),
+                );
             }
         }
     }
@@ -127,7 +130,7 @@ fn entries(node: &Node) -> &[Entry] {
 }
 
 /// The required keys of a section, according to the schema.
-fn required(section: &str) -> Vec<&'static str> {
+fn required_keys(section: &str) -> Vec<&'static str> {
     static SCHEMA: LazyLock<serde_json::Value> = LazyLock::new(|| super::schema().to_value());
     let definition = match &SCHEMA["$defs"][section] {
         serde_json::Value::Null => &*SCHEMA,
@@ -138,19 +141,19 @@ fn required(section: &str) -> Vec<&'static str> {
 }
 
 #[derive(Clone, Copy)]
-struct Value<'t> {
+struct NodeDeserializer<'t> {
     reader: &'t Reader,
     node: &'t Node,
     at: Location,
 }
 
-impl<'t> Value<'t> {
+impl<'t> NodeDeserializer<'t> {
     fn unexpected(&self) -> String {
         match &self.node.kind {
             Kind::List(_) => "a list".to_owned(),
             Kind::Map(_) => "a mapping".to_owned(),
             Kind::Scalar { .. } if self.node.is_empty() => "nothing".to_owned(),
-            Kind::Scalar { text, .. } => format!("`{}`", clip(text)),
+            Kind::Scalar { text, .. } => format!("`{}`", quote_value(text)),
         }
     }
 
@@ -190,7 +193,7 @@ macro_rules! whole_numbers {
     )*};
 }
 
-impl<'de> Deserializer<'de> for Value<'_> {
+impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
     type Error = Error;
 
     whole_numbers! {
@@ -259,7 +262,9 @@ impl<'de> Deserializer<'de> for Value<'_> {
         match &self.node.kind {
             Kind::List(_) => visitor.visit_seq(self.items()),
             Kind::Scalar { .. } if self.node.is_empty() => visitor.visit_seq(self.items()),
-            Kind::Scalar { text, .. } => self.refuse(format!("a list, such as [{}]", clip(text))),
+            Kind::Scalar { text, .. } => {
+                self.refuse(format!("a list, such as [{}]", quote_value(text)))
+            }
             Kind::Map(_) => self.refuse("a list"),
         }
     }
@@ -319,7 +324,7 @@ impl<'de> SeqAccess<'de> for Items<'_> {
     ) -> Result<Option<S::Value>, Error> {
         let reader = self.reader;
         let Some(node) = self.items.find(|node| !reader.is_skipped(node)) else { return Ok(None) };
-        reader.seed(seed, node, node.location).map(Some)
+        reader.deserialize_node(seed, node, node.location).map(Some)
     }
 }
 
@@ -350,7 +355,7 @@ impl<'de> MapAccess<'de> for Fields<'_> {
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Error> {
         match self.value.take() {
-            Some(entry) => self.reader.seed(seed, &entry.value, entry.location()),
+            Some(entry) => self.reader.deserialize_node(seed, &entry.value, entry.location()),
             None => Err(de::Error::custom("a value was requested before its key")),
         }
     }

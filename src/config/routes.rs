@@ -34,7 +34,7 @@ pub struct Route {
     /// Path prefix that is removed before the request is forwarded.
     pub strip_prefix: Option<String>,
     /// Maximum time from the end of the request's head to the response's head, including delays by
-    /// limits, connecting and retries. Then 504, or 408 if the client's body was being waited for.
+    /// limits, connecting and retries. Then 504, or 408 if the gateway was waiting for the client's body.
     #[serde(default = "Route::default_request_timeout")]
     pub request_timeout: Timeout,
     /// Maximum time without progress in a response's body; then it is cut off.

@@ -2,14 +2,14 @@
 
 /// A value that is parsed from one scalar. [`impl_scalar!`] implements serde and `schemars` for it.
 pub(super) trait ScalarValue: Sized {
-    /// The accepted spellings, for faults and for the schema's description.
+    /// The accepted syntax, for faults and for the schema's description.
     const EXPECTED: &'static str;
-    /// The accepted spellings as a regular expression, for the schema.
+    /// The accepted syntax as a regular expression, for the schema.
     const PATTERN: &'static str;
     /// True if faults must not quote the text, because it may contain a password.
     const SECRET: bool = false;
 
-    /// The value, or `None` if `text` is not one of the accepted spellings.
+    /// The value, or `None` if `text` is invalid.
     fn parse(text: &str) -> Option<Self>;
 }
 

@@ -37,10 +37,10 @@ pub enum SecretError {
     #[error("the secret in {0} is empty or only white space")]
     Empty(String),
     /// The secret is too short to resist guessing.
-    #[error("the secret in {place} has {len} bytes, fewer than {min}")]
+    #[error("the secret in {reference} has {len} bytes, fewer than {min}")]
     Short {
         /// Where it is, as configured.
-        place: String,
+        reference: String,
         /// Its length in bytes.
         len: usize,
         /// The required length in bytes.
@@ -49,8 +49,7 @@ pub enum SecretError {
 }
 
 impl SecretError {
-    /// True if the secret itself is at fault, so that no gateway could use it on any machine; false if it
-    /// is only missing here.
+    /// True if the secret is invalid on every machine; false if it is only missing on this one.
     pub fn is_fault(&self) -> bool {
         match self {
             Self::Variable(_) => false,
@@ -67,7 +66,7 @@ impl Secret {
     ///
     /// # Errors
     ///
-    /// The secret is missing, unreadable, not UTF-8, too long, or empty apart from white space.
+    /// The secret is missing, unreadable, not UTF-8, too long, empty or only white space.
     pub fn reveal(&self, env: EnvLookup<'_>) -> Result<Box<str>, SecretError> {
         let text = match self {
             Self::Variable(name) => env(name).ok_or_else(|| SecretError::Variable(name.clone()))?,
@@ -91,8 +90,8 @@ impl Secret {
     /// Those of [`Secret::reveal`], and [`SecretError::Short`].
     pub fn reveal_at_least(&self, min: usize, env: EnvLookup<'_>) -> Result<Box<str>, SecretError> {
         let text = self.reveal(env)?;
-        let (place, len) = (self.to_string(), text.trim().len());
-        if len < min { Err(SecretError::Short { place, len, min }) } else { Ok(text) }
+        let (reference, len) = (self.to_string(), text.trim().len());
+        if len < min { Err(SecretError::Short { reference, len, min }) } else { Ok(text) }
     }
 }
 
@@ -151,9 +150,9 @@ mod tests {
     #[test]
     fn the_final_line_break_is_not_part_of_a_secret() {
         let variables = |name: &str| (name == "HERE").then(|| "hush\n".to_owned());
-        let of = |name: &str| Secret::Variable(name.to_owned()).reveal(&variables);
-        assert_eq!(&*of("HERE").unwrap(), "hush");
-        assert!(of("GONE").unwrap_err().to_string().contains("GONE"));
+        let reveal = |name: &str| Secret::Variable(name.to_owned()).reveal(&variables);
+        assert_eq!(&*reveal("HERE").unwrap(), "hush");
+        assert!(reveal("GONE").unwrap_err().to_string().contains("GONE"));
 
         let file = tempfile::NamedTempFile::new().unwrap();
         let secret = Secret::File(file.path().to_owned());

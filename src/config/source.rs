@@ -17,7 +17,7 @@ pub struct Source {
     pub(super) skipped: Arc<BTreeSet<usize>>,
 }
 
-/// Sections whose entries are independent: a fault in one entry does not make the others doubtful.
+/// Sections whose entries are independent: a fault in one entry does not affect the others.
 const COLLECTIONS: [&str; 4] = ["listen", "upstreams", "limits", "routes"];
 
 /// Only the name: the text may contain a password.

@@ -25,8 +25,8 @@ pub struct Store {
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Memory {
-    /// Maximum number of keys that are counted at once. When it is reached, a new key evicts an expired
-    /// one or, of a few candidates, the one with the fewest requests and the least of its quota used.
+    /// Maximum number of keys that are counted at once. Beyond it, a new key evicts an expired one or, of
+    /// a few sampled keys, the one with the fewest requests and the least of its quota used.
     #[schemars(range(min = 1))]
     pub max_keys: u64,
 }
@@ -49,7 +49,7 @@ pub struct Redis {
     pub sentinel: Option<Sentinel>,
     /// User name for every server whose URL has none.
     pub username: Option<String>,
-    /// Where the password is read from, for every server whose URL has none, including discovered ones.
+    /// Password for every server whose URL has none, including discovered ones: `env:NAME` or `file:PATH`.
     pub password: Option<Secret>,
     /// Path of the CA certificates (PEM) that `rediss://` servers are verified against. Default: the
     /// certificates that the system trusts.
@@ -58,9 +58,9 @@ pub struct Redis {
     /// gateways that share counters.
     #[schemars(regex(pattern = "^[A-Za-z0-9_.-]{1,64}$"))]
     pub namespace: String,
-    /// Where the secret is read from that keys and tokens are hashed with: at least 16 bytes, the same on
-    /// all gateways that share counters. By default it is derived from `namespace`, and anyone who can
-    /// read Redis can recover addresses and tokens by brute force.
+    /// Secret that keys and tokens are hashed with: `env:NAME` or `file:PATH`, at least 16 bytes, the same
+    /// on all gateways that share counters. Default: derived from `namespace`, so that anyone who can read
+    /// Redis can recover addresses and tokens by brute force.
     pub secret: Option<Secret>,
     /// Maximum time to connect to a Redis server.
     pub connect_timeout: Duration,
@@ -91,7 +91,7 @@ impl Default for Redis {
 pub struct Shard {
     /// URL of the server that counters are charged on.
     pub primary: RedisUrl,
-    /// URLs of replicas, from which the admin API reads the state of a key first. Decisions never use
+    /// URLs of replicas. The admin API prefers them for reading the state of a key; decisions never use
     /// them.
     #[serde(default)]
     pub replicas: Vec<RedisUrl>,
@@ -107,7 +107,7 @@ pub struct Sentinel {
     pub nodes: Vec<RedisUrl>,
     /// User name for Sentinels whose URL has none.
     pub username: Option<String>,
-    /// Where the password is read from, for Sentinels whose URL has none.
+    /// Password for Sentinels whose URL has none: `env:NAME` or `file:PATH`.
     pub password: Option<Secret>,
 }
 

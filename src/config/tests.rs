@@ -25,9 +25,9 @@ routes:
 
 /// Faults as `line:column: what, expected what`.
 fn faults(text: &str) -> Vec<String> {
-    let Err(unread) = parse("t.yaml", text) else { return Vec::new() };
+    let Err(error) = parse("t.yaml", text) else { return Vec::new() };
     let first_line = |fault: &Fault| fault.to_string().lines().next().unwrap_or("").to_owned();
-    unread.faults.iter().map(|f| first_line(f).replacen("t.yaml:", "", 1)).collect()
+    error.faults.iter().map(|f| first_line(f).replacen("t.yaml:", "", 1)).collect()
 }
 
 #[test]

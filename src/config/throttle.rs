@@ -23,8 +23,8 @@ pub struct Throttle {
     #[serde(default = "Throttle::default_capacity")]
     #[schemars(range(min = 1, max = 1_000_000_000))]
     pub capacity: u64,
-    /// Share of inactive tokens that may be taken for active, over all live filters together: 0.000000001
-    /// to 0.5.
+    /// Share of inactive tokens that may be treated as active (false positives of all live filters
+    /// together): 0.000000001 to 0.5.
     #[serde(default = "Throttle::default_false_positive")]
     #[schemars(range(min = 0.000_000_001, max = 0.5))]
     pub false_positive: f64,

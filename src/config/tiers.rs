@@ -1,4 +1,4 @@
-//! `tiers` and `candidate` of a limit: other quotas for its counters.
+//! `tiers` and `candidate` of a limit: its alternative quotas.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ pub struct Tier {
     /// Callers that the tier applies to.
     #[serde(rename = "match")]
     pub matches: TierMatch,
-    /// Quota of these callers, in units of cost per window. It shares window and counter with the limit.
+    /// Quota of these callers, in units of cost per window. Window and counter are those of the limit.
     #[schemars(range(min = 1, max = 4_294_967_295_u64))]
     pub quota: u64,
 }

@@ -1,4 +1,4 @@
-//! Values with a unit or a fixed spelling: durations, sizes, addresses, networks, statuses.
+//! Values with a unit or a syntax of their own: durations, sizes, addresses, networks, statuses.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -17,7 +17,7 @@ pub struct Duration(pub std::time::Duration);
 
 /// Units of a duration, in ms.
 const DURATION_UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
-/// In ms: 366 days.
+/// Maximum duration, in ms: 366 days.
 const MAX_DURATION: u64 = 8784 * 3_600_000;
 
 impl Duration {
@@ -78,8 +78,8 @@ impl Timeout {
         self.0.map(Duration::millis)
     }
 
-    /// The timeout; `None` if it is off.
-    pub fn bound(self) -> Option<std::time::Duration> {
+    /// The timeout as a duration; `None` if it is off.
+    pub fn duration(self) -> Option<std::time::Duration> {
         self.0.map(|duration| duration.0)
     }
 }
@@ -111,8 +111,8 @@ impl_scalar!(Timeout);
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Maximum(pub Option<u32>);
 
-/// The accepted spellings of a maximum, for faults and the schema.
-const MAXIMUM: &str = "a whole number from 1, or off";
+/// The syntax of a maximum, for faults and the schema.
+const MAXIMUM_SYNTAX: &str = "a whole number from 1, or off";
 
 impl<'de> Deserialize<'de> for Maximum {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -122,7 +122,7 @@ impl<'de> Deserialize<'de> for Maximum {
             type Value = Maximum;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(MAXIMUM)
+                f.write_str(MAXIMUM_SYNTAX)
             }
 
             fn visit_u64<E: Error>(self, number: u64) -> Result<Maximum, E> {
@@ -159,7 +159,7 @@ impl JsonSchema for Maximum {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "description": MAXIMUM,
+            "description": MAXIMUM_SYNTAX,
             "oneOf": [
                 {"type": "string", "enum": ["off"]},
                 {"type": "integer", "minimum": 1, "maximum": u32::MAX},

@@ -31,7 +31,7 @@ pub struct Upstream {
     /// are retried, and only while nothing of the response has been sent to the client.
     #[schemars(range(max = 10))]
     pub retries: u32,
-    /// Active health checks of the targets. Not in this version: `tidegate check` refuses it.
+    /// Active health checks of the targets. Not supported in this version: `tidegate check` refuses it.
     pub health: Option<Health>,
 }
 
@@ -92,7 +92,7 @@ pub enum Protocol {
     Http2,
 }
 
-/// Active health checks of the targets. Not in this version.
+/// Active health checks of the targets. Not supported in this version.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Health {

@@ -17,9 +17,9 @@ const MAX_INTERIM: usize = 64 * 1024;
 pub(super) enum ReceiveOutcome {
     /// A request's head.
     Request(Box<RequestHead>),
-    /// Bytes that are no valid request, or a head that did not arrive in time.
+    /// Bytes that are not a valid request, or a head that did not arrive in time.
     Malformed(FramingError),
-    /// The client closed the connection, or it was idle too long, or the gateway is draining.
+    /// The client closed the connection, it was idle too long, or the worker is draining.
     Closed,
 }
 
@@ -32,14 +32,15 @@ pub(super) struct Input {
     head: Option<Box<HeadParser<RequestLine>>>,
     /// The body of the current request.
     body: BodyDecoder,
+    /// That body's length, as its head declares it.
     length: Length,
     /// Whether the client waits for `100 Continue` before it sends the body.
     expects_continue: bool,
-    /// Whether the client's protocol version has interim responses: HTTP/1.1.
-    takes_interim: bool,
-    /// Interim responses to be written.
+    /// Whether the client may receive interim responses: HTTP/1.1 only.
+    accepts_interim: bool,
+    /// Pending interim responses.
     interim: Buffer,
-    /// Whether the end of the current message is unknown, so that no request can be read after it.
+    /// Whether the end of the current request is unknown, so that no other can be read after it.
     desynced: bool,
 }
 
@@ -51,7 +52,7 @@ impl Default for Input {
             body: BodyDecoder::none(),
             length: Length::Known(0),
             expects_continue: false,
-            takes_interim: false,
+            accepts_interim: false,
             interim: Buffer::default(),
             desynced: false,
         }
@@ -71,7 +72,7 @@ impl Connection {
     fn poll_receive(&self, cx: &mut Context<'_>) -> Poll<ReceiveOutcome> {
         let input = &mut *self.input.borrow_mut();
         loop {
-            match input.parse(self.bounds) {
+            match input.parse_buffered(self.bounds) {
                 Ok(Some(head)) => {
                     input.begin_request(&head);
                     return Poll::Ready(ReceiveOutcome::Request(head));
@@ -143,7 +144,10 @@ impl Input {
     }
 
     /// Parses a head from the buffer; `None` if it is incomplete.
-    fn parse(&mut self, bounds: HeadBounds) -> Result<Option<Box<RequestHead>>, FramingError> {
+    fn parse_buffered(
+        &mut self,
+        bounds: HeadBounds,
+    ) -> Result<Option<Box<RequestHead>>, FramingError> {
         if self.buffer.is_empty() {
             return Ok(None);
         }
@@ -151,7 +155,7 @@ impl Input {
             let blank = blank_lines(self.buffer.bytes());
             self.buffer.consume(blank);
         }
-        let (head, used) = read_head(&mut self.head, self.buffer.bytes(), bounds)?;
+        let (head, used) = parse_head(&mut self.head, self.buffer.bytes(), bounds)?;
         self.buffer.consume(used);
         Ok(head)
     }
@@ -174,7 +178,7 @@ impl Input {
             }
             // The usual case: a head in one piece, parsed without a copy.
             let bytes = &bytes[blank_lines(bytes)..];
-            let (found, used) = read_head(head, bytes, bounds).map_err(HeadError::Malformed)?;
+            let (found, used) = parse_head(head, bytes, bounds).map_err(HeadError::Malformed)?;
             buffer.push(&bytes[used..]);
             Ok(found)
         }));
@@ -183,10 +187,10 @@ impl Input {
 
     /// Makes the request of `head` the current one.
     fn begin_request(&mut self, head: &RequestHead) {
-        self.body = BodyDecoder::new(Some(head.body));
-        self.length = head.body;
-        self.takes_interim = head.version == Version::Http11;
-        self.expects_continue = head.has_expect && self.takes_interim && !self.body.is_done();
+        self.body = BodyDecoder::new(Some(head.length));
+        self.length = head.length;
+        self.accepts_interim = head.version == Version::Http11;
+        self.expects_continue = head.has_expect && self.accepts_interim && !self.body.is_done();
         self.interim.clear();
     }
 
@@ -224,6 +228,8 @@ impl Input {
         }
     }
 
+    /// Appends body bytes, as `encoder` encodes them, to `out`. Ready with the number of bytes
+    /// appended; 0 at the end of the body.
     fn poll_body(
         &mut self,
         socket: &SharedSocket,
@@ -243,17 +249,17 @@ impl Input {
             let added = if buffer.is_empty() {
                 let read = ready!(poll_read(socket, cx, |bytes| {
                     if bytes.is_empty() {
-                        return Err(BodyError::Gone);
+                        return Err(BodyError::ClientClosed);
                     }
-                    let moved = body.transfer(bytes, encoder, out);
-                    let (used, added) = moved.map_err(BodyError::Malformed)?;
+                    let transcoded = body.transcode(bytes, encoder, out);
+                    let (used, added) = transcoded.map_err(BodyError::Malformed)?;
                     buffer.push(&bytes[used..]);
                     Ok(added)
                 }));
-                read.unwrap_or(Err(BodyError::Gone))
+                read.unwrap_or(Err(BodyError::ClientClosed))
             } else {
-                let moved = body.transfer(buffer.bytes(), encoder, out);
-                moved.map_err(BodyError::Malformed).map(|(used, added)| {
+                let transcoded = body.transcode(buffer.bytes(), encoder, out);
+                transcoded.map_err(BodyError::Malformed).map(|(used, added)| {
                     buffer.consume(used);
                     added
                 })
@@ -278,7 +284,7 @@ fn blank_lines(bytes: &[u8]) -> usize {
 
 /// Parses a head at the start of `bytes`, continuing where `parser` stopped. Returns the head, if
 /// it is complete, and the number of bytes consumed.
-fn read_head(
+fn parse_head(
     parser: &mut Option<Box<HeadParser<RequestLine>>>,
     bytes: &[u8],
     bounds: HeadBounds,
@@ -318,7 +324,7 @@ impl ClientStream for Connection {
             }
         }
         if self.poll_interim(cx).is_err() {
-            return Poll::Ready(Err(BodyError::Gone));
+            return Poll::Ready(Err(BodyError::ClientClosed));
         }
         self.input.borrow_mut().poll_body(&self.socket, cx, encoder, out)
     }
@@ -333,7 +339,7 @@ impl ClientStream for Connection {
 
     fn send_interim(&self, status: u16, fields: &mut dyn FnMut(&mut Vec<u8>)) {
         let input = &mut *self.input.borrow_mut();
-        if !input.takes_interim || input.interim.len() > MAX_INTERIM {
+        if !input.accepts_interim || input.interim.len() > MAX_INTERIM {
             return;
         }
         let status = http::StatusCode::from_u16(status).unwrap_or(http::StatusCode::PROCESSING);

@@ -17,10 +17,10 @@ use crate::{
     upstream::ResponseBody,
 };
 
-/// Reads and writes of one poll before the task yields to others.
+/// Most reads and writes in one poll; then the task yields to others.
 const MAX_POLL_ROUNDS: usize = 16;
 
-/// A response in the course of being written. It is logged when `context` is dropped.
+/// A response that is being written. The request is logged when `context` is dropped.
 struct ResponseWriter<'a> {
     connection: &'a Connection,
     unsent: WriteBuffer,
@@ -63,8 +63,7 @@ impl Connection {
                 out.extend_from_slice(&bytes);
             }
             Content::Stream(body) if framing.has_body && !body.is_done() => stream = Some(body),
-            // Nothing to stream: it is dropped now, so that its upstream connection is free at
-            // once.
+            // No body is sent: an upstream's stream is dropped now, which frees its connection.
             _ => {}
         }
         self.state.begin_response(timeouts.idle, timeouts.total);
@@ -77,14 +76,14 @@ impl Connection {
             context,
             upstream_broken: false,
         };
-        let ended = std::future::poll_fn(|cx| writer.poll(cx)).await;
-        match ended {
+        let result = std::future::poll_fn(|cx| writer.poll(cx)).await;
+        match result {
             Ok(()) => {
                 writer.context.mark_complete();
                 if closes { Disposition::Linger } else { Disposition::Reuse }
             }
-            Err(cut) => {
-                writer.context.mark_cut(cut);
+            Err(reason) => {
+                writer.context.mark_cut(reason);
                 if framing.until_close {
                     // An orderly close would look like the end of the body.
                     self.socket.reset_on_close();
@@ -113,8 +112,8 @@ impl Connection {
     }
 }
 
-/// Bytes to be written. Written bytes are dropped before more are added, so that it stays small
-/// even if the client takes little at a time.
+/// Bytes to be written. Written bytes are removed before more are appended, so that it stays small
+/// even if the client reads little at a time.
 struct WriteBuffer {
     bytes: Buffer,
     written: usize,
@@ -130,7 +129,7 @@ impl WriteBuffer {
         &self.bytes[self.written..]
     }
 
-    /// Removes the first `count` bytes: they were written.
+    /// Marks the first `count` unsent bytes as written.
     fn advance(&mut self, count: usize) {
         self.written += count;
     }
@@ -159,12 +158,12 @@ impl ResponseWriter<'_> {
                 match self.connection.socket.poll_write(cx, self.unsent.bytes()) {
                     Poll::Ready(Ok(count)) if count > 0 => {
                         self.unsent.advance(count);
-                        state.wait_for(Wait::Gateway);
+                        state.set_wait(Wait::Gateway);
                         continue;
                     }
                     Poll::Ready(_) => return Poll::Ready(Err(CutReason::ClientClosed)),
                     Poll::Pending => {
-                        state.wait_for_reader();
+                        state.begin_read_wait();
                         return Poll::Pending;
                     }
                 }
@@ -175,7 +174,7 @@ impl ResponseWriter<'_> {
             if self.stream.is_none() {
                 return Poll::Ready(Ok(()));
             }
-            state.wait_for_upstream(None);
+            state.begin_upstream_wait(None);
             return Poll::Pending;
         }
         yield_turn(cx);
@@ -276,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn written_bytes_are_dropped_when_the_client_reads_slowly() {
+    fn the_buffer_stays_small_when_the_client_reads_slowly() {
         let mut unsent = WriteBuffer::new(Buffer::copy_of(b"head"));
         for _ in 0..1000 {
             while unsent.bytes().len() < READ_SIZE {

@@ -23,7 +23,7 @@ enum State {
     /// `Transfer-Encoding: chunked`.
     Chunked(Box<ChunkedDecoder>),
     /// The body ends with the connection.
-    UntilClose,
+    CloseDelimited,
     /// Malformed; the bytes that follow cannot be delimited.
     Failed(FramingError),
 }
@@ -35,7 +35,7 @@ impl BodyDecoder {
             Some(Length::Known(0)) => State::Done,
             Some(Length::Known(length)) => State::Remaining(length),
             Some(Length::Chunked) => State::Chunked(Box::default()),
-            None => State::UntilClose,
+            None => State::CloseDelimited,
         };
         Self { state, trailers: None }
     }
@@ -51,8 +51,8 @@ impl BodyDecoder {
     }
 
     /// Whether the body ends with the connection.
-    pub fn is_until_close(&self) -> bool {
-        matches!(self.state, State::UntilClose)
+    pub fn is_close_delimited(&self) -> bool {
+        matches!(self.state, State::CloseDelimited)
     }
 
     /// The number of bytes left, if it is known.
@@ -60,7 +60,7 @@ impl BodyDecoder {
         match self.state {
             State::Done => Some(0),
             State::Remaining(left) => Some(left),
-            State::Chunked(_) | State::UntilClose | State::Failed(_) => None,
+            State::Chunked(_) | State::CloseDelimited | State::Failed(_) => None,
         }
     }
 
@@ -82,12 +82,12 @@ impl BodyDecoder {
     ///
     /// # Errors
     /// The chunked coding is malformed. If `out` grew before the error was found, this call succeeds and
-    /// the next one returns the error, so the result does not depend on how the bytes are cut.
+    /// the next one returns the error, so the result does not depend on how the bytes are split.
     pub fn decode(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<usize, FramingError> {
         match &mut self.state {
             State::Done => Ok(0),
             State::Failed(error) => Err(*error),
-            State::UntilClose => {
+            State::CloseDelimited => {
                 out.extend_from_slice(bytes);
                 Ok(bytes.len())
             }
@@ -102,14 +102,14 @@ impl BodyDecoder {
             }
             State::Chunked(decoder) => {
                 let (before, trailers) = (out.len(), &mut self.trailers);
-                let fed = decoder.feed_with(bytes, |piece| match piece {
+                let decoded = decoder.decode_with(bytes, |piece| match piece {
                     Piece::Data(data) => out.extend_from_slice(data),
                     Piece::Trailer(name, value) => {
                         let name = std::str::from_utf8(name).unwrap_or_default();
                         trailers.get_or_insert_default().push(name, value);
                     }
                 });
-                match fed {
+                match decoded {
                     Ok(_) if decoder.is_done() => self.state = State::Done,
                     Ok(_) => {}
                     Err(error) => {
@@ -117,7 +117,7 @@ impl BodyDecoder {
                         return if out.len() > before { Ok(bytes.len()) } else { Err(error) };
                     }
                 }
-                fed
+                decoded
             }
         }
     }
@@ -126,8 +126,8 @@ impl BodyDecoder {
     /// belong to this body, and how many bytes of data they carried.
     ///
     /// # Errors
-    /// As [`Self::decode`].
-    pub fn transfer(
+    /// See [`Self::decode`].
+    pub fn transcode(
         &mut self,
         bytes: &[u8],
         encoder: BodyEncoder,
@@ -140,14 +140,14 @@ impl BodyDecoder {
         })
     }
 
-    /// Ends the body at the end of the stream.
+    /// Ends the body, because the stream has ended.
     ///
     /// # Errors
     /// The stream ended before the body did, or the body is malformed.
-    pub fn end_of_stream(&mut self) -> Result<(), FramingError> {
+    pub fn finish(&mut self) -> Result<(), FramingError> {
         match self.state {
             State::Done => Ok(()),
-            State::UntilClose => {
+            State::CloseDelimited => {
                 self.state = State::Done;
                 Ok(())
             }
@@ -226,7 +226,7 @@ mod tests {
                 break;
             }
         }
-        decoder.end_of_stream()?;
+        decoder.finish()?;
         Ok((out, used))
     }
 
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn data_before_an_error_is_decoded_however_the_bytes_are_cut() {
+    fn data_before_an_error_is_decoded_however_the_bytes_are_split() {
         let input = b"3\r\nabc\r\n2\r\ndeX";
         let expected = FramingError::ChunkEnd;
         for step in 1..=input.len() {

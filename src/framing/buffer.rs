@@ -12,9 +12,9 @@ use tokio::io::ReadBuf;
 
 use super::socket::SharedSocket;
 
-/// The size of the scratch area and the most bytes of one read.
+/// The size of the scratch area, in bytes: the most that one read returns.
 pub const READ_SIZE: usize = 32 * 1024;
-/// The most free vectors in one pool of a worker.
+/// The maximum number of free vectors in one pool.
 const MAX_FREE: usize = 512;
 
 thread_local! {
@@ -27,7 +27,7 @@ pub trait Pooled: Copy + 'static {
     /// The largest capacity that is pooled, in elements. A larger vector is freed.
     const MAX_POOLED: usize;
 
-    /// Calls `work` with the free vectors. `None`: the thread is ending and its pools are gone.
+    /// Calls `work` with the worker's free vectors. `None`: the thread is ending and its pools are gone.
     fn with_free<R>(work: impl FnOnce(&mut Vec<Vec<Self>>) -> R) -> Option<R>;
 }
 
@@ -167,7 +167,7 @@ impl ReadBuffer {
 /// The read failed.
 ///
 /// # Panics
-/// If `take` reads through this function again: the scratch area is borrowed.
+/// If `take` calls this function: the scratch area is borrowed.
 pub fn poll_read<T>(
     socket: &SharedSocket,
     cx: &mut Context<'_>,

@@ -7,14 +7,14 @@ pub(super) fn has_control(line: &[u8]) -> bool {
     let last = line.last_chunk::<8>().filter(|_| !rest.is_empty());
     let suspect = match last {
         None if words.is_empty() => true,
-        _ => words.iter().chain(last).any(|word| word_has_control(u64::from_le_bytes(*word))),
+        _ => words.iter().chain(last).any(|word| word_may_have_control(u64::from_le_bytes(*word))),
     };
     suspect && line.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t')
 }
 
-/// Whether one of eight bytes may be below 0x20, or 0x7f. A borrow between bytes can cause a false
-/// positive, never a false negative.
-fn word_has_control(word: u64) -> bool {
+/// Whether one of the eight bytes may be below 0x20 or equal to 0x7f. A borrow between bytes can cause a
+/// false positive, never a false negative.
+fn word_may_have_control(word: u64) -> bool {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
     const TOPS: u64 = ONES * 0x80;
     let below = word.wrapping_sub(ONES * 0x20) & !word;
@@ -35,7 +35,7 @@ pub(super) fn token_length(bytes: &[u8]) -> usize {
 
 /// Whether `byte` is allowed in a token.
 pub(super) fn is_token_byte(byte: u8) -> bool {
-    TOKEN[usize::from(byte)]
+    IS_TOKEN_BYTE[usize::from(byte)]
 }
 
 /// Whether `byte` is allowed in a request target. Browsers send some characters that RFC 3986 excludes;
@@ -44,7 +44,8 @@ pub(super) fn is_target_byte(byte: u8) -> bool {
     !matches!(byte, 0..=b' ' | 0x7f.. | b'#' | b'<' | b'>' | b'\\')
 }
 
-static TOKEN: [bool; 256] = {
+/// For each byte, whether it is allowed in a token.
+static IS_TOKEN_BYTE: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;
     while byte < 256 {

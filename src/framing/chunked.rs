@@ -1,13 +1,13 @@
 //! The chunked transfer coding, read strictly. Pure.
 //!
 //! It accepts less than RFC 9112, 7.1 allows: no white space outside quoted values, CR LF only, and
-//! bounded extensions and trailers. So all recipients read the accepted bodies alike.
+//! bounded extensions and trailers. So all recipients read an accepted body alike.
 
 use super::{characters::is_token_byte, error::FramingError, head::split_field};
 
-/// The most bytes of one chunk's extensions.
+/// The maximum length of one chunk's extensions, in bytes.
 const MAX_EXTENSION: u32 = 1024;
-/// The most bytes of all trailers together.
+/// The maximum length of all trailers together, in bytes.
 const MAX_TRAILERS: usize = 8 * 1024;
 
 /// The position of the next byte.
@@ -92,7 +92,7 @@ pub struct ChunkedDecoder {
     state: State,
     /// The bytes of the unfinished trailer line.
     line: Vec<u8>,
-    /// The bytes of all trailer lines.
+    /// The number of bytes of all trailer lines.
     trailers: usize,
 }
 
@@ -103,7 +103,7 @@ impl Default for ChunkedDecoder {
 }
 
 impl ChunkedDecoder {
-    /// Whether the body's last byte was fed.
+    /// Whether the body's last byte was decoded.
     pub fn is_done(&self) -> bool {
         matches!(self.state, State::Done)
     }
@@ -113,15 +113,15 @@ impl ChunkedDecoder {
     ///
     /// # Errors
     /// The coding is malformed, or a bound is exceeded.
-    pub fn feed(&mut self, bytes: &[u8]) -> Result<usize, FramingError> {
-        self.feed_with(bytes, |_| {})
+    pub fn decode(&mut self, bytes: &[u8]) -> Result<usize, FramingError> {
+        self.decode_with(bytes, |_| {})
     }
 
-    /// As [`Self::feed`], and passes the content to `sink`.
+    /// Like [`Self::decode`], but passes the content to `sink`.
     ///
     /// # Errors
     /// The coding is malformed, or a bound is exceeded. `sink` has received the content before the error.
-    pub fn feed_with(
+    pub fn decode_with(
         &mut self,
         bytes: &[u8],
         mut sink: impl FnMut(Piece<'_>),
@@ -173,13 +173,17 @@ impl ChunkedDecoder {
             State::DataCr if byte == b'\r' => State::DataLf,
             State::DataLf if byte == b'\n' => State::Size { value: 0, digits: 0 },
             State::DataCr | State::DataLf => return Err(FramingError::ChunkEnd),
-            State::Trailer => return self.trailer(byte, sink),
+            State::Trailer => return self.trailer_step(byte, sink),
             State::Data(_) | State::Done => return Ok(()),
         };
         Ok(())
     }
 
-    fn trailer(&mut self, byte: u8, sink: &mut impl FnMut(Piece<'_>)) -> Result<(), FramingError> {
+    fn trailer_step(
+        &mut self,
+        byte: u8,
+        sink: &mut impl FnMut(Piece<'_>),
+    ) -> Result<(), FramingError> {
         self.trailers += 1;
         if self.trailers > MAX_TRAILERS {
             return Err(FramingError::Trailer);
@@ -210,7 +214,7 @@ mod tests {
 
     fn read(body: &[u8]) -> Result<(usize, bool), FramingError> {
         let mut chunked = ChunkedDecoder::default();
-        let length = chunked.feed(body)?;
+        let length = chunked.decode(body)?;
         Ok((length, chunked.is_done()))
     }
 
@@ -266,15 +270,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_panic_and_cuts_do_not_matter(
+        fn result_does_not_depend_on_how_the_bytes_are_split(
             body in prop::collection::vec(prop::sample::select(b"0123af;\r\n: Xz".to_vec()), 0..60),
-            cut in 0usize..60,
+            split in 0usize..60,
         ) {
             let whole = read(&body);
-            let cut = cut.min(body.len());
+            let split = split.min(body.len());
             let mut chunked = ChunkedDecoder::default();
-            let parts = chunked.feed(&body[..cut]).and_then(|first| {
-                let second = if first == cut { chunked.feed(&body[cut..])? } else { 0 };
+            let parts = chunked.decode(&body[..split]).and_then(|first| {
+                let second = if first == split { chunked.decode(&body[split..])? } else { 0 };
                 Ok((first + second, chunked.is_done()))
             });
             prop_assert_eq!(whole, parts);

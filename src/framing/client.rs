@@ -19,8 +19,8 @@ pub enum BodyError {
     #[error("the request's body did not arrive in time")]
     TimedOut,
     /// The client closed the connection.
-    #[error("the client closed the connection within the request's body")]
-    Gone,
+    #[error("the client closed the connection before the end of the request's body")]
+    ClientClosed,
 }
 
 /// The client's side of one request.
@@ -35,7 +35,7 @@ pub trait ClientStream {
     /// body bytes; 0 after the last. The first call sends `100 Continue` to a client that expects it.
     ///
     /// # Errors
-    /// The body is malformed, late or too long, or the client is gone.
+    /// The body is malformed, late or too long, or the client has closed the connection.
     fn poll_body(
         &self,
         cx: &mut Context<'_>,

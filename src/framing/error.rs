@@ -29,7 +29,7 @@ pub enum FramingError {
     /// `Content-Length` is not a plain decimal number.
     #[error("Content-Length is malformed; expected one decimal number")]
     LengthMalformed,
-    /// `Content-Length` more than once.
+    /// `Content-Length` is sent more than once.
     #[error("Content-Length is sent more than once")]
     LengthRepeated,
     /// `Content-Length` and `Transfer-Encoding` in one message.
@@ -41,7 +41,7 @@ pub enum FramingError {
     /// No `Host`, or an empty one.
     #[error("Host is missing or empty")]
     HostMissing,
-    /// `Host` more than once.
+    /// `Host` is sent more than once.
     #[error("Host is sent more than once")]
     HostRepeated,
     /// `Host` is not a host name or address, with an optional port.

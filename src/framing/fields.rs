@@ -1,4 +1,4 @@
-//! Header fields as received: spans of one buffer, looked up by name.
+//! The header fields of a message: spans of one buffer, looked up by name.
 
 use std::{cell::RefCell, ops::Range};
 
@@ -18,8 +18,8 @@ pub(super) struct FieldSpan {
 /// The fields of one message, in their order.
 pub(super) type FieldSpans = PooledVec<FieldSpan>;
 
-/// The initial capacity: most messages have fewer fields.
-pub(super) const USUAL_FIELDS: usize = 16;
+/// The initial capacity, in fields: most messages have fewer.
+pub(super) const INITIAL_FIELDS: usize = 16;
 
 thread_local! {
     static FREE: RefCell<Vec<Vec<FieldSpan>>> = const { RefCell::new(Vec::new()) };
@@ -33,8 +33,8 @@ impl Pooled for FieldSpan {
     }
 }
 
-/// The header fields of one message, in their order. Names keep their case and are compared without case.
-/// Values have no white space at their ends.
+/// The header fields of one message, in their order. Names keep their case and are compared
+/// without regard to case. Values have no white space at their ends.
 #[derive(Clone, Debug, Default)]
 pub struct Fields {
     bytes: Buffer,
@@ -44,7 +44,7 @@ pub struct Fields {
 impl Fields {
     /// An empty list with space for a few short fields.
     pub fn new() -> Self {
-        let spans = FieldSpans::with_capacity(USUAL_FIELDS);
+        let spans = FieldSpans::with_capacity(INITIAL_FIELDS);
         Self { bytes: Buffer::with_capacity(256), spans }
     }
 
@@ -96,7 +96,7 @@ impl Fields {
         self.push(name, itoa::Buffer::new().format(number));
     }
 
-    /// Replaces the value of the first field of this name, or appends the field.
+    /// Replaces the first field of this name, or appends the field.
     pub fn set(&mut self, name: &str, value: impl AsRef<[u8]>) {
         let found = self.spans.iter().position(|span| self.is_named(span, name));
         self.push(name, value);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn set_replaces_a_value_in_place() {
+    fn set_replaces_a_field_in_place() {
         let mut fields: Fields = [("Host", "a"), ("b", "2")].into_iter().collect();
         fields.set("host", "other");
         fields.set("c", "3");

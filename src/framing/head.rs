@@ -1,8 +1,8 @@
 //! The parser of message heads. Requests and responses share it. Pure.
 //!
-//! RFC 9112, 2.2 (line ends), 3 (request line), 3.2 (Host), 5 (fields) and 6 (length), but stricter where
-//! the RFC lets a recipient repair a message. The parser is incremental: it continues where it stopped,
-//! so a head costs one pass however its bytes are cut.
+//! It follows RFC 9112, 2.2 (line ends), 3 (request line), 3.2 (Host), 5 (fields) and 6 (length), but is
+//! stricter where the RFC lets a recipient repair a message. The parser is incremental: it continues where
+//! it stopped, so a head costs one pass however its bytes are split.
 
 use std::ops::Range;
 
@@ -12,16 +12,16 @@ use super::{
     buffer::Buffer,
     characters::{has_control, token_length},
     error::FramingError,
-    fields::{FieldSpan, FieldSpans, Fields, USUAL_FIELDS},
+    fields::{FieldSpan, FieldSpans, Fields, INITIAL_FIELDS},
     start_line::{RequestLine, StartLine, StatusLine, Version},
     target::{Form, RequestTarget},
 };
 
-/// The most fields of a response: the maximum of the setting for requests.
+/// The maximum number of fields of a response: as many as can be configured for a request.
 const MAX_RESPONSE_FIELDS: usize = 1024;
 /// The longest head of a response, in bytes.
 const MAX_RESPONSE_HEAD: usize = 64 * 1024;
-/// The most options in `Connection`.
+/// The maximum number of options in `Connection`.
 const MAX_OPTIONS: u32 = 64;
 /// The longest field name, in bytes.
 const MAX_NAME: usize = 65_535;
@@ -38,9 +38,9 @@ pub enum Length {
 /// The largest head that is accepted.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadBounds {
-    /// The most bytes, from the method to the empty line.
+    /// The maximum length in bytes, from the first line to the empty line.
     pub bytes: usize,
-    /// The most header fields.
+    /// The maximum number of header fields.
     pub headers: usize,
 }
 
@@ -54,7 +54,7 @@ pub struct RequestHead {
     /// The header fields. A target in absolute form replaces `Host`: RFC 9112, 3.2.2.
     pub fields: Fields,
     /// How the body is delimited.
-    pub body: Length,
+    pub length: Length,
     /// The options of `Connection`.
     pub connection: ConnectionOptions,
     /// Whether the request has an `Expect` field.
@@ -101,7 +101,7 @@ pub struct HeadParser<S> {
     searched: usize,
 }
 
-/// What the fields say about length, host and connection.
+/// The length, host and connection options of a head, collected from its fields.
 #[derive(Debug, Default)]
 struct FieldSummary {
     hosts: u32,
@@ -117,12 +117,12 @@ struct FieldSummary {
 
 impl<S: StartLine> HeadParser<S> {
     fn new(bounds: HeadBounds) -> Self {
-        let (spans, summary) = (FieldSpans::with_capacity(USUAL_FIELDS), FieldSummary::default());
+        let (spans, summary) = (FieldSpans::with_capacity(INITIAL_FIELDS), FieldSummary::default());
         Self { bounds, start: None, spans, summary, line: 0, searched: 0 }
     }
 
-    /// Continues in `bytes`: those of the last call and all that arrived since. Returns the length of the
-    /// complete head, empty line included, or `None` while it is incomplete.
+    /// Continues parsing. `bytes` are those of the last call and all that have arrived since. Returns the
+    /// length of the complete head, empty line included, or `None` while it is incomplete.
     ///
     /// # Errors
     /// The head is malformed, or exceeds its bounds.
@@ -130,7 +130,7 @@ impl<S: StartLine> HeadParser<S> {
         while let Some(found) = memchr::memchr(b'\n', &bytes[self.searched..]) {
             let end = self.searched + found;
             if end >= self.bounds.bytes {
-                return Err(self.too_large());
+                return Err(self.size_error());
             }
             let line = bytes[self.line..end].strip_suffix(b"\r").ok_or(FramingError::BareLf)?;
             if has_control(line) {
@@ -143,19 +143,20 @@ impl<S: StartLine> HeadParser<S> {
             } else if line.is_empty() {
                 return Ok(Some(end + 1));
             } else {
-                self.field(line, at)?;
+                self.parse_field(line, at)?;
             }
         }
         self.searched = bytes.len();
-        if bytes.len() > self.bounds.bytes { Err(self.too_large()) } else { Ok(None) }
+        if bytes.len() > self.bounds.bytes { Err(self.size_error()) } else { Ok(None) }
     }
 
-    /// The error for a head that exceeds its bounds, by whether its first line is complete.
-    fn too_large(&self) -> FramingError {
+    /// The error for a head that exceeds its bounds. If its first line is incomplete, the target is too long.
+    fn size_error(&self) -> FramingError {
         if self.start.is_none() { FramingError::TargetTooLong } else { FramingError::HeadTooLarge }
     }
 
-    fn field(&mut self, line: &[u8], at: usize) -> Result<(), FramingError> {
+    /// Parses the field line at offset `at`.
+    fn parse_field(&mut self, line: &[u8], at: usize) -> Result<(), FramingError> {
         if self.spans.len() >= self.bounds.headers {
             return Err(FramingError::HeadTooLarge);
         }
@@ -172,32 +173,32 @@ impl<S: StartLine> HeadParser<S> {
             value_length: value.len() as u32,
             end: if plain { self.line as u32 } else { 0 },
         });
-        self.summary.field(name, value)
+        self.summary.add_field(name, value)
     }
 }
 
-/// Parses a head at the start of `bytes`. Continues with the parser in `kept`, or starts one with
-/// `begin`, and stores it in `kept` while the head is incomplete. Returns the result of `finish` for the
+/// Parses a head at the start of `bytes`. Continues with the parser in `stored`, or starts one with
+/// `begin`, and keeps it in `stored` while the head is incomplete. Returns the result of `finish` for the
 /// complete head, and the number of bytes used: 0 while it is incomplete.
 ///
 /// # Errors
 /// The head is malformed, or exceeds its bounds.
 pub fn resume_parse<S: StartLine, T>(
-    kept: &mut Option<Box<HeadParser<S>>>,
+    stored: &mut Option<Box<HeadParser<S>>>,
     bytes: &[u8],
     begin: impl FnOnce() -> HeadParser<S>,
     finish: impl FnOnce(HeadParser<S>, &[u8]) -> Result<T, FramingError>,
 ) -> Result<(Option<T>, usize), FramingError> {
-    if let Some(parser) = kept {
+    if let Some(parser) = stored {
         let Some(length) = parser.parse(bytes)? else { return Ok((None, 0)) };
-        let whole = kept.take().map(|parser| finish(*parser, &bytes[..length]));
-        return Ok((whole.transpose()?, length));
+        let head = stored.take().map(|parser| finish(*parser, &bytes[..length]));
+        return Ok((head.transpose()?, length));
     }
     let mut parser = begin();
     if let Some(length) = parser.parse(bytes)? {
         return Ok((Some(finish(parser, &bytes[..length])?), length));
     }
-    *kept = Some(Box::new(parser));
+    *stored = Some(Box::new(parser));
     Ok((None, 0))
 }
 
@@ -222,13 +223,13 @@ impl HeadParser<RequestLine> {
             0 | 1 => {}
             _ => return Err(FramingError::HostRepeated),
         }
-        let body = self.summary.length(version)?.unwrap_or(Length::Known(0));
+        let length = self.summary.body_length(version)?.unwrap_or(Length::Known(0));
         let mut fields = Fields::from_parts(Buffer::copy_of(bytes), self.spans);
         if let Form::Absolute { authority } = &target.form {
             fields.set("Host", &bytes[authority.clone()]);
         }
         let (connection, has_expect) = (self.summary.connection, self.summary.has_expect);
-        Ok(RequestHead { method, version, fields, body, connection, has_expect, target })
+        Ok(RequestHead { method, version, fields, length, connection, has_expect, target })
     }
 }
 
@@ -244,7 +245,7 @@ impl HeadParser<StatusLine> {
     /// The body's length is ambiguous, or the status is 101.
     pub fn finish(self, bytes: &[u8]) -> Result<ResponseHead, FramingError> {
         let StatusLine { status, version } = self.start.ok_or(FramingError::StatusLine)?;
-        let length = self.summary.length(version)?;
+        let length = self.summary.body_length(version)?;
         if status == 101 {
             return Err(FramingError::UnexpectedUpgrade);
         }
@@ -303,14 +304,14 @@ impl ResponseHead {
     /// is incomplete.
     ///
     /// # Errors
-    /// The head is malformed, or larger than the gateway accepts.
+    /// The head is malformed, or larger than 64 KiB or 1024 fields.
     pub fn read(bytes: &[u8]) -> Result<Option<(Self, usize)>, FramingError> {
         let mut parser = HeadParser::response();
         let Some(length) = parser.parse(bytes)? else { return Ok(None) };
         Ok(Some((parser.finish(&bytes[..length])?, length)))
     }
 
-    /// Whether the connection can be reused: `close` is absent, and HTTP/1.0 sends `keep-alive`.
+    /// Whether the connection can be reused: without `close`, in HTTP/1.0 only with `keep-alive`.
     pub fn is_persistent(&self) -> bool {
         let kept = self.version == Version::Http11 || self.connection.keep_alive;
         kept && !self.connection.close
@@ -318,7 +319,7 @@ impl ResponseHead {
 }
 
 impl FieldSummary {
-    fn field(&mut self, name: &[u8], value: &[u8]) -> Result<(), FramingError> {
+    fn add_field(&mut self, name: &[u8], value: &[u8]) -> Result<(), FramingError> {
         match name.len() {
             4 if name.eq_ignore_ascii_case(b"host") => {
                 self.hosts += 1;
@@ -331,7 +332,7 @@ impl FieldSummary {
                     if self.options > MAX_OPTIONS {
                         return Err(FramingError::ConnectionOptions);
                     }
-                    self.connection.read(option);
+                    self.connection.add(option);
                 }
             }
             14 if name.eq_ignore_ascii_case(b"content-length") => {
@@ -351,7 +352,7 @@ impl FieldSummary {
         Ok(())
     }
 
-    fn length(&self, version: Version) -> Result<Option<Length>, FramingError> {
+    fn body_length(&self, version: Version) -> Result<Option<Length>, FramingError> {
         match (self.chunked, self.length) {
             (true, Some(_)) => Err(FramingError::LengthAndCoding),
             (true, None) if version == Version::Http10 => Err(FramingError::Coding),
@@ -362,7 +363,7 @@ impl FieldSummary {
 }
 
 impl ConnectionOptions {
-    fn read(&mut self, option: &[u8]) {
+    fn add(&mut self, option: &[u8]) {
         if option.eq_ignore_ascii_case(b"close") {
             self.close = true;
         } else if option.eq_ignore_ascii_case(b"keep-alive") {

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_addresses_with_an_optional_port_are_accepted() {
+    fn only_names_and_addresses_with_an_optional_port_are_accepted() {
         for host in ["a", "a.b", "a.b.", "a_b-c.d:80", "a:", "192.0.2.1:65535", "[::1]", "[::1]:80"]
         {
             assert_eq!(check(host.as_bytes()), Ok(()), "{host}");

@@ -1,5 +1,5 @@
-//! One connection's socket, read and written through `&self`. A single owner is enough, without a split
-//! into halves.
+//! The socket of a connection. It is read and written through `&self`, so it need not be split into
+//! halves.
 
 use std::{
     cell::RefCell,
@@ -15,7 +15,7 @@ use tokio::{
     net::TcpStream,
 };
 
-/// Schedules the task behind other runnable tasks and pending I/O. The caller then returns `Pending`.
+/// Schedules the task behind other runnable tasks and pending I/O. The caller must then return `Pending`.
 pub fn yield_turn(cx: &mut Context<'_>) {
     let _ = pin!(tokio::task::yield_now()).poll(cx);
 }

@@ -39,12 +39,12 @@ pub struct StatusLine {
 
 impl StartLine for RequestLine {
     fn parse(line: &[u8]) -> Result<Self, FramingError> {
-        let method = memchr::memchr(b' ', line).ok_or(FramingError::RequestLine)?;
-        let rest = &line[method + 1..];
+        let end = memchr::memchr(b' ', line).ok_or(FramingError::RequestLine)?;
+        let (method, rest) = (&line[..end], &line[end + 1..]);
         let space = memchr::memchr(b' ', rest).ok_or(FramingError::RequestLine)?;
         // Methods are case-sensitive, but some upstreams ignore case: `post` must not bypass a limit on
         // `POST`.
-        if !is_token(&line[..method]) || line[..method].iter().any(u8::is_ascii_lowercase) {
+        if !is_token(method) || method.iter().any(u8::is_ascii_lowercase) {
             return Err(FramingError::RequestLine);
         }
         let version = match &rest[space + 1..] {
@@ -55,9 +55,8 @@ impl StartLine for RequestLine {
             }
             _ => return Err(FramingError::RequestLine),
         };
-        let method_name = &line[..method];
-        let method = Method::from_bytes(method_name).map_err(|_| FramingError::RequestLine)?;
-        let target = RequestTarget::parse(&rest[..space], method_name.len() + 1, &method)?;
+        let method = Method::from_bytes(method).map_err(|_| FramingError::RequestLine)?;
+        let target = RequestTarget::parse(&rest[..space], end + 1, &method)?;
         Ok(Self { method, target, version })
     }
 }

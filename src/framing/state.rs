@@ -1,7 +1,7 @@
 //! The state machine of a connection: what it waits for, and its deadlines.
 //!
-//! Deadlines use no timers. The connection stores its state in a cell, and the worker sweeps all cells a
-//! few times a second. All times are in ms of the worker's coarse clock.
+//! Deadlines use no timers: a connection stores its state in a [`StateCell`], and the worker checks all
+//! cells ten times a second. All times are in ms of the worker's coarse clock.
 
 use std::{
     cell::{Cell, RefCell},
@@ -24,45 +24,45 @@ pub enum ConnectionState {
     },
     /// The response's head.
     Request {
-        /// The deadline of the whole state. `None`: unlimited, or the route is not known yet.
-        until: Option<u64>,
+        /// The deadline of the response's head. `None`: unlimited, or the route is not known yet.
+        deadline: Option<u64>,
         /// What the request currently waits for.
         wait: Wait,
     },
     /// The end of the response.
     Response {
         /// The deadline of the whole response, if it has one.
-        until: Option<u64>,
-        /// The longest gap between two reads from the upstream, if it is bounded.
-        gap: Option<u64>,
+        deadline: Option<u64>,
+        /// The longest time between two reads from the upstream, in ms. `None`: unlimited.
+        idle_timeout: Option<u64>,
         /// What the response currently waits for.
         wait: Wait,
     },
     /// The rest of a request's body, which is discarded.
     Drain {
         /// The deadline.
-        until: u64,
+        deadline: u64,
     },
     /// The client's close, after the gateway has shut down its own side. Received bytes are discarded.
     Linger {
         /// The last received byte.
         since: u64,
         /// The deadline of the whole state.
-        until: u64,
+        deadline: u64,
     },
 }
 
 /// What a request or response currently waits for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Wait {
-    /// The limit store, a delay or a connection to an upstream; only the whole state has a deadline.
+    /// The limit store, a delay or a connect to an upstream. Only the state's own deadline applies.
     Gateway,
     /// More of the body from the client.
     ClientBody {
         /// The last progress.
         since: u64,
     },
-    /// The client to read the response.
+    /// The client, which has to read the response.
     ClientRead {
         /// The last progress.
         since: u64,
@@ -71,8 +71,8 @@ pub enum Wait {
     Upstream {
         /// The last progress of the upstream or of the request's body.
         since: u64,
-        /// The time allowed to the response's head, in ms.
-        within: Option<u64>,
+        /// The longest time without progress, in ms, while the response's head is awaited.
+        response_timeout: Option<u64>,
     },
 }
 
@@ -119,36 +119,38 @@ impl ConnectionState {
         let passed = |since: u64, limit: Option<u64>| {
             limit.is_some_and(|limit| now.saturating_sub(since) > limit)
         };
-        let over = |until: Option<u64>| until.is_some_and(|until| now > until);
+        let over = |deadline: Option<u64>| deadline.is_some_and(|deadline| now > deadline);
         match self {
             Self::Idle { since } => passed(since, timeouts.idle).then_some(Timeout::Idle),
             Self::Head { since } => passed(since, timeouts.head).then_some(Timeout::Head),
-            Self::Request { until, wait } => match wait {
+            Self::Request { deadline, wait } => match wait {
                 Wait::ClientBody { since } => {
-                    (passed(since, timeouts.body) || over(until)).then_some(Timeout::ClientBody)
+                    (passed(since, timeouts.body) || over(deadline)).then_some(Timeout::ClientBody)
                 }
                 Wait::ClientRead { since } => {
-                    (passed(since, timeouts.body) || over(until)).then_some(Timeout::ClientRead)
+                    (passed(since, timeouts.body) || over(deadline)).then_some(Timeout::ClientRead)
                 }
-                Wait::Upstream { since, within } if passed(since, within) => {
+                Wait::Upstream { since, response_timeout } if passed(since, response_timeout) => {
                     Some(Timeout::Upstream)
                 }
-                _ => over(until).then_some(Timeout::Request),
+                _ => over(deadline).then_some(Timeout::Request),
             },
-            Self::Response { until, gap, wait } => match wait {
-                _ if over(until) => Some(Timeout::Response),
+            Self::Response { deadline, idle_timeout, wait } => match wait {
+                _ if over(deadline) => Some(Timeout::Response),
                 Wait::ClientBody { since } => {
                     passed(since, timeouts.body).then_some(Timeout::ClientBody)
                 }
                 Wait::ClientRead { since } => {
                     passed(since, timeouts.body).then_some(Timeout::ClientRead)
                 }
-                Wait::Upstream { since, .. } => passed(since, gap).then_some(Timeout::ResponseIdle),
+                Wait::Upstream { since, .. } => {
+                    passed(since, idle_timeout).then_some(Timeout::ResponseIdle)
+                }
                 Wait::Gateway => None,
             },
-            Self::Drain { until } => (now > until).then_some(Timeout::Close),
-            Self::Linger { since, until } => {
-                (now > until || passed(since, Some(LINGER_GAP))).then_some(Timeout::Close)
+            Self::Drain { deadline } => (now > deadline).then_some(Timeout::Close),
+            Self::Linger { since, deadline } => {
+                (now > deadline || passed(since, Some(LINGER_GAP))).then_some(Timeout::Close)
             }
         }
     }
@@ -159,9 +161,9 @@ impl ConnectionState {
 pub enum CloseMode {
     /// Not at all.
     KeepOpen,
-    /// After the current request, or the next one.
+    /// After the current request; an idle connection after its next one.
     AfterRequest,
-    /// As soon as no request is being read or answered.
+    /// After the current request; an idle connection at once.
     WhenIdle,
     /// At once; a request in progress is aborted.
     Immediate,
@@ -203,30 +205,32 @@ impl StateCell {
 
     /// Enters [`ConnectionState::Request`] without a deadline: the route is not known yet.
     pub fn begin_request(&self) {
-        self.enter(ConnectionState::Request { until: None, wait: Wait::Gateway });
+        self.enter(ConnectionState::Request { deadline: None, wait: Wait::Gateway });
     }
 
     /// Sets the deadline of the response's head to `timeout` ms from now; `None`: unlimited.
     pub fn set_request_timeout(&self, timeout: Option<u64>) {
         if let ConnectionState::Request { wait, .. } = self.state.get() {
-            let until = timeout.map(|timeout| self.now().saturating_add(timeout));
-            self.state.set(ConnectionState::Request { until, wait });
+            let deadline = timeout.map(|timeout| self.now().saturating_add(timeout));
+            self.state.set(ConnectionState::Request { deadline, wait });
         }
     }
 
-    /// Enters [`ConnectionState::Response`]. `gap` bounds the time between two reads from the upstream,
-    /// `timeout` the whole response, both in ms.
-    pub fn begin_response(&self, gap: Option<u64>, timeout: Option<u64>) {
-        let until = timeout.map(|timeout| self.now().saturating_add(timeout));
-        self.enter(ConnectionState::Response { until, gap, wait: Wait::Gateway });
+    /// Enters [`ConnectionState::Response`]. `idle_timeout` bounds the time between two reads from
+    /// the upstream, `timeout` the whole response, both in ms.
+    pub fn begin_response(&self, idle_timeout: Option<u64>, timeout: Option<u64>) {
+        let deadline = timeout.map(|timeout| self.now().saturating_add(timeout));
+        self.enter(ConnectionState::Response { deadline, idle_timeout, wait: Wait::Gateway });
     }
 
-    /// Changes what the current request or response waits for.
-    pub fn wait_for(&self, wait: Wait) {
+    /// Sets what the current request or response waits for.
+    pub fn set_wait(&self, wait: Wait) {
         self.state.set(match self.state.get() {
-            ConnectionState::Request { until, .. } => ConnectionState::Request { until, wait },
-            ConnectionState::Response { until, gap, .. } => {
-                ConnectionState::Response { until, gap, wait }
+            ConnectionState::Request { deadline, .. } => {
+                ConnectionState::Request { deadline, wait }
+            }
+            ConnectionState::Response { deadline, idle_timeout, .. } => {
+                ConnectionState::Response { deadline, idle_timeout, wait }
             }
             other => other,
         });
@@ -241,29 +245,29 @@ impl StateCell {
         }
     }
 
-    /// Waits for more of the client's body. Keeps the start of a wait that has begun.
-    pub fn wait_for_body(&self) {
+    /// Begins a wait for more of the client's body. A wait that has begun keeps its start.
+    pub fn begin_body_wait(&self) {
         if !matches!(self.wait(), Some(Wait::ClientBody { .. })) {
-            self.wait_for(Wait::ClientBody { since: self.now() });
+            self.set_wait(Wait::ClientBody { since: self.now() });
         }
     }
 
-    /// Waits for the client to read. Keeps the start of a wait that has begun.
-    pub fn wait_for_reader(&self) {
+    /// Begins a wait for the client to read. A wait that has begun keeps its start.
+    pub fn begin_read_wait(&self) {
         if !matches!(self.wait(), Some(Wait::ClientRead { .. })) {
-            self.wait_for(Wait::ClientRead { since: self.now() });
+            self.set_wait(Wait::ClientRead { since: self.now() });
         }
     }
 
-    /// Waits for the upstream. Keeps the start of a wait that has begun. `within`: the time allowed to the
-    /// response's head, in ms.
-    pub fn wait_for_upstream(&self, within: Option<u64>) {
+    /// Begins a wait for the upstream. A wait that has begun keeps its start. `response_timeout` bounds the
+    /// wait for the response's head, in ms.
+    pub fn begin_upstream_wait(&self, response_timeout: Option<u64>) {
         if !matches!(self.wait(), Some(Wait::Upstream { .. })) {
-            self.wait_for(Wait::Upstream { since: self.now(), within });
+            self.set_wait(Wait::Upstream { since: self.now(), response_timeout });
         }
     }
 
-    /// The deadline that has passed since the state was entered, if any.
+    /// The deadline that has passed in the current state, if any.
     pub fn timeout(&self) -> Option<Timeout> {
         self.timeout.get()
     }
@@ -279,7 +283,7 @@ impl StateCell {
         self.close_mode.get()
     }
 
-    /// Requests the close of the connection. A mode that is less strict than the current one is ignored.
+    /// Sets the close mode, unless the current one is stricter, and wakes the connection's task.
     pub fn request_close(&self, mode: CloseMode) {
         self.close_mode.set(self.close_mode.get().max(mode));
         self.wake();
@@ -294,9 +298,9 @@ impl StateCell {
 
     /// Stores the waker of the connection's task.
     pub fn register(&self, waker: &Waker) {
-        let mut kept = self.waker.borrow_mut();
-        if !kept.as_ref().is_some_and(|kept| kept.will_wake(waker)) {
-            *kept = Some(waker.clone());
+        let mut stored = self.waker.borrow_mut();
+        if !stored.as_ref().is_some_and(|stored| stored.will_wake(waker)) {
+            *stored = Some(waker.clone());
         }
     }
 }
@@ -332,7 +336,7 @@ mod tests {
         assert_eq!(due(&cell, 1 << 40), None);
         cell.set_request_timeout(Some(1000));
         assert_eq!((due(&cell, 2000), due(&cell, 2001)), (None, Some(Timeout::Request)));
-        cell.wait_for_upstream(None);
+        cell.begin_upstream_wait(None);
         assert_eq!(due(&cell, 2001), Some(Timeout::Request));
         cell.set_request_timeout(None);
         assert_eq!(due(&cell, 1 << 40), None);
@@ -343,38 +347,38 @@ mod tests {
         let (cell, clock) = cell(1000);
         cell.begin_request();
         cell.set_request_timeout(Some(40));
-        cell.wait_for_body();
+        cell.begin_body_wait();
         assert_eq!(due(&cell, 1041), Some(Timeout::ClientBody), "the upstream is not waited for");
         cell.set_request_timeout(Some(10_000));
         clock.set(1040);
-        cell.wait_for_body();
+        cell.begin_body_wait();
         assert_eq!(due(&cell, 1051), Some(Timeout::ClientBody), "no progress since 1000");
-        cell.wait_for_upstream(Some(30));
+        cell.begin_upstream_wait(Some(30));
         assert_eq!((due(&cell, 1070), due(&cell, 1071)), (None, Some(Timeout::Upstream)));
     }
 
     #[test]
-    fn response_may_last_while_it_makes_progress() {
+    fn response_is_bounded_by_its_gaps_and_its_own_deadline() {
         let (cell, clock) = cell(1000);
         cell.begin_request();
         cell.set_request_timeout(Some(100));
         cell.begin_response(Some(300), None);
-        cell.wait_for_upstream(None);
+        cell.begin_upstream_wait(None);
         assert_eq!((due(&cell, 1300), due(&cell, 1301)), (None, Some(Timeout::ResponseIdle)));
         clock.set(1300);
-        cell.wait_for_reader();
+        cell.begin_read_wait();
         assert_eq!((due(&cell, 1350), due(&cell, 1351)), (None, Some(Timeout::ClientRead)));
         cell.begin_response(None, Some(70));
-        cell.wait_for_upstream(None);
+        cell.begin_upstream_wait(None);
         assert_eq!((due(&cell, 1370), due(&cell, 1371)), (None, Some(Timeout::Response)));
     }
 
     #[test]
     fn lingering_ends_without_progress_and_at_its_deadline() {
         let (cell, _) = cell(0);
-        cell.enter(ConnectionState::Linger { since: 500, until: 30_000 });
+        cell.enter(ConnectionState::Linger { since: 500, deadline: 30_000 });
         assert_eq!((due(&cell, 2500), due(&cell, 2501)), (None, Some(Timeout::Close)));
-        cell.enter(ConnectionState::Linger { since: 29_900, until: 30_000 });
+        cell.enter(ConnectionState::Linger { since: 29_900, deadline: 30_000 });
         assert_eq!(due(&cell, 30_001), Some(Timeout::Close));
     }
 

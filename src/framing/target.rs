@@ -51,12 +51,12 @@ impl RequestTarget {
                 Err(FramingError::RequestLine)
             };
         }
-        Self::absolute(target, at, method)
+        Self::parse_absolute(target, at, method)
     }
 
-    fn absolute(target: &[u8], at: usize, method: &Method) -> Result<Self, FramingError> {
+    fn parse_absolute(target: &[u8], at: usize, method: &Method) -> Result<Self, FramingError> {
         let scheme = [&b"http://"[..], b"https://"].into_iter().find(|scheme| {
-            target.get(..scheme.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(scheme))
+            target.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
         });
         let scheme = scheme.ok_or(FramingError::RequestLine)?.len();
         let rest = &target[scheme..];

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::throttle::AdmissionGate;
 
 /// The tokens of a caller whose response is being sent. Dropping it, at the end of the response,
-/// records their activity again, so that a long response counts to its end.
+/// records them as active again, so that the end of a long response counts as activity.
 pub(super) struct ActivityGuard {
     gate: Rc<AdmissionGate>,
     tokens: SmallVec<[u64; 2]>,

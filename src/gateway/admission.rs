@@ -1,5 +1,5 @@
-//! Active-user admission control for a request: checked before any limit is charged, updated by the
-//! response.
+//! Active-user admission control for a request: checked before any limit is charged, updated from
+//! the response.
 
 use http::StatusCode;
 use smallvec::{SmallVec, smallvec};
@@ -21,12 +21,12 @@ impl Gateway {
         subject: &Subject<'_>,
     ) -> Result<Option<Caller>, GatewayError> {
         let Some(gate) = self.gate.as_ref().filter(|_| route.throttle) else { return Ok(None) };
-        let (k0, k1) = gate.secret();
+        let (k0, k1) = gate.token_key();
         Caller::of(subject, Secret(k0, k1)).map(Some).map_err(GatewayError::Ambiguous)
     }
 
     /// Refuses the request while the throttle admits only active users and the caller is not one.
-    /// Of several tokens, one active one is enough.
+    /// Of several tokens, one must be active.
     pub(super) fn admit(&self, context: &mut RequestContext) -> Result<(), GatewayError> {
         let (Some(gate), Some(caller)) = (&self.gate, &context.caller) else { return Ok(()) };
         let counters = &self.metrics.throttle;
@@ -57,8 +57,8 @@ impl Gateway {
         Err(GatewayError::Throttled(denied))
     }
 
-    /// Records the caller's tokens as active, or as rejected by `status`, when the response begins;
-    /// active ones again when it ends.
+    /// Reports the status of a response to the throttle when it begins: the caller's tokens become
+    /// active unless `forget_status` lists it. Active tokens are recorded again when it ends.
     pub(super) fn record_activity(
         &self,
         rules: &Rules,
@@ -84,8 +84,8 @@ impl Gateway {
     }
 }
 
-/// The tokens that an accepted response makes active. It does not say which of several tokens the
-/// upstream checked, so beside an active token the others are not recorded: they may be made up.
+/// The tokens to record after an accepted response. If some of several tokens are active already,
+/// only those: the upstream may not have checked the others, which may be made up.
 fn tokens_to_record(gate: &AdmissionGate, tokens: &[u64]) -> SmallVec<[u64; 2]> {
     if let [only] = tokens {
         return smallvec![*only];

@@ -17,13 +17,12 @@ use crate::{
     store::{Correction, StoreHandle},
 };
 
-/// A worker's calls to the store that no request waits for, or that continue when their request
-/// ends.
+/// A worker's calls to the store that outlive their request, or that no request waits for.
 pub(super) struct Background {
     pub(super) store: Rc<StoreHandle>,
     clock: Clock,
     tasks: TaskTracker,
-    /// Whether the worker's runtime is ending, so that no task is spawned.
+    /// Whether no more tasks are spawned, because the worker's runtime is ending.
     closed: Cell<bool>,
 }
 
@@ -37,8 +36,8 @@ impl Background {
         self.clock.now()
     }
 
-    /// Runs `work` to its end, also if the caller is dropped: at once if it does not wait (a memory
-    /// store), else in a task.
+    /// Runs `work` to its end even if the caller is dropped: at once if it does not wait (a memory
+    /// store), else in a task. After [`Self::close`], work that waits is dropped.
     pub(super) fn run(&self, work: impl Future<Output = ()> + 'static) {
         let mut work = Box::pin(work);
         if is_ready(work.as_mut()) || self.closed.get() {
@@ -55,7 +54,7 @@ impl Background {
     ) -> Option<T> {
         let (sender, receiver) = oneshot::channel();
         self.run(async move {
-            // Without a receiver, because the request is gone, the output is dropped here.
+            // If the request is gone, there is no receiver: the output is dropped here.
             drop(sender.send(work.await));
         });
         receiver.await.ok()
@@ -77,7 +76,7 @@ impl Background {
         self.run_with_output(work).await.unwrap_or_default()
     }
 
-    /// Returns when no call is running. Call it when no more are started.
+    /// Returns when no call is running. Call it when no more requests arrive.
     pub(super) async fn drain(&self) {
         self.tasks.close();
         self.tasks.wait().await;
@@ -100,15 +99,15 @@ async fn adjust_by_source(
         let matching = corrections.iter().filter(move |correction| correction.source == source);
         matching.map(adjustment).collect::<SmallVec<[Adjustment<'_>; 2]>>()
     };
-    let mut shared =
+    let mut from_store =
         store.adjust(&made_by(DecisionSource::Store), DecisionSource::Store, now).await.into_iter();
-    let mut local = store
+    let mut from_fallback = store
         .adjust(&made_by(DecisionSource::Fallback), DecisionSource::Fallback, now)
         .await
         .into_iter();
     let outcome = |correction: &Correction| match correction.source {
-        DecisionSource::Store => shared.next(),
-        DecisionSource::Fallback => local.next(),
+        DecisionSource::Store => from_store.next(),
+        DecisionSource::Fallback => from_fallback.next(),
     };
     corrections.iter().map(outcome).map(Option::unwrap_or_default).collect()
 }

@@ -57,7 +57,7 @@ impl ChargedLimit {
     }
 
     /// Counts the outcome in the metrics.
-    pub(super) fn count(&self) {
+    pub(super) fn count_outcome(&self) {
         let counters = &self.rule.counters;
         match (&self.outcome, self.outcome.refused()) {
             (Outcome::Unknown, _) => counters.unknown.add(1),
@@ -75,8 +75,8 @@ impl ChargedLimit {
         Some(self.correction(change, decided.source))
     }
 
-    /// The correction by the response: a refund for a status in `refund`, or the difference to the
-    /// cost that the response reports. `None` if the charge stands.
+    /// The correction that `response` requires: a refund for a status in `refund`, or the difference
+    /// to the cost that it reports. `None` if the charge stands.
     pub(super) fn correction_for(&self, response: &DraftResponse) -> Option<Correction> {
         let decided = self.outcome.admitted()?;
         let (policy, charged_at) = (&self.rule.policy, decided.charged_at());
@@ -92,7 +92,7 @@ impl ChargedLimit {
         Some(self.correction(change, decided.source))
     }
 
-    fn correction(&self, change: Change, by: DecisionSource) -> Correction {
-        Correction { limit: Arc::clone(self.limit()), key: self.key, change, source: by }
+    fn correction(&self, change: Change, source: DecisionSource) -> Correction {
+        Correction { limit: Arc::clone(self.limit()), key: self.key, change, source }
     }
 }

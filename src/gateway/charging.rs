@@ -1,4 +1,4 @@
-//! Charges a request's limits before it is forwarded, and corrects the charges by the response.
+//! Charges a request's limits before it is forwarded, and corrects the charges from the response.
 
 use std::{rc::Rc, sync::Arc, time::Duration};
 
@@ -19,13 +19,14 @@ use crate::{
     store::{Correction, StoreError},
 };
 
-/// Interval between two checks, when a worker ends, whether requests are still delayed.
+/// Interval at which a draining worker checks for delayed requests and held slots.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The charges of a request that has not received the verdict yet. Refunds them when dropped,
-/// because the request is gone, unless they were delivered: see [`Gateway::charge_detached`].
+/// The charges of a request that has not received their verdict yet. If it is dropped before
+/// `refunds` is cleared, the request is gone, and they are refunded.
 struct UndeliveredCharge {
     background: Rc<Background>,
+    /// Cleared on delivery.
     refunds: SmallVec<[Correction; 2]>,
 }
 
@@ -60,7 +61,7 @@ impl Gateway {
         })?;
         for (limit, outcome) in context.limits.iter_mut().zip(verdict.outcomes) {
             limit.outcome = outcome;
-            limit.count();
+            limit.count_outcome();
         }
         if verdict.admitted {
             context.admission = Admission::Admitted;
@@ -73,19 +74,19 @@ impl Gateway {
     /// Charges a request whose limits reserve slots, which block other requests: if the client goes
     /// away before the store answers, the call still finishes, and its charges are refunded.
     async fn charge_detached(&self, context: &mut RequestContext) -> Result<Verdict, StoreError> {
-        let wanted = context.limits.iter().map(|limit| OwnedCharge {
+        let owned = context.limits.iter().map(|limit| OwnedCharge {
             limit: Arc::clone(limit.limit()),
             key: limit.key(),
             cost: limit.cost(),
         });
-        let wanted: SmallVec<[OwnedCharge; 2]> = wanted.collect();
+        let owned: SmallVec<[OwnedCharge; 2]> = owned.collect();
         let (background, leases) = (Rc::clone(&self.background), Rc::clone(&self.leases));
         let charged = self.background.run_with_output(async move {
-            let charges = wanted.iter().map(OwnedCharge::charge);
+            let charges = owned.iter().map(OwnedCharge::charge);
             let charges: SmallVec<[Charge<'_>; 4]> = charges.collect();
             let verdict = background.store.charge(&charges, background.now()).await?;
-            let permit = leases.register(&wanted, &verdict);
-            let refunds = refunds(&wanted, &verdict);
+            let permit = leases.register(&owned, &verdict);
+            let refunds = refunds(&owned, &verdict);
             Ok((verdict, permit, UndeliveredCharge { background, refunds }))
         });
         // `None` only if the worker ends.
@@ -97,10 +98,13 @@ impl Gateway {
         Ok(verdict)
     }
 
-    /// Corrects the charges by the response's status and cost header. It waits for the corrections
-    /// before the head is sent, so that the headers and the caller's next request see the corrected
-    /// counts.
-    pub(super) async fn adjust(&self, context: &mut RequestContext, response: &DraftResponse) {
+    /// Corrects the charges from the response's status and cost header. Awaited before the head is
+    /// sent, so that its headers and the caller's next request see the corrected counts.
+    pub(super) async fn correct_charges(
+        &self,
+        context: &mut RequestContext,
+        response: &DraftResponse,
+    ) {
         if context.admission != Admission::Admitted {
             return;
         }
@@ -117,7 +121,7 @@ impl Gateway {
         // Boxed, so that requests that need no correction do not carry its state.
         let outcomes = Box::pin(self.background.adjust(corrections)).await;
         for (limit, outcome) in limits.into_iter().zip(outcomes) {
-            // A correction that was not made leaves the charge, and so its outcome, unchanged.
+            // If a correction was not made, the charge and its outcome stand.
             if outcome.decided().is_some() {
                 limit.outcome = outcome;
             }
@@ -125,7 +129,7 @@ impl Gateway {
     }
 
     /// Returns when no request is delayed or holds a concurrency slot, and no call to the store is
-    /// running. Call it when no more requests come.
+    /// running. Call it when no more requests arrive.
     pub async fn drain(&self) {
         while self.delayed_requests() > 0 || !self.leases.is_empty() {
             sleep(DRAIN_POLL_INTERVAL).await;
@@ -136,7 +140,7 @@ impl Gateway {
     /// Returns this worker's leased tokens to the store and sends its pending corrections, for at
     /// most `within`.
     pub async fn return_leased_tokens(&self, within: Duration) {
-        self.store.leave(within).await;
+        self.store.shut_down(within).await;
     }
 
     /// Starts no more calls to the store: the worker's runtime is ending.
@@ -145,14 +149,14 @@ impl Gateway {
     }
 }
 
-/// Whether a charge of this limit reserves a slot: of a leaky bucket, or of concurrent requests.
+/// Whether a charge to this limit reserves a slot: in a leaky bucket, or for concurrency.
 fn reserves_slot(limit: &ChargedLimit) -> bool {
     matches!(limit.limit().algorithm, Algorithm::Concurrency | Algorithm::LeakyBucket)
 }
 
 /// The refunds of all charges, except those that a [`ConcurrencyPermit`] refunds.
-fn refunds(wanted: &[OwnedCharge], verdict: &Verdict) -> SmallVec<[Correction; 2]> {
-    let charged = wanted.iter().zip(&verdict.outcomes).filter(|_| verdict.admitted);
+fn refunds(charges: &[OwnedCharge], verdict: &Verdict) -> SmallVec<[Correction; 2]> {
+    let charged = charges.iter().zip(&verdict.outcomes).filter(|_| verdict.admitted);
     let refund = |(OwnedCharge { limit, key, cost }, outcome): (&OwnedCharge, &Outcome)| {
         let decided = outcome.admitted().filter(|_| *cost > 0)?;
         let change = Change::Refund { charged_at: decided.charged_at(), cost: *cost };

@@ -1,9 +1,9 @@
 //! Leases of the concurrency slots that requests hold while they are in flight.
 //!
-//! A lease is renewed while its request lasts and released when it ends, for whatever reason: the
-//! [`ConcurrencyPermit`] lives in the request's context. All leases of a worker are in one table,
-//! so that the worker's sweep finds those that are due. If a request ends during a renewal of its
-//! lease, the lease is released after the renewal.
+//! A lease is renewed while its request is in flight, and released when the request's context drops
+//! the [`ConcurrencyPermit`]. All leases of a worker are in one table, in which the worker's sweep
+//! finds those that are due. If a request ends while its lease is being renewed, the lease is
+//! released after the renewal.
 
 use std::{
     cell::{Cell, RefCell},
@@ -23,7 +23,7 @@ use crate::{
 /// Most leases that one call to the store renews.
 const RENEWAL_BATCH: usize = 16;
 
-/// A lease is renewed after its term divided by this.
+/// Renewals in one term of a lease, which is its limit's window.
 const RENEWALS_PER_TERM: Millis = 3;
 
 /// Delay before a failed renewal is repeated, in ms.
@@ -60,7 +60,7 @@ struct ConcurrencyLease {
     limit: Arc<Limit>,
     key: Key,
     cost: u32,
-    /// When it was last taken or renewed, in ms by the clock that decided.
+    /// When it was acquired or last renewed, in ms by the clock that decided.
     charged_at: Millis,
     /// The store that granted it.
     source: DecisionSource,
@@ -82,7 +82,7 @@ enum Renewal {
 pub(super) struct LeaseTable {
     background: Rc<Background>,
     /// The worker's coarse clock, in ms.
-    clock: Rc<Cell<u64>>,
+    coarse_clock: Rc<Cell<u64>>,
     next_id: Cell<u64>,
     /// No lease is due before this, in ms by the coarse clock; `u64::MAX` without leases.
     due: Cell<u64>,
@@ -90,9 +90,9 @@ pub(super) struct LeaseTable {
 }
 
 impl LeaseTable {
-    pub(super) fn new(background: Rc<Background>, clock: Rc<Cell<u64>>) -> Self {
+    pub(super) fn new(background: Rc<Background>, coarse_clock: Rc<Cell<u64>>) -> Self {
         let due = Cell::new(u64::MAX);
-        Self { background, clock, next_id: Cell::new(0), due, leases: RefCell::default() }
+        Self { background, coarse_clock, next_id: Cell::new(0), due, leases: RefCell::default() }
     }
 
     /// Whether no request holds a concurrency slot.
@@ -103,14 +103,15 @@ impl LeaseTable {
     /// Registers the slots that `verdict` granted; `None` if it granted none.
     pub(super) fn register(
         self: &Rc<Self>,
-        wanted: &[OwnedCharge],
+        charges: &[OwnedCharge],
         verdict: &Verdict,
     ) -> Option<ConcurrencyPermit> {
         let mut all = self.leases.borrow_mut();
         let mut leases = SmallVec::new();
-        for (OwnedCharge { limit, key, cost }, outcome) in wanted.iter().zip(&verdict.outcomes) {
-            let holds = limit.algorithm == Algorithm::Concurrency && *cost > 0 && verdict.admitted;
-            let Some(decided) = outcome.admitted().filter(|_| holds) else { continue };
+        for (OwnedCharge { limit, key, cost }, outcome) in charges.iter().zip(&verdict.outcomes) {
+            let is_granted =
+                limit.algorithm == Algorithm::Concurrency && *cost > 0 && verdict.admitted;
+            let Some(decided) = outcome.admitted().filter(|_| is_granted) else { continue };
             let id = self.next_id.replace(self.next_id.get() + 1);
             let lease = ConcurrencyLease {
                 limit: Arc::clone(limit),
@@ -127,9 +128,9 @@ impl LeaseTable {
         (!leases.is_empty()).then(|| ConcurrencyPermit { table: Rc::clone(self), leases })
     }
 
-    /// Schedules the renewal of a lease that is taken now; returns when it is due.
+    /// Schedules the renewal of a lease that is acquired now; returns when it is due.
     fn schedule_renewal(&self, limit: &Limit) -> u64 {
-        let due = self.clock.get() + limit.quota.window / RENEWALS_PER_TERM;
+        let due = self.coarse_clock.get() + limit.quota.window / RENEWALS_PER_TERM;
         self.due.set(self.due.get().min(due));
         due
     }
@@ -151,28 +152,31 @@ impl LeaseTable {
         }
     }
 
-    /// Renews the leases that are due. Call it far more often than a term / [`RENEWALS_PER_TERM`].
+    /// Starts the renewal of the leases that are due. Call it far more often than a term /
+    /// [`RENEWALS_PER_TERM`].
     pub(super) fn renew(self: &Rc<Self>) {
-        let now = self.clock.get();
+        let now = self.coarse_clock.get();
         if now < self.due.get() {
             return;
         }
         self.due.set(u64::MAX);
-        let (mut shared, mut local) = (Vec::new(), Vec::new());
+        let (mut in_store, mut in_fallback) = (Vec::new(), Vec::new());
         for (&id, lease) in self.leases.borrow_mut().iter_mut() {
             if lease.due <= now {
                 lease.due = now + lease.limit.quota.window / RENEWALS_PER_TERM;
                 if lease.renewal == Renewal::None {
                     lease.renewal = Renewal::InProgress;
                     match lease.source {
-                        DecisionSource::Store => shared.push(id),
-                        DecisionSource::Fallback => local.push(id),
+                        DecisionSource::Store => in_store.push(id),
+                        DecisionSource::Fallback => in_fallback.push(id),
                     }
                 }
             }
             self.due.set(self.due.get().min(lease.due));
         }
-        for (source, due) in [(DecisionSource::Store, shared), (DecisionSource::Fallback, local)] {
+        for (source, due) in
+            [(DecisionSource::Store, in_store), (DecisionSource::Fallback, in_fallback)]
+        {
             for leases in due.chunks(RENEWAL_BATCH) {
                 let (table, leases) = (Rc::clone(self), leases.to_vec());
                 self.background.run(async move { table.renew_batch(&leases, source).await });
@@ -180,9 +184,9 @@ impl LeaseTable {
         }
     }
 
-    /// Renews leases: overdraws a new charge, then refunds the old one, so that no other request
-    /// gets the slot in between. A lease that has expired is taken again too, because its request
-    /// is in flight.
+    /// Renews leases: makes a new charge without a check of the quota, then refunds the old one, so
+    /// that no other request gets the slot in between. An expired lease is charged again as well:
+    /// its request is still in flight.
     async fn renew_batch(&self, leases: &[u64], source: DecisionSource) {
         let refunds: SmallVec<[Correction; RENEWAL_BATCH]> = {
             let all = self.leases.borrow();
@@ -202,12 +206,12 @@ impl LeaseTable {
         let mut all = self.leases.borrow_mut();
         for (id, renewed) in leases.iter().zip(outcomes.chunks(2)) {
             let Some(lease) = all.get_mut(id) else { continue };
-            // Without an answer it is unknown whether the old or the new charge stands. The one
-            // that is not refunded expires.
+            // Without a reply it is unknown whether the old or the new charge stands. The one that
+            // is not refunded expires.
             if let Some(decided) = renewed.first().and_then(|outcome| outcome.decided()) {
                 lease.charged_at = decided.at;
             } else {
-                lease.due = lease.due.min(self.clock.get() + RETRY_INTERVAL);
+                lease.due = lease.due.min(self.coarse_clock.get() + RETRY_INTERVAL);
                 self.due.set(self.due.get().min(lease.due));
             }
             if std::mem::replace(&mut lease.renewal, Renewal::None) == Renewal::Abandoned {

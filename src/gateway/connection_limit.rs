@@ -1,4 +1,4 @@
-//! [`ConnectionLimit`]: bounds the open client connections, of the process and of each client.
+//! [`ConnectionLimit`]: bounds the open connections of the process and of each client.
 
 use std::{
     net::IpAddr,
@@ -22,7 +22,7 @@ pub struct ConnectionLimit {
     clients: Mutex<HashMap<IpAddr, u32, RandomState>>,
 }
 
-/// One open connection. Dropping it releases its place under the limit.
+/// A permit for one open connection. Dropping it releases it.
 #[derive(Debug)]
 pub struct ConnectionPermit {
     limit: Arc<ConnectionLimit>,
@@ -38,8 +38,8 @@ impl ConnectionLimit {
         Some(ConnectionPermit { limit: Arc::clone(self), client: None })
     }
 
-    /// Returns when a permit was released. Another task may acquire it first.
-    pub async fn released(&self) {
+    /// Waits until a permit is released. Another task may acquire it first.
+    pub async fn wait_for_release(&self) {
         self.released.notified().await;
     }
 

@@ -26,8 +26,7 @@ use crate::{
     upstream::Attempts,
 };
 
-/// Logged and counted as the status when the client closed before there was a response (nginx'
-/// code).
+/// The status that is logged and counted if the client closes before the response (nginx's code).
 const STATUS_CLIENT_CLOSED: u16 = 499;
 
 /// Writes a request's access log line.
@@ -38,7 +37,7 @@ pub(super) struct AccessLogger {
 }
 
 /// One request in the gateway. Dropping it releases what the request holds, counts it and logs it,
-/// so that also a request whose client goes away is accounted for.
+/// even if the client goes away early.
 pub struct RequestContext {
     pub(super) rules: Rc<Rules>,
     /// `None` if it was malformed.
@@ -46,7 +45,7 @@ pub struct RequestContext {
     pub(super) client: Rc<dyn ClientStream>,
     pub(super) route: Option<usize>,
     /// The client's address, as trusted proxies report it.
-    pub(super) address: IpAddr,
+    pub(super) client_ip: IpAddr,
     /// The normalized path, if it differs from the path in the head.
     pub(super) path: Option<Box<str>>,
     /// The limits that the request is charged to.
@@ -55,16 +54,16 @@ pub struct RequestContext {
     pub(super) caller: Option<Caller>,
     pub(super) request_id: RequestId,
     /// Whether the peer is a trusted proxy, so that its `X-Forwarded-*` are used.
-    pub(super) trusted: bool,
+    pub(super) from_trusted_proxy: bool,
     pub(super) counters: Arc<CachePadded<RouteCounters>>,
     /// The response's status, once there is one.
     status: Option<u16>,
-    /// What limits and throttle decided.
+    /// What the limits and the throttle decided.
     pub(super) admission: Admission,
     /// How long leaky buckets delayed the request.
     pub(super) delay: Cell<Duration>,
     pub(super) attempts: Attempts,
-    /// From the first attempt to the response's head.
+    /// The time from the first attempt to the response's head, or to the failure.
     pub(super) upstream_time: Option<Duration>,
     /// Keeps the caller active for the throttle until the response ends.
     pub(super) activity: Option<ActivityGuard>,
@@ -72,12 +71,12 @@ pub struct RequestContext {
     pub(super) permit: Option<ConcurrencyPermit>,
     pub(super) access_logger: Option<AccessLogger>,
     /// The arrival, in ms since the epoch; only set if there is an access log.
-    pub(super) time: u64,
+    pub(super) arrived_at: u64,
     stopwatch: Stopwatch,
-    /// Body bytes of the response that were sent.
-    bytes: u64,
-    complete: bool,
-    cut: Option<CutReason>,
+    /// Body bytes of the response that were buffered for sending.
+    bytes_sent: u64,
+    is_complete: bool,
+    cut_reason: Option<CutReason>,
 }
 
 impl RequestContext {
@@ -90,18 +89,21 @@ impl RequestContext {
         ids: &RequestIds,
         stopwatch: Stopwatch,
     ) -> Self {
-        let trusted = rules.snapshot.identity.trusted_proxies.contains(peer.address);
-        let given = head.as_ref().filter(|_| trusted).and_then(|head| RequestId::from_head(head));
+        let from_trusted_proxy = rules.snapshot.identity.trusted_proxies.contains(peer.address);
+        let given = head
+            .as_ref()
+            .filter(|_| from_trusted_proxy)
+            .and_then(|head| RequestId::from_head(head));
         Self {
             rules,
             client,
             route: None,
-            address: peer.address,
+            client_ip: peer.address,
             path: None,
             limits: SmallVec::new(),
             caller: None,
             request_id: given.unwrap_or_else(|| ids.next()),
-            trusted,
+            from_trusted_proxy,
             counters,
             status: None,
             admission: Admission::Unasked,
@@ -111,11 +113,11 @@ impl RequestContext {
             activity: None,
             permit: None,
             access_logger: None,
-            time: 0,
+            arrived_at: 0,
             stopwatch,
-            bytes: 0,
-            complete: false,
-            cut: None,
+            bytes_sent: 0,
+            is_complete: false,
+            cut_reason: None,
             head,
         }
     }
@@ -144,37 +146,37 @@ impl RequestContext {
         }
     }
 
-    /// Records the response's status and counts it, before the client can read it: a scrape that
-    /// follows a response includes it.
+    /// Records and counts the response's status. Called before the client can read the response, so
+    /// that a later scrape of the metrics includes it.
     pub(super) fn record_status(&mut self, status: StatusCode) {
         self.status = Some(status.as_u16());
-        self.count(status.as_u16());
+        self.count_response(status.as_u16());
     }
 
-    fn count(&self, status: u16) {
+    fn count_response(&self, status: u16) {
         let class = usize::from(status / 100).clamp(1, 5) - 1;
         self.counters.responses[class].add(1);
     }
 
-    /// Adds to the body bytes that were sent.
+    /// Adds body bytes of the response that were buffered for sending.
     pub fn add_bytes_sent(&mut self, bytes: usize) {
-        self.bytes += bytes as u64;
+        self.bytes_sent += bytes as u64;
     }
 
     /// Records that the response was written to its end.
     pub fn mark_complete(&mut self) {
-        self.complete = true;
+        self.is_complete = true;
     }
 
     /// Records why the response was cut off.
-    pub fn mark_cut(&mut self, cut: CutReason) {
-        self.cut = Some(cut);
+    pub fn mark_cut(&mut self, reason: CutReason) {
+        self.cut_reason = Some(reason);
     }
 
     /// Records, counts and logs that the upstream broke off its response.
     #[cold]
     pub fn mark_upstream_broken(&mut self, error: &std::io::Error) {
-        self.cut = Some(CutReason::UpstreamBroken);
+        self.cut_reason = Some(CutReason::UpstreamBroken);
         if let Some(route) = self.route {
             if let Some(counters) = &self.rules.routes[route].upstream {
                 counters.broken.add(1);
@@ -184,7 +186,7 @@ impl RequestContext {
         }
     }
 
-    fn write_access_line(&self, logger: &AccessLogger, took: Duration) {
+    fn write_access_line(&self, logger: &AccessLogger, duration: Duration) {
         let route = self.route.map(|route| &*self.rules.snapshot.routes[route].name);
         let sources = &self.rules.snapshot.identity.token;
         let head = self.head.as_ref();
@@ -195,23 +197,23 @@ impl RequestContext {
             CutReason::ClientClosed
         };
         logger.writer.write(&AccessLine {
-            time: self.time,
-            client: self.address,
+            time: self.arrived_at,
+            client: self.client_ip,
             token: head.and_then(|head| token_hash(sources, &head.fields, logger.secret)),
             method: head.map_or("", |head| head.method.as_str()).as_bytes(),
             host: host.as_bytes(),
             path: self.path().as_bytes(),
             route: route.unwrap_or_default(),
             status: self.status.unwrap_or(STATUS_CLIENT_CLOSED),
-            bytes: self.bytes,
-            took,
+            bytes: self.bytes_sent,
+            duration,
             delay: self.delay.get(),
             limit: self.admission.label(),
             upstream: self.attempts.server.as_ref().map_or("", |server| server.authority()),
             upstream_time: self.upstream_time,
             attempts: self.attempts.count,
-            cut: if self.complete { None } else { Some(self.cut.unwrap_or(default_cut)) },
-            complete: self.complete,
+            cut: if self.is_complete { None } else { Some(self.cut_reason.unwrap_or(default_cut)) },
+            complete: self.is_complete,
             request_id: self.request_id.as_bytes(),
         });
     }
@@ -219,13 +221,13 @@ impl RequestContext {
 
 impl Drop for RequestContext {
     fn drop(&mut self) {
-        let took = self.stopwatch.read();
+        let duration = self.stopwatch.read();
         if self.status.is_none() {
-            self.count(STATUS_CLIENT_CLOSED);
+            self.count_response(STATUS_CLIENT_CLOSED);
         }
-        self.counters.latency.observe(took);
+        self.counters.latency.observe(duration);
         if let Some(logger) = &self.access_logger {
-            self.write_access_line(logger, took);
+            self.write_access_line(logger, duration);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Delays requests until the slots of their leaky buckets.
+//! Delays requests until their slots in leaky buckets begin.
 //!
 //! A delayed request waits in its connection's task, with its body unread. If the client goes away,
 //! the future is dropped, and with it the [`DelayGuard`], which frees the slots at once.
@@ -22,8 +22,8 @@ use crate::{
     store::Correction,
 };
 
-/// A delayed request and its charges. Dropping it leaves the queues; if the request was not
-/// released, it also refunds the charges.
+/// A delayed request and its charges. Dropping it removes the request from the queues and, unless
+/// the request was released, refunds the charges.
 struct DelayGuard<'a> {
     gateway: &'a Gateway,
     client: &'a dyn ClientStream,
@@ -38,7 +38,7 @@ struct DelayGuard<'a> {
     released: bool,
 }
 
-/// A charge of a delayed request; also one without a delay, because it is refunded with the others.
+/// A charge of a delayed request, with or without a delay of its own: all are refunded together.
 struct DelayedCharge<'a> {
     limit: &'a mut ChargedLimit,
     decided: StoreDecision,
@@ -46,9 +46,10 @@ struct DelayedCharge<'a> {
 }
 
 enum SlotState {
-    /// The slot is in the future; the waiter's id in the bucket's queue.
+    /// The slot is in the future; the request's id in the bucket's queue.
     Waiting(u64),
-    /// The slot has begun, or the charge has no delay: its time in ms, by the clock that decided.
+    /// The slot has begun, or the charge has no delay; when it is charged, in ms by the clock that
+    /// decided.
     Taken(Millis),
 }
 
@@ -72,7 +73,7 @@ impl Gateway {
 
 impl<'a> DelayGuard<'a> {
     fn new(gateway: &'a Gateway, context: &'a mut RequestContext) -> Self {
-        // Not before the decision, so that no request is released before its slot.
+        // Read after the decision: an earlier start would release requests before their slots.
         let since = gateway.shared.clock.uptime();
         let wake = Arc::new(Notify::new());
         let RequestContext { limits, client, delay, .. } = context;
@@ -92,7 +93,7 @@ impl<'a> DelayGuard<'a> {
                 let quota = charge.limit.limit().quota.limit;
                 let size = SlotSize { cost: charge.limit.cost(), quota, source: decided.source };
                 let due = since + Duration::from_millis(wait);
-                let slot = Slot { due, at: decided.charged_at(), size };
+                let slot = Slot { due, charged_at: decided.charged_at(), size };
                 let queues = &gateway.shared.delay_queues;
                 charge.state =
                     SlotState::Waiting(queues.insert(bucket_id(charge.limit), slot, &wake));
@@ -132,9 +133,9 @@ impl<'a> DelayGuard<'a> {
         for charge in &mut self.charges {
             let SlotState::Waiting(id) = charge.state else { continue };
             match self.gateway.shared.delay_queues.take_due(bucket_id(charge.limit), id, now) {
-                Some(Ok(slot)) => charge.state = SlotState::Taken(slot.at),
+                Some(Ok(slot)) => charge.state = SlotState::Taken(slot.charged_at),
                 Some(Err(due)) => next = Some(next.map_or(due, |next| next.min(due))),
-                // Unreachable: only this guard removes its waiters.
+                // Unreachable: only this guard removes its request.
                 None => {}
             }
         }
@@ -153,24 +154,26 @@ impl Drop for DelayGuard<'_> {
         let Self { gateway, charges, released, .. } = self;
         for DelayedCharge { limit, decided, state } in charges {
             match (&state, *released) {
-                (SlotState::Taken(at), true) => {
-                    decided.decision.wait = at.saturating_sub(decided.at);
+                (SlotState::Taken(charged_at), true) => {
+                    decided.decision.wait = charged_at.saturating_sub(decided.at);
                     limit.outcome = Outcome::Decided(*decided);
                     continue;
                 }
                 (SlotState::Waiting(id), _) => {
                     gateway.shared.delay_queues.remove(bucket_id(limit), *id, |slot| {
-                        refund(gateway, limit, decided, slot.at);
+                        refund(gateway, limit, decided, slot.charged_at);
                     });
                 }
-                (SlotState::Taken(at), false) => refund(gateway, limit, decided, *at),
+                (SlotState::Taken(charged_at), false) => {
+                    refund(gateway, limit, decided, *charged_at);
+                }
             }
             limit.outcome = Outcome::NotCharged;
         }
     }
 }
 
-/// The bucket's id: that of its record in stores.
+/// The bucket's id, which is also that of its record in the store.
 fn bucket_id(limit: &ChargedLimit) -> u128 {
     limit.limit().identity() ^ limit.key().0
 }

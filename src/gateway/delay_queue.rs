@@ -3,7 +3,8 @@
 //!
 //! A bucket's queue is two parallel sequences: the delayed requests, and the slots that they were
 //! granted, soonest first. The request at an index has the slot at that index. If a request leaves,
-//! all behind it move up by one slot at once, and the last slot is free.
+//! the requests behind it move up by one slot, as far as their slots have the same size, and the
+//! last of these slots is free.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -19,8 +20,8 @@ use crate::limit::{DecisionSource, Millis};
 pub(super) struct Slot {
     /// Its start, by [`Clock::uptime`](crate::clock::Clock::uptime).
     pub(super) due: Duration,
-    /// Its start in ms, by the clock that decided: a refund names the slot by it.
-    pub(super) at: Millis,
+    /// Its start in ms, by the clock that decided; a refund identifies the slot by it.
+    pub(super) charged_at: Millis,
     /// What determines its length. A slot is passed on only to a request with an equal one.
     pub(super) size: SlotSize,
 }
@@ -36,7 +37,7 @@ pub(super) struct SlotSize {
     pub(super) source: DecisionSource,
 }
 
-/// The queues of a process, for all of its workers, by bucket id. Bounded by the delayed requests.
+/// The queues of a process, for all of its workers, by bucket id. No queue is empty.
 #[derive(Default)]
 pub struct DelayQueues(Mutex<Inner>);
 
@@ -62,7 +63,7 @@ struct DelayedRequest {
 
 impl DelayQueues {
     /// Inserts a request into the queue of `bucket` by its `slot`; returns its id. `wake` is
-    /// notified when [`Self::take_due`] should be called sooner than it returned.
+    /// notified when [`Self::take_due`] should be called before the time that it last returned.
     pub(super) fn insert(&self, bucket: u128, slot: Slot, wake: &Arc<Notify>) -> u64 {
         let mut inner = self.0.lock();
         let id = inner.next_id;
@@ -83,7 +84,7 @@ impl DelayQueues {
         id: u64,
         now: Duration,
     ) -> Option<Result<Slot, Duration>> {
-        self.with(bucket, |queue| {
+        self.update(bucket, |queue| {
             let index = queue.index_of(id)?;
             let slot = *queue.slots.get(index)?;
             if now < slot.due {
@@ -100,7 +101,7 @@ impl DelayQueues {
     /// move up, and `refund` gets the last of these slots. It runs under the lock, so that slots
     /// are refunded in the order in which requests leave, the last slot first.
     pub(super) fn remove(&self, bucket: u128, id: u64, refund: impl FnOnce(Slot)) {
-        let _: Option<()> = self.with(bucket, |queue| {
+        let _: Option<()> = self.update(bucket, |queue| {
             let index = queue.index_of(id)?;
             let size = queue.slots.get(index)?.size;
             let behind = queue.slots.range(index + 1..);
@@ -118,7 +119,7 @@ impl DelayQueues {
 
     /// Changes a queue; then wakes its first request if its slot is now before its timer, and
     /// removes the queue if it is empty.
-    fn with<T>(
+    fn update<T>(
         &self,
         bucket: u128,
         change: impl FnOnce(&mut DelayQueue) -> Option<T>,
@@ -156,7 +157,7 @@ mod tests {
     }
 
     fn slot(ms: u64) -> Slot {
-        Slot { due: Duration::from_millis(ms), at: ms, size: SIZE }
+        Slot { due: Duration::from_millis(ms), charged_at: ms, size: SIZE }
     }
 
     #[test]
@@ -171,7 +172,7 @@ mod tests {
         let due = Duration::from_millis(1);
         assert_eq!(queues.take_due(7, ids[1], Duration::ZERO), Some(Err(due)));
         assert_eq!(queues.take_due(7, ids[1], due), Some(Ok(slot(1))));
-        // The next timer is still set to the old slot: it is woken now that it is the first.
+        // The next request's timer is still set to its old slot: it is woken now that it is first.
         runtime.block_on(wake[2].notified());
         assert_eq!(queues.take_due(7, ids[2], due), Some(Err(Duration::from_millis(2))));
         assert_eq!(remove(&queues, ids[2]), Some(slot(2)));
@@ -191,8 +192,8 @@ mod tests {
     }
 
     proptest! {
-        /// No slot is taken twice, none is lost, no request waits beyond its first slot, and none
-        /// overtakes another.
+        /// No slot is taken twice or lost, no request waits longer than for the slot that it was
+        /// first granted, and none overtakes another.
         #[test]
         fn each_slot_is_taken_once_and_in_order(
             steps in prop::collection::vec((0_u8..3, 0_usize..20), 1..200),
@@ -212,7 +213,7 @@ mod tests {
                         let freed = remove(&queues, id).unwrap();
                         // With one gateway it is the bucket's last slot, which the store can
                         // refund.
-                        prop_assert_eq!(freed.at, next);
+                        prop_assert_eq!(freed.charged_at, next);
                         next -= 1;
                     }
                     _ => {
@@ -221,9 +222,9 @@ mod tests {
                         if let Some(&(id, granted)) = waiting.first()
                             && let Some(Ok(slot)) = queues.take_due(7, id, at)
                         {
-                            prop_assert!(slot.at <= granted && slot.at > released);
-                            prop_assert_eq!(slot.at, now);
-                            released = slot.at;
+                            prop_assert!(slot.charged_at <= granted && slot.charged_at > released);
+                            prop_assert_eq!(slot.charged_at, now);
+                            released = slot.charged_at;
                             waiting.remove(0);
                         }
                     }

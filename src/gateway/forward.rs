@@ -7,15 +7,15 @@ use crate::{
     plan::forwarded_path,
     respond,
     upstream::{
-        ForwardError, HopHeaders, OutgoingRequest, Servers, Upstream, UpstreamError, UpstreamKind,
+        AddedHeaders, ForwardError, OutgoingRequest, Servers, Upstream, UpstreamError, UpstreamKind,
     },
 };
 
-/// Least time between two warnings about failed upstreams, in ms.
+/// Least time between two warnings of a worker about failed upstreams, in ms.
 const WARNING_INTERVAL: u64 = 1000;
 
 impl Gateway {
-    /// Forwards the request; returns the upstream's response, with its body still to be read.
+    /// Forwards the request; returns the upstream's response, with its body unread.
     ///
     /// # Errors
     ///
@@ -41,8 +41,8 @@ impl Gateway {
             return Err(GatewayError::MalformedTarget);
         };
         let stopwatch = self.shared.clock.stopwatch();
-        let balance = &rules.balances[upstream.index];
-        let result = balance.forward(servers, outgoing, &head.method, &**client, attempts).await;
+        let balancer = &rules.load_balancers[upstream.index];
+        let result = balancer.forward(servers, outgoing, &head.method, &**client, attempts).await;
         context.upstream_time = Some(stopwatch.read());
         if let Some(counters) = &rules.routes[route].upstream {
             let retries = context.attempts.count.saturating_sub(1);
@@ -61,7 +61,7 @@ impl Gateway {
                     BodyError::TooLong => GatewayError::BodyTooLong,
                     BodyError::TimedOut => GatewayError::BodyTimeout,
                     BodyError::Malformed(error) => GatewayError::Framing(error),
-                    BodyError::Gone => GatewayError::BodyIncomplete,
+                    BodyError::ClientClosed => GatewayError::BodyIncomplete,
                 })
             }
         }
@@ -76,19 +76,26 @@ impl Gateway {
         peer: &Peer,
         context: &RequestContext,
     ) -> Option<OutgoingRequest> {
-        let view = &rules.routes[route];
+        let state = &rules.routes[route];
         let route = &rules.snapshot.routes[route];
         let path = forwarded_path(context.path(), route.strip_prefix.as_deref());
-        let hop = HopHeaders {
+        let added = AddedHeaders {
             peer: &peer.forwarding,
-            trusted: context.trusted,
+            trusted: context.from_trusted_proxy,
             request_id: context.request_id.as_bytes(),
-            server: &servers.targets[0],
+            server: &servers.addresses[0],
             via: &self.shared.via.value,
         };
         let head = context.head.as_ref()?;
         let client = &context.client;
-        Some(OutgoingRequest::new(head, path, &hop, &view.protected, client, route.max_body))
+        Some(OutgoingRequest::new(
+            head,
+            path,
+            &added,
+            &state.protected_headers,
+            client,
+            route.max_body,
+        ))
     }
 
     /// Counts an upstream's failure, and logs it at most once per [`WARNING_INTERVAL`].
@@ -104,7 +111,7 @@ impl Gateway {
         if let Some(counters) = &rules.routes[route].upstream {
             counters.of(error.kind()).add(1);
         }
-        let now = self.clock.get();
+        let now = self.coarse_clock.get();
         if now.saturating_sub(self.warned_at.get()) >= WARNING_INTERVAL {
             self.warned_at.set(now);
             let server = context.attempts.server.as_ref().map_or("", |server| server.authority());

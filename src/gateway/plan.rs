@@ -8,7 +8,7 @@ use crate::{
     snapshot::{Action, LimitRequest},
 };
 
-/// The plan of a request. The rest of it is in the [`RequestContext`].
+/// The part of a request's plan that its [`RequestContext`] does not hold.
 pub(super) struct Plan {
     /// The route's index in the snapshot.
     pub(super) route: usize,
@@ -31,13 +31,13 @@ impl Gateway {
     ) -> Result<Plan, GatewayError> {
         let Some(head) = &context.head else { return Err(GatewayError::MalformedTarget) };
         let attributes = RequestAttributes::read(&rules.snapshot, peer.address, head)?;
-        context.address = attributes.client.ip;
+        context.client_ip = attributes.client.ip;
         if let std::borrow::Cow::Owned(path) = &attributes.path {
             context.path = Some(path.as_str().into());
         }
         let matched = attributes.find_route(&rules.snapshot)?;
         let (index, route) = (matched.index, matched.route);
-        let (k0, k1) = self.shared.stores.secret();
+        let (k0, k1) = self.shared.store.key_secret();
         let secret = Secret(k0, k1);
         context.counters = rules.routes[index].counters.clone();
         context.route = Some(index);

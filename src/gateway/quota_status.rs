@@ -1,4 +1,4 @@
-//! The quota status action: reports the caller's limits without a charge to them.
+//! The quota status action: reports the state of the caller's limits without charging them.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! [`RequestId`]: the value of `X-Request-Id`, in the access log and in both directions.
+//! [`RequestId`]: the value of `X-Request-Id` to the upstream, to the client and in the access log.
 
 use std::cell::Cell;
 
@@ -16,10 +16,10 @@ pub(super) struct RequestId(SmallVec<[u8; 32]>);
 impl RequestId {
     /// The id in the head of a trusted proxy's request, if it is valid.
     pub(super) fn from_head(head: &RequestHead) -> Option<Self> {
-        let given = head.fields.get("x-request-id")?;
-        let plain =
-            (1..=MAX_ID_LEN).contains(&given.len()) && given.iter().all(u8::is_ascii_graphic);
-        plain.then(|| Self(SmallVec::from_slice(given)))
+        let value = head.fields.get("x-request-id")?;
+        let is_valid =
+            (1..=MAX_ID_LEN).contains(&value.len()) && value.iter().all(u8::is_ascii_graphic);
+        is_valid.then(|| Self(SmallVec::from_slice(value)))
     }
 
     /// The id as bytes.

@@ -1,4 +1,4 @@
-//! A worker's view of the live snapshot: beside each route and upstream, the worker's counters and
+//! A worker's view of the live snapshot: each route and upstream with the worker's counters and
 //! connection pools.
 
 use std::{
@@ -21,14 +21,13 @@ use crate::{
     upstream::{LoadBalancer, Pool, ProtectedHeaders, ServerAddress, UpstreamKind},
 };
 
-/// A snapshot with a worker's state. A request uses one from its start to its end, also across a
-/// reload.
+/// A snapshot with a worker's state. A request uses the same one to its end, even across a reload.
 pub(super) struct Rules {
     pub(super) snapshot: Arc<Snapshot>,
     /// One for each route, in the snapshot's order.
     pub(super) routes: Vec<RouteState>,
     /// One for each upstream, in the snapshot's order; without servers for a fixed response.
-    pub(super) balances: Vec<LoadBalancer>,
+    pub(super) load_balancers: Vec<LoadBalancer>,
 }
 
 /// A limit of one route, with the worker's counters.
@@ -43,7 +42,7 @@ pub(super) struct RouteState {
     pub(super) limits: SmallVec<[Rc<LimitRule>; 4]>,
     /// The headers that limits depend on: a client can neither remove them with `Connection` nor
     /// send them twice.
-    pub(super) protected: ProtectedHeaders,
+    pub(super) protected_headers: ProtectedHeaders,
     /// The counters of its upstream, if it has one.
     pub(super) upstream: Option<Arc<CachePadded<UpstreamCounters>>>,
 }
@@ -53,27 +52,32 @@ pub(super) struct RulesCache {
     generation: Cell<u64>,
     rules: RefCell<Rc<Rules>>,
     pools: RefCell<HashMap<ServerAddress, Rc<Pool>, RandomState>>,
-    clock: Rc<Cell<u64>>,
+    /// The worker's coarse clock, in ms.
+    coarse_clock: Rc<Cell<u64>>,
 }
 
 impl RulesCache {
-    pub(super) fn new(live: &LiveSnapshot, metrics: &WorkerMetrics, clock: Rc<Cell<u64>>) -> Self {
+    pub(super) fn new(
+        live: &LiveSnapshot,
+        metrics: &WorkerMetrics,
+        coarse_clock: Rc<Cell<u64>>,
+    ) -> Self {
         let pools = RefCell::default();
         let generation = live.generation();
-        let rules = Rules::new(live.snapshot(), metrics, &pools, &clock);
+        let rules = Rules::new(live.snapshot(), metrics, &pools, &coarse_clock);
         Self {
             generation: Cell::new(generation),
             rules: RefCell::new(Rc::new(rules)),
             pools,
-            clock,
+            coarse_clock,
         }
     }
 
-    /// The current rules.
+    /// The current rules, rebuilt first if the configuration was reloaded.
     pub(super) fn get(&self, live: &LiveSnapshot, metrics: &WorkerMetrics) -> Rc<Rules> {
         let generation = live.generation();
         if generation != self.generation.get() {
-            let rules = Rules::new(live.snapshot(), metrics, &self.pools, &self.clock);
+            let rules = Rules::new(live.snapshot(), metrics, &self.pools, &self.coarse_clock);
             self.generation.set(generation);
             *self.rules.borrow_mut() = Rc::new(rules);
         }
@@ -82,12 +86,12 @@ impl RulesCache {
 
     /// Closes upstream connections that were idle too long, and removes the pools of servers that
     /// are no longer configured.
-    pub(super) fn sweep(&self) {
+    pub(super) fn sweep_pools(&self) {
         let rules = self.rules.borrow().clone();
-        for (upstream, balance) in rules.snapshot.upstreams.iter().zip(&rules.balances) {
+        for (upstream, balancer) in rules.snapshot.upstreams.iter().zip(&rules.load_balancers) {
             if let UpstreamKind::Servers(servers) = &upstream.kind {
-                let limit = servers.idle_timeout.as_millis() as u64;
-                balance.pools().iter().for_each(|pool| pool.sweep(limit));
+                let idle_timeout = servers.idle_timeout.as_millis() as u64;
+                balancer.pools().iter().for_each(|pool| pool.sweep(idle_timeout));
             }
         }
         self.pools.borrow_mut().retain(|_, pool| Rc::strong_count(pool) > 1);
@@ -99,7 +103,7 @@ impl Rules {
         snapshot: Arc<Snapshot>,
         metrics: &WorkerMetrics,
         pools: &RefCell<HashMap<ServerAddress, Rc<Pool>, RandomState>>,
-        clock: &Rc<Cell<u64>>,
+        coarse_clock: &Rc<Cell<u64>>,
     ) -> Self {
         let routes = snapshot.routes.iter().map(|route| RouteState {
             counters: metrics.route(&route.name),
@@ -112,7 +116,10 @@ impl Rules {
                     Rc::new(LimitRule { policy, counters })
                 })
                 .collect(),
-            protected: ProtectedHeaders::new(&protected(route, &snapshot.identity.token)),
+            protected_headers: ProtectedHeaders::new(&protected_names(
+                route,
+                &snapshot.identity.token,
+            )),
             upstream: match &route.action {
                 Action::Upstream(upstream) => Some(metrics.upstream(&upstream.name)),
                 Action::Status(_) => None,
@@ -122,22 +129,23 @@ impl Rules {
             let mut pools = pools.borrow_mut();
             pools
                 .entry(target.clone())
-                .or_insert_with(|| Pool::new(target.clone(), clock.clone()))
+                .or_insert_with(|| Pool::new(target.clone(), coarse_clock.clone()))
                 .clone()
         };
-        let balances = snapshot.upstreams.iter().map(|upstream| match &upstream.kind {
+        let load_balancers = snapshot.upstreams.iter().map(|upstream| match &upstream.kind {
             UpstreamKind::Servers(servers) => {
-                LoadBalancer::new(servers.targets.iter().map(pool_of).collect())
+                LoadBalancer::new(servers.addresses.iter().map(pool_of).collect())
             }
             UpstreamKind::Fixed(_) => LoadBalancer::new(Vec::new()),
         });
-        let rules = Self { routes: routes.collect(), balances: balances.collect(), snapshot };
+        let (routes, load_balancers) = (routes.collect(), load_balancers.collect());
+        let rules = Self { snapshot, routes, load_balancers };
         rules.prune(metrics);
         rules
     }
 
     /// Removes the metrics of routes, limits and upstreams that are no longer configured. Requests
-    /// in flight on older rules still count them, but they are not exported.
+    /// in flight under older rules still update their counters, which are not exported.
     fn prune(&self, metrics: &WorkerMetrics) {
         let routes = &self.snapshot.routes;
         let limits = routes.iter().flat_map(|route| {
@@ -153,8 +161,8 @@ impl Rules {
 }
 
 /// The headers that the limits of `route` read keys, costs or tiers from, and those that carry
-/// tokens.
-fn protected(route: &Route, tokens: &[TokenSource]) -> Vec<HeaderName> {
+/// tokens. Sorted, without duplicates.
+fn protected_names(route: &Route, tokens: &[TokenSource]) -> Vec<HeaderName> {
     let header = |part: &Part| match part {
         Part::Header(name) => Some(name.clone()),
         Part::Cookie(_) => Some(http::header::COOKIE),

@@ -2,7 +2,7 @@
 
 use crate::framing::Fields;
 
-/// This process's entry in `Via`, with a random name that no other gateway has.
+/// This process's `Via` entry, with a random name that distinguishes it from other gateways.
 #[derive(Debug)]
 pub struct Via {
     /// `1.1 tidegate-0123456789abcdef`.

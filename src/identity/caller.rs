@@ -1,4 +1,4 @@
-//! The hash of a request's caller, for modules that only distinguish callers.
+//! The hash of a request's caller, for modules that only need to tell callers apart.
 
 use smallvec::SmallVec;
 
@@ -28,7 +28,7 @@ impl Caller {
         for source in subject.token_sources {
             if let Some(token) = token(std::slice::from_ref(source), subject.headers)? {
                 let mut hash = KeyHasher::new(secret);
-                hash.token(&token);
+                hash.add_token(&token);
                 let hash = hash.finish() as u64;
                 if !tokens.contains(&hash) {
                     tokens.push(hash);
@@ -37,7 +37,7 @@ impl Caller {
         }
         if tokens.is_empty() {
             let mut hash = KeyHasher::new(secret);
-            hash.address(FALLBACK_TAG, subject);
+            hash.add_client(FALLBACK_TAG, subject);
             return Ok(Self::Address(hash.finish() as u64));
         }
         Ok(Self::Tokens(tokens))
@@ -46,8 +46,8 @@ impl Caller {
 
 impl KeyPlan {
     /// The subjects that a request is counted as under this key: one for each of its access tokens, so a
-    /// second token does not give the caller a second quota. Without a token in the key, or with at most
-    /// one in the request, the request itself.
+    /// second token does not give the caller a second quota. If the key has no token part, or the request
+    /// has no token, `subject` itself.
     ///
     /// # Errors
     /// A token source can be read in more than one way.
@@ -76,6 +76,6 @@ impl KeyPlan {
 pub fn token_hash(sources: &[TokenSource], headers: &Fields, secret: Secret) -> Option<u64> {
     let token = token(sources, headers).ok()??;
     let mut hash = KeyHasher::new(secret);
-    hash.token(&token);
+    hash.add_token(&token);
     Some(hash.finish() as u64)
 }

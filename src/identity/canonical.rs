@@ -36,7 +36,7 @@ fn space_at_end(text: &[u8]) -> Option<usize> {
     }
     let longest = text.len().min(char::MAX_LEN_UTF8);
     let mut tails = (2..=longest).map(|length| &text[text.len() - length..]);
-    match tails.find_map(only_char) {
+    match tails.find_map(single_char) {
         Some(char) => is_space(char).then_some(char.len_utf8()),
         None => is_space(char::from(last)).then_some(1),
     }
@@ -48,14 +48,14 @@ fn space_at_start(text: &[u8]) -> Option<usize> {
         return is_space(char::from(first)).then_some(1);
     }
     let longest = text.len().min(char::MAX_LEN_UTF8);
-    match (2..=longest).map(|length| &text[..length]).find_map(only_char) {
+    match (2..=longest).map(|length| &text[..length]).find_map(single_char) {
         Some(char) => is_space(char).then_some(char.len_utf8()),
         None => is_space(char::from(first)).then_some(1),
     }
 }
 
-/// The character of `text`, if it is exactly one in UTF-8.
-fn only_char(text: &[u8]) -> Option<char> {
+/// The character of `text`, if `text` is exactly one character in UTF-8.
+fn single_char(text: &[u8]) -> Option<char> {
     let mut chars = std::str::from_utf8(text).ok()?.chars();
     chars.next().filter(|_| chars.next().is_none())
 }
@@ -86,7 +86,7 @@ fn plus_to_space(value: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     Cow::Owned(value)
 }
 
-fn percent_decoded(value: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
+fn decode_percent(value: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     match value {
         Cow::Borrowed(value) => percent_decode(value).into(),
         Cow::Owned(value) => Cow::Owned(percent_decode(&value).collect()),
@@ -94,20 +94,20 @@ fn percent_decoded(value: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
 }
 
 /// Decodes the name or value of a query parameter.
-pub(super) fn form_decoded(text: &str) -> Cow<'_, [u8]> {
-    percent_decoded(plus_to_space(Cow::Borrowed(text.as_bytes())))
+pub(super) fn decode_form(text: &str) -> Cow<'_, [u8]> {
+    decode_percent(plus_to_space(Cow::Borrowed(text.as_bytes())))
 }
 
 /// The canonical form of the value of a query parameter, as sent.
 pub(super) fn canonical_query_value(sent: &str) -> Cow<'_, [u8]> {
-    trim_cow(form_decoded(sent))
+    trim_cow(decode_form(sent))
 }
 
 /// The canonical form of a path parameter of a normalized path.
 pub(super) fn canonical_path_param(sent: &str) -> Cow<'_, [u8]> {
     trim_cow(match strip_matrix_params(sent) {
         Cow::Borrowed(path) => percent_decode(path.as_bytes()).into(),
-        Cow::Owned(path) => percent_decoded(Cow::Owned(path.into_bytes())),
+        Cow::Owned(path) => decode_percent(Cow::Owned(path.into_bytes())),
     })
 }
 
@@ -293,7 +293,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_panic(value: Vec<u8>, text in "\\PC{0,30}") {
+        fn arbitrary_bytes_do_not_panic(value: Vec<u8>, text in "\\PC{0,30}") {
             let _ = (trim(&value), canonical_cookie_value(&value), compare_names(&value, b"k"));
             let _ = (canonical_query_value(&text), canonical_path_param(&text), canonical_host(&text));
         }

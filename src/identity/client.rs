@@ -2,8 +2,8 @@
 //!
 //! `X-Forwarded-For` is read from right to left: trusted proxies append on the right, and entries further
 //! left are the client's claims. The first address that is not a trusted proxy is the client. An entry that
-//! is not an address ends the search, also an empty one: a proxy without a client address appends an empty
-//! entry.
+//! is not an address ends the search, even an empty one, which a proxy appends if it has no address for its
+//! client.
 //!
 //! If only trusted proxies are listed, or the header is missing, the client is unknown: a proxy has sent
 //! its own request, or a client made the proxy drop the header (`Connection: X-Forwarded-For`). The
@@ -16,10 +16,10 @@ use ipnet::IpNet;
 
 const X_FORWARDED_FOR: &str = "x-forwarded-for";
 
-/// The most entries of `X-Forwarded-For` that are read.
+/// The maximum number of entries of `X-Forwarded-For` that are read.
 const MAX_HOPS: usize = 64;
 
-/// The longest address, in bytes: `[`, IPv6 with an IPv4 tail, `%` and a zone, `]:` and a port.
+/// The longest entry, in bytes: `[`, IPv6 with an IPv4 tail, `%` and a zone, `]:` and a port.
 const MAX_ENTRY: usize = 72;
 
 /// A client's address and its source.
@@ -38,7 +38,7 @@ pub enum AddressSource {
     Peer,
     /// `X-Forwarded-For` of a trusted proxy.
     Forwarded,
-    /// The connection's peer is a trusted proxy that names no client: the client is unknown.
+    /// The connection's peer, a trusted proxy that reports no client: the client is unknown.
     Unverified,
 }
 
@@ -70,7 +70,7 @@ impl ClientAddress {
 pub struct TrustedProxies(Vec<IpNet>);
 
 impl TrustedProxies {
-    /// Trusts exactly these networks.
+    /// Trusts these networks.
     pub fn new(networks: Vec<IpNet>) -> Self {
         Self(networks)
     }
@@ -82,22 +82,22 @@ impl TrustedProxies {
 
     /// The client of a request that `peer` sent.
     pub fn client(&self, peer: IpAddr, headers: &Fields) -> ClientAddress {
-        let connection = self.logged_client(canonical_address(peer));
-        if connection.is_verified() {
-            return connection;
+        let peer_client = self.client_from_address(canonical_address(peer));
+        if peer_client.is_verified() {
+            return peer_client;
         }
         let lines = headers.get_all(X_FORWARDED_FOR).rev();
         let entries = lines.flat_map(|line| line.rsplit(|byte| *byte == b','));
         let mut addresses = entries.map_while(parse_address).take(MAX_HOPS);
         match addresses.find(|address| !self.contains(*address)) {
             Some(ip) => ClientAddress { ip, source: AddressSource::Forwarded },
-            None => connection,
+            None => peer_client,
         }
     }
 
-    /// The client of a log line, which has only the address. No proxy names a trusted proxy as the client,
-    /// so the address of a trusted proxy is unverified.
-    pub fn logged_client(&self, ip: IpAddr) -> ClientAddress {
+    /// The client if only its address is available, as in a log line. A verified client is never a trusted
+    /// proxy, so the address of a trusted proxy is unverified.
+    pub fn client_from_address(&self, ip: IpAddr) -> ClientAddress {
         let source =
             if self.contains(ip) { AddressSource::Unverified } else { AddressSource::Peer };
         ClientAddress { ip, source }
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_hops_is_bounded() {
+    fn number_of_hops_is_bounded() {
         let chain = |hops: usize| format!("6.6.6.6{}", ", 10.2.2.2".repeat(hops));
         assert!(find("10.0.0.1", &[chain(MAX_HOPS - 1).as_bytes()]).is_verified());
         assert!(!find("10.0.0.1", &[chain(MAX_HOPS).as_bytes()]).is_verified());
@@ -256,10 +256,10 @@ mod tests {
     }
 
     #[test]
-    fn logged_address_of_a_trusted_proxy_is_unverified() {
+    fn address_of_a_trusted_proxy_is_unverified() {
         let trusted = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
-        assert!(!trusted.logged_client("10.0.0.1".parse().unwrap()).is_verified());
-        assert!(trusted.logged_client("192.0.2.1".parse().unwrap()).is_verified());
+        assert!(!trusted.client_from_address("10.0.0.1".parse().unwrap()).is_verified());
+        assert!(trusted.client_from_address("192.0.2.1".parse().unwrap()).is_verified());
     }
 
     #[test]
@@ -293,13 +293,13 @@ mod tests {
             claims in prop::collection::vec(line(), 1..4),
             client: std::net::Ipv4Addr,
             proxies in prop::collection::vec(any::<u16>(), 0..5),
-            apart: bool,
+            separate_lines: bool,
         ) {
             prop_assume!(client.octets()[0] != 10);
             let mut appended = vec![client.to_string()];
             appended.extend(proxies.iter().map(|host| format!("10.0.{}.{}", host >> 8, host & 255)));
             let mut lines = claims.clone();
-            if apart {
+            if separate_lines {
                 // Each proxy adds a line of its own.
                 lines.extend(appended.iter().map(|entry| entry.clone().into_bytes()));
             } else if let Some(last) = lines.last_mut() {

@@ -2,8 +2,8 @@
 //!
 //! Upstreams read anything other than exactly `Bearer TOKEN` differently: many take the second word under
 //! any scheme, some the last word, some the value without `Bearer `, and Rails reads `Token token="a"` as
-//! `Bearer a`. So a single word is a token, with any scheme or none. `Basic` is decoded as lenient decoders
-//! do. Parameter lists (`Digest`, AWS signatures) are counted whole, with their scheme. Other values are
+//! `Bearer a`. So a single word is the token, under any scheme or none. `Basic` is decoded as lenient
+//! decoders do. Parameter lists (`Digest`, AWS signatures) are counted whole, with their scheme. Other values are
 //! rejected: each spelling would be a new caller.
 
 use std::borrow::Cow;
@@ -39,11 +39,11 @@ impl<'r> Token<'r> {
     }
 }
 
-/// The expectation in the error for credentials without a canonical form.
+/// What the error for credentials without a canonical form names as expected.
 pub(super) const EXPECTED: &str =
     "`Bearer` and one word, or `Basic` and the base64 of a name, a colon and a password";
 
-/// Ignores the unused bits of the last digit, as the decoders in use do.
+/// Ignores the unused bits of the last digit, as common decoders do.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -71,7 +71,7 @@ pub(super) fn canonical_credentials(value: &[u8]) -> Option<Token<'_>> {
         let word = unquote(rest);
         return is_word(word).then(|| Token::plain(word.into()));
     }
-    if is_parameters(rest) {
+    if is_param_list(rest) {
         let scheme = Cow::Owned(scheme.to_ascii_lowercase());
         return Some(Token { scheme, value: rest.into() });
     }
@@ -104,7 +104,7 @@ fn is_word(text: &[u8]) -> bool {
 }
 
 /// Whether `text` is a list of `name=value` and `name="value"`: RFC 9110, 11.2.
-fn is_parameters(text: &[u8]) -> bool {
+fn is_param_list(text: &[u8]) -> bool {
     let mut rest = text;
     loop {
         let Some(equals) = memchr::memchr(b'=', rest) else { return false };
@@ -215,7 +215,7 @@ mod tests {
             word in "[!#-+\\-:<-~]{1,20}", scheme in "([a-z-]{1,8}[ \t]{1,3})?", end in "[ \t\u{a0}]{0,3}",
         ) {
             let known = ["basic", "bearer", "token"];
-            let listed = is_parameters(word.as_bytes()) || word.starts_with("token=");
+            let listed = is_param_list(word.as_bytes()) || word.starts_with("token=");
             prop_assume!(!listed && !known.contains(&word.to_ascii_lowercase().as_str()));
             prop_assume!(scheme.trim() != "basic");
             let read = read(format!("{scheme}{word}{end}").as_bytes());
@@ -231,8 +231,8 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_panic(value: Vec<u8>) {
-            let _ = (canonical_credentials(&value), decode_basic(&value), is_parameters(&value));
+        fn arbitrary_bytes_do_not_panic(value: Vec<u8>) {
+            let _ = (canonical_credentials(&value), decode_basic(&value), is_param_list(&value));
         }
     }
 }

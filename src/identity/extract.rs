@@ -5,21 +5,21 @@ use std::borrow::Cow;
 use http::{HeaderName, header};
 
 use super::canonical::{
-    NameMatch, canonical_cookie_value, canonical_query_value, compare_names, form_decoded, trim,
+    NameMatch, canonical_cookie_value, canonical_query_value, compare_names, decode_form, trim,
 };
 use crate::framing::Fields;
 
 /// A part of a key that the gateway and the upstream could read differently.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum AmbiguousValue {
-    /// A second value was sent, or one under an alias.
+    /// A second value was sent, or a value under an alias of the name.
     #[error("{0} must be sent at most once: requests are counted by it")]
     Repeated(String),
     /// The value has no canonical form.
     #[error(
         "{name} can be read in more than one way, and requests are counted by it; expected {expected}"
     )]
-    Unclear {
+    NotCanonical {
         /// The part.
         name: String,
         /// What is expected.
@@ -27,14 +27,17 @@ pub enum AmbiguousValue {
     },
 }
 
-/// The most cookies or parameters that are searched; more than common upstreams accept.
+/// The maximum number of cookies or parameters that are searched: more than common upstreams accept.
 const MAX_PAIRS: usize = 4096;
 
 /// Counts a cookie or parameter. Fails above [`MAX_PAIRS`].
 fn count_pair(pairs: &mut usize, name: impl FnOnce() -> String) -> Result<(), AmbiguousValue> {
     *pairs += 1;
     if *pairs > MAX_PAIRS {
-        return Err(AmbiguousValue::Unclear { name: name(), expected: "at most 4096 of its kind" });
+        return Err(AmbiguousValue::NotCanonical {
+            name: name(),
+            expected: "at most 4096 cookies or parameters in the request",
+        });
     }
     Ok(())
 }
@@ -69,7 +72,7 @@ pub(super) fn single_cookie<'r>(
                 NameMatch::Other => continue,
             }
             let value = canonical_cookie_value(&pair[equals + 1..]).ok_or_else(|| {
-                AmbiguousValue::Unclear {
+                AmbiguousValue::NotCanonical {
                     name: format!("cookie {name}"),
                     expected: "a value without quotes and backslashes",
                 }
@@ -94,11 +97,11 @@ pub(super) fn single_query_param<'r>(
         for piece in pair.split(';') {
             count_pair(&mut pairs, || format!("query parameter {name}"))?;
             let (key, value) = piece.split_once('=').unwrap_or((piece, ""));
-            match compare_names(&form_decoded(key), name.as_bytes()) {
+            match compare_names(&decode_form(key), name.as_bytes()) {
                 NameMatch::Same if has_semicolon => {
-                    return Err(AmbiguousValue::Unclear {
+                    return Err(AmbiguousValue::NotCanonical {
                         name: format!("query parameter {name}"),
-                        expected: "no `;` beside it",
+                        expected: "no `;` next to it",
                     });
                 }
                 NameMatch::Same => {
@@ -128,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_number_of_pairs_is_bounded() {
+    fn number_of_pairs_is_bounded() {
         let (few, many) = ("q&".repeat(MAX_PAIRS - 1), "q&".repeat(MAX_PAIRS + 1));
         let query = few + "k=1";
         let value = single_query_param(&query, "k").unwrap();
@@ -160,12 +163,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_query_panics(text in "\\PC{0,40}") {
+        fn arbitrary_queries_do_not_panic(text in "\\PC{0,40}") {
             let _ = single_query_param(&text, "k");
         }
 
         #[test]
-        fn the_order_of_parameters_has_no_effect(a in "[a-z+%;\\[=]{0,6}", b in "[a-z+%;\\[=]{0,6}") {
+        fn order_of_parameters_has_no_effect(a in "[a-z+%;\\[=]{0,6}", b in "[a-z+%;\\[=]{0,6}") {
             let found = |text: String| single_query_param(&text, "k").map(|value| value.map(Cow::into_owned)).ok();
             prop_assert_eq!(found(format!("k={a}&x={b}")), found(format!("x={b}&k={a}")));
         }

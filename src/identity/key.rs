@@ -17,7 +17,7 @@ use super::{
 };
 use crate::framing::Fields;
 
-/// The two halves of the keyed hash's 128-bit secret.
+/// The 128-bit secret of the keyed hash, as two halves.
 #[derive(Clone, Copy)]
 pub struct Secret(pub u64, pub u64);
 
@@ -128,14 +128,14 @@ pub struct Subject<'r> {
 /// The tag of the client's address in place of an empty key. It differs from the tags of all parts, so the
 /// address never collides with a token of the same text.
 pub(super) const FALLBACK_TAG: u8 = 0;
-/// The tags of the values that are displayed in another form than they have in the request.
+/// The tags of addresses, tokens and their schemes. They are hashed and displayed in different forms.
 pub(super) const ADDRESS_TAG: u8 = 1;
 pub(super) const TOKEN_TAG: u8 = 2;
 pub(super) const SCHEME_TAG: u8 = 11;
 
 impl KeyPlan {
-    /// The key of `subject`. A missing part is the empty string. If all parts are empty, the client's address
-    /// is counted instead, so leaving a header out does not bypass the limit.
+    /// The key of `subject`. A missing part counts as empty. If all parts are empty, the client's address
+    /// takes their place, so leaving a header out does not bypass the limit.
     ///
     /// # Errors
     /// A part can be read in more than one way.
@@ -143,7 +143,7 @@ impl KeyPlan {
         let mut hash = KeyHasher::new(secret);
         if self.read_into(subject, &mut hash)? {
             hash = KeyHasher::new(secret);
-            hash.address(FALLBACK_TAG, subject);
+            hash.add_client(FALLBACK_TAG, subject);
         }
         Ok(hash.finish())
     }
@@ -156,7 +156,7 @@ impl KeyPlan {
     ) -> Result<bool, AmbiguousValue> {
         let mut empty = !self.0.is_empty();
         for part in &self.0 {
-            empty &= sink.part(part, subject)?;
+            empty &= sink.add_part(part, subject)?;
         }
         Ok(empty)
     }
@@ -180,40 +180,41 @@ pub(super) trait PartSink {
     /// Adds one value under its tag.
     fn put(&mut self, tag: u8, bytes: &[u8]);
 
-    /// Adds one part. Returns whether it is empty, as do the methods below.
-    fn part(&mut self, part: &Part, subject: &Subject<'_>) -> Result<bool, AmbiguousValue> {
+    /// Adds one part. Like the methods below, returns whether it is empty.
+    fn add_part(&mut self, part: &Part, subject: &Subject<'_>) -> Result<bool, AmbiguousValue> {
         Ok(match part {
-            Part::ClientIp => self.address(ADDRESS_TAG, subject),
+            Part::ClientIp => self.add_client(ADDRESS_TAG, subject),
             Part::Token => {
                 let token = token(subject.token_sources, subject.headers)?.unwrap_or_default();
-                self.token(&token)
+                self.add_token(&token)
             }
-            _ => self.bytes(part.tag(), &part.value(subject)?),
+            _ => self.add_bytes(part.tag(), &part.value(subject)?),
         })
     }
 
-    fn bytes(&mut self, tag: u8, bytes: &[u8]) -> bool {
+    fn add_bytes(&mut self, tag: u8, bytes: &[u8]) -> bool {
         self.put(tag, bytes);
         bytes.is_empty()
     }
 
-    fn address(&mut self, tag: u8, subject: &Subject<'_>) -> bool {
-        self.ip(tag, subject.client.ip, subject.ipv6_prefix)
+    /// Adds the client's address.
+    fn add_client(&mut self, tag: u8, subject: &Subject<'_>) -> bool {
+        self.add_address(tag, subject.client.ip, subject.ipv6_prefix)
     }
 
-    /// Adds a client's address, IPv6 masked to `prefix` bits.
-    fn ip(&mut self, tag: u8, client: IpAddr, prefix: u8) -> bool {
+    /// Adds an address, IPv6 masked to `prefix` bits.
+    fn add_address(&mut self, tag: u8, client: IpAddr, prefix: u8) -> bool {
         match mask_address(client, prefix) {
-            IpAddr::V4(v4) => self.bytes(tag, &v4.octets()),
-            IpAddr::V6(v6) => self.bytes(tag, &v6.octets()),
+            IpAddr::V4(v4) => self.add_bytes(tag, &v4.octets()),
+            IpAddr::V6(v6) => self.add_bytes(tag, &v6.octets()),
         }
     }
 
-    fn token(&mut self, token: &Token<'_>) -> bool {
+    fn add_token(&mut self, token: &Token<'_>) -> bool {
         if !token.scheme.is_empty() {
-            self.bytes(SCHEME_TAG, &token.scheme);
+            self.add_bytes(SCHEME_TAG, &token.scheme);
         }
-        self.bytes(TOKEN_TAG, &token.value)
+        self.add_bytes(TOKEN_TAG, &token.value)
     }
 }
 
@@ -280,14 +281,14 @@ mod tests {
         let anonymous = Request::new(&[]);
         let fallback = anonymous.key(&[Part::Token]).unwrap();
         assert_ne!(fallback, anonymous.key(&[Part::ClientIp]).unwrap());
-        let spelled = Request::new(&[("authorization", "192.0.2.1")]);
-        assert_ne!(fallback, spelled.key(&[Part::Token]).unwrap());
+        let token_as_address = Request::new(&[("authorization", "192.0.2.1")]);
+        assert_ne!(fallback, token_as_address.key(&[Part::Token]).unwrap());
         let octets = Request::new(&[("x-team", "\u{c0}")]);
         let team = [Part::Header(HeaderName::from_static("x-team"))];
         assert_ne!(fallback, octets.key(&team).unwrap());
-        let mut elsewhere = Request::new(&[]);
-        elsewhere.client = "192.0.2.2".parse().unwrap();
-        assert_ne!(fallback, elsewhere.key(&[Part::Token]).unwrap());
+        let mut other_client = Request::new(&[]);
+        other_client.client = "192.0.2.2".parse().unwrap();
+        assert_ne!(fallback, other_client.key(&[Part::Token]).unwrap());
         assert_eq!(fallback, Request::new(&[("x-other", "1")]).key(&[Part::Token]).unwrap());
     }
 
@@ -355,7 +356,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn keys_are_equal_if_and_only_if_values_are(one in "[ab][0-9]{0,2}", other in "[ab][0-9]{0,2}") {
+        fn keys_are_equal_exactly_if_the_values_are(one in "[ab][0-9]{0,2}", other in "[ab][0-9]{0,2}") {
             let escaped = other.replace('a', "%61").replace('b', "%62");
             let spelled_request = |header: &str, cookie: &str, query: &str, param: &str, token: &str| {
                 let lines = [("x-team", header), ("cookie", cookie), ("authorization", token)];

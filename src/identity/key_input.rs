@@ -14,14 +14,14 @@ use super::{
 
 /// The values of a caller's key.
 #[derive(Clone, Copy)]
-pub struct KeyInput<'g> {
+pub struct KeyInput<'a> {
     /// One value for each part of the key, in its order: a token as in its header, an IP address, a host in
     /// any case, a normalized path, decoded parameters and cookies.
-    pub values: &'g [&'g str],
+    pub values: &'a [&'a str],
     /// The client's address, for a caller whose parts are all empty.
-    pub client_ip: Option<&'g str>,
+    pub client_ip: Option<&'a str>,
     /// Where access tokens are looked for.
-    pub token_sources: &'g [TokenSource],
+    pub token_sources: &'a [TokenSource],
     /// The length of the IPv6 prefix that is counted, in bits.
     pub ipv6_prefix: u8,
 }
@@ -60,7 +60,7 @@ impl KeyPlan {
         if empty {
             hash = KeyHasher::new(secret);
             let client = input.client_ip.ok_or(KeyInputError::Empty)?;
-            hash.ip(FALLBACK_TAG, parse_address(client)?, input.ipv6_prefix);
+            hash.add_address(FALLBACK_TAG, parse_address(client)?, input.ipv6_prefix);
         }
         Ok(hash.finish())
     }
@@ -75,16 +75,18 @@ impl KeyHasher {
         input: &KeyInput<'_>,
     ) -> Result<bool, KeyInputError> {
         Ok(match part {
-            Part::ClientIp => self.ip(part.tag(), parse_address(value)?, input.ipv6_prefix),
-            Part::Token => self.token(&token(value, input.token_sources)?),
-            _ => self.bytes(part.tag(), &part.canonical_input(value, input.token_sources)?),
+            Part::ClientIp => {
+                self.add_address(part.tag(), parse_address(value)?, input.ipv6_prefix)
+            }
+            Part::Token => self.add_token(&token(value, input.token_sources)?),
+            _ => self.add_bytes(part.tag(), &part.canonical_input(value, input.token_sources)?),
         })
     }
 }
 
 impl Part {
-    /// The canonical form of an entered `value`, equal to [`Part::value`] for a request that sends it. For a
-    /// client address, the text.
+    /// The canonical form of an entered `value`, equal to [`Part::value`] for a request that sends it. A
+    /// client address is returned as entered.
     ///
     /// # Errors
     /// Credentials have no canonical form.
@@ -115,12 +117,16 @@ impl Part {
 /// have a scheme.
 fn token<'v>(value: &'v str, sources: &[TokenSource]) -> Result<Token<'v>, KeyInputError> {
     let bytes = value.as_bytes();
-    let has_scheme = |source: &TokenSource| matches!(source, TokenSource::Header(name) if *name == header::AUTHORIZATION);
-    if sources.iter().any(has_scheme) {
+    let is_authorization = |source: &TokenSource| matches!(source, TokenSource::Header(name) if *name == header::AUTHORIZATION);
+    if sources.iter().any(is_authorization) {
         return canonical_credentials(bytes).ok_or(KeyInputError::Credentials);
     }
-    let cookies = sources.iter().all(|source| matches!(source, TokenSource::Cookie(_)));
-    Ok(Token::plain(if cookies { decoded_cookie_value(bytes.into()) } else { trim(bytes).into() }))
+    let all_cookies = sources.iter().all(|source| matches!(source, TokenSource::Cookie(_)));
+    Ok(Token::plain(if all_cookies {
+        decoded_cookie_value(bytes.into())
+    } else {
+        trim(bytes).into()
+    }))
 }
 
 fn parse_address(value: &str) -> Result<IpAddr, KeyInputError> {

@@ -22,7 +22,7 @@ pub enum TokenSource {
     Cookie(String),
 }
 
-/// The first token that is present among `sources`.
+/// The token in the first of `sources` that has one.
 ///
 /// # Errors
 /// A source can be read in more than one way.
@@ -51,11 +51,11 @@ pub(super) fn header_token<'r>(
     if *name != header::AUTHORIZATION {
         return Ok(Some(Token::plain(Cow::Borrowed(trim(value)))));
     }
-    let unclear = || AmbiguousValue::Unclear {
+    let not_canonical = || AmbiguousValue::NotCanonical {
         name: format!("header {name}"),
         expected: credentials::EXPECTED,
     };
-    canonical_credentials(value).map(Some).ok_or_else(unclear)
+    canonical_credentials(value).map(Some).ok_or_else(not_canonical)
 }
 
 #[cfg(test)]
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_present_source_is_used() {
+    fn first_source_with_a_token_is_used() {
         for (lines, scheme, value) in [
             (&[("authorization", "Bearer  abc ")][..], "", "abc"),
             (&[("authorization", "abc")], "", "abc"),

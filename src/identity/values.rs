@@ -50,15 +50,15 @@ impl fmt::Display for Part {
 }
 
 impl KeyPlan {
-    /// The values of the key of `subject`.
+    /// The key of `subject` for display.
     ///
     /// # Errors
     /// A part can be read in more than one way.
-    pub fn values(&self, subject: &Subject<'_>) -> Result<KeyValues, AmbiguousValue> {
+    pub fn display_values(&self, subject: &Subject<'_>) -> Result<KeyValues, AmbiguousValue> {
         let mut parts = Vec::new();
         for part in &self.0 {
             let mut sink = DisplaySink::default();
-            sink.part(part, subject)?;
+            sink.add_part(part, subject)?;
             let value =
                 if is_secret(part, subject.token_sources) { sink.masked() } else { sink.text };
             parts.push(PartValue { part: part.to_string(), value });
@@ -140,7 +140,7 @@ mod tests {
             token_sources: &[TokenSource::Header(header::AUTHORIZATION)],
             ipv6_prefix: 64,
         };
-        KeyPlan(parts).values(&subject).unwrap()
+        KeyPlan(parts).display_values(&subject).unwrap()
     }
 
     #[test]
@@ -177,7 +177,7 @@ mod tests {
         let values = key_values(vec![Part::Token, Part::Cookie("c".into())], &Fields::new());
         assert_eq!(values.fallback, Some("2001:db8:1:2::".parse().unwrap()));
         assert!(values.parts.iter().all(|part| part.value.is_empty()));
-        let everyone = key_values(Vec::new(), &Fields::new());
-        assert_eq!(everyone, KeyValues { parts: Vec::new(), fallback: None });
+        let without_parts = key_values(Vec::new(), &Fields::new());
+        assert_eq!(without_parts, KeyValues { parts: Vec::new(), fallback: None });
     }
 }

@@ -19,7 +19,7 @@
 
 use super::{Algorithm, Decision, Key, Limit, Millis, Quota, State};
 
-/// The largest number of tokens of one record that a gateway acquires at once, and holds.
+/// The most tokens of one record that a gateway acquires at once or holds.
 pub const MAX_RESERVE: u32 = 1 << 20;
 
 /// The batch of tokens that a gateway requests from one record.
@@ -32,10 +32,9 @@ pub struct TokenDemand {
     pub needed: u32,
     /// Tokens wanted beyond `needed`.
     pub extra: u32,
-    /// Of the tokens that are left beyond `needed`, at most one in `extra_divisor` is granted as extra;
-    /// at least 1.
+    /// Caps the extra tokens: at most the tokens left beyond `needed`, divided by this. At least 1.
     pub extra_divisor: u32,
-    /// Unspent tokens of an earlier grant, given back before the new batch is charged.
+    /// Unspent tokens of an earlier grant, refunded before the new batch is charged.
     pub returned: TokenReturn,
 }
 
@@ -50,7 +49,7 @@ pub struct Acquisition<'a> {
     pub demand: TokenDemand,
 }
 
-/// Unspent tokens that are given back; none by default.
+/// Unspent tokens to refund; none by default.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct TokenReturn {
     /// When they were charged, in ms by the clock that decided.
@@ -67,7 +66,7 @@ pub struct Grant {
     /// The first ms, by the clock that decided, at which the tokens may no longer be spent: the end of
     /// the sub-window that they were charged to. 0 if nothing was granted.
     pub spendable_until: Millis,
-    /// The state after the charge. `admitted` if tokens were granted; `retry_at` is for a cost of
+    /// The usage after the charge. `admitted` if tokens were granted; `retry_at` is for a cost of
     /// `minimum`, and is `None` if all of `needed` was granted.
     pub decision: Decision,
 }
@@ -80,7 +79,7 @@ impl Algorithm {
 }
 
 impl State {
-    /// Gives back the demand's unspent tokens, then charges the batch, as far as tokens are left.
+    /// Refunds the demand's unspent tokens, then charges the batch, as far as tokens are left.
     pub fn acquire(&mut self, quota: &Quota, now: Millis, demand: &TokenDemand) -> Grant {
         let TokenReturn { charged_at, tokens } = demand.returned;
         if tokens > 0 {
@@ -102,7 +101,7 @@ impl State {
         Grant { tokens, spendable_until: self.spendable_until(quota), decision }
     }
 
-    /// Charges `cost` for requests of `unit` each: the reset time is computed for one of them.
+    /// Charges `cost`, the sum of requests of `unit` each; the reset time is that of a request of `unit`.
     fn charge_batch(&mut self, quota: &Quota, now: Millis, cost: u32, unit: u32) -> Decision {
         match self {
             Self::SlidingWindow(state) => {

@@ -9,7 +9,7 @@ const INLINE_LEN: usize = 8;
 /// a record takes no extra word for its algorithm.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Counts {
-    /// Inline the record.
+    /// In the record itself.
     Inline([u32; INLINE_LEN]),
     /// On the heap.
     Heap(Box<[u32]>),

@@ -1,4 +1,4 @@
-//! The fixed window: one counter, and the time at which it ends.
+//! The fixed window: one counter, and the time at which its window ends.
 //!
 //! A window starts with its first charge and ends `W` ms later. The end is stored in the record, because
 //! a reset time computed from a TTL differs from one response to the next. A window past its end counts
@@ -17,7 +17,7 @@ use super::{Decision, MAX_STEP_BACK, Millis, Quota};
 /// The record of one caller under one limit. [`State::default`] is that of a new caller.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct State {
-    /// The first ms after the window.
+    /// The window's end: the first ms after it.
     pub reset_at: Millis,
     /// The units charged in the window.
     pub count: u32,
@@ -51,8 +51,8 @@ pub fn admit(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decisi
     if decision.admitted { charge(state, quota, now, cost) } else { decision }
 }
 
-/// Gives back `cost` units charged at `charged_at`, if they belong to the current window; its count
-/// never goes below 0, and its end stays.
+/// Refunds `cost` units charged at `charged_at`, if they belong to the current window; its count never
+/// goes below 0, and its end stays.
 pub fn refund(
     state: &mut State,
     quota: &Quota,

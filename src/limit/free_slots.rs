@@ -38,15 +38,16 @@ impl FreeSlots {
     /// The runs of a record that have not passed.
     pub(super) fn read(stored: &[StoredRun], now: Millis, rate: u64, window: Millis) -> Self {
         let (window, rate) = (window.cast_signed(), rate.cast_signed());
-        let mut read = Self { window, rate, runs: SmallVec::new() };
+        let mut free = Self { window, rate, runs: SmallVec::new() };
         for run in stored {
             let begins =
                 (run.at.cast_signed() - now.cast_signed()) * rate + i64::from(run.fraction);
-            read.runs.extend(read.not_passed(Run { begins, slots: run.slots.into() }));
+            free.runs.extend(free.not_passed(Run { begins, slots: run.slots.into() }));
         }
-        read
+        free
     }
 
+    /// The runs as a record stores them.
     pub(super) fn write(&self, now: Millis) -> Box<[StoredRun]> {
         let stored = |run: &Run| StoredRun {
             at: now.saturating_add_signed(run.begins.div_euclid(self.rate)),
@@ -107,7 +108,8 @@ impl FreeSlots {
         begins
     }
 
-    /// Where the taken slots end, once those from `end` on are free: removes the runs that end there.
+    /// Removes the runs that end at `end`, once the slots from `end` on are free. Returns where the taken
+    /// slots then end.
     pub(super) fn trim_end(&mut self, mut end: i64) -> i64 {
         while let Some(last) = self.runs.last().copied().filter(|run| self.end(run) == end) {
             end = last.begins;

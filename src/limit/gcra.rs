@@ -1,8 +1,8 @@
 //! The record of both buckets: GCRA's theoretical arrival time, exact to a fraction of a millisecond.
 
-use super::{MAX_EXACT, Millis};
+use super::{MAX_EXACT_BACKLOG, Millis};
 
-/// The theoretical arrival time (TAT) of GCRA: the time at which the bucket will be empty of charges.
+/// The theoretical arrival time (TAT) of GCRA: the time from which no charge counts any more.
 /// [`GcraState::default`] is that of a new caller.
 ///
 /// The TAT is `at + fraction / rate` ms, where `rate` is the quota of the last charge. The backlog, how
@@ -45,13 +45,13 @@ impl GcraState {
         self.at.checked_sub(now).map_or(0, |ms| ms * self.rate() + u64::from(self.fraction))
     }
 
-    /// How far the TAT is ahead of `now`, in units of `1 / rate` ms of another `rate`. If the rate has
-    /// changed, the TAT is rounded up to a whole ms once.
+    /// The same in units of the given `rate`. If that is not the record's rate, the TAT is rounded up to a
+    /// whole ms first.
     pub(super) fn backlog_at_rate(&self, now: Millis, rate: u64) -> u64 {
         if self.rate() == rate {
             return self.backlog(now);
         }
-        self.tat_rounded_up().saturating_sub(now).saturating_mul(rate).min(MAX_EXACT)
+        self.tat_rounded_up().saturating_sub(now).saturating_mul(rate).min(MAX_EXACT_BACKLOG)
     }
 
     /// Sets the TAT to `backlog` units of `1 / rate` ms after `now`.
@@ -74,12 +74,12 @@ impl GcraState {
 
 /// The longest backlog, in ms: 4,460 years, half of what the packed record can hold. Only overdrafts can
 /// reach it.
-const MAX_BACKLOG: Millis = 1 << 47;
+const MAX_BACKLOG_MS: Millis = 1 << 47;
 
-/// Adds `cost` to a backlog of units of `1 / rate` ms: `window` units each, as far as the sum can be
+/// Adds `cost`, of `window` units each, to a backlog in units of `1 / rate` ms, as far as the sum can be
 /// counted exactly.
 pub(super) fn extend_backlog(backlog: u64, rate: u64, window: Millis, cost: u32) -> u64 {
-    let most = rate.saturating_mul(MAX_BACKLOG).min(MAX_EXACT);
-    let backlog = backlog.min(most);
-    backlog + u64::from(cost).min((most - backlog) / window) * window
+    let max = rate.saturating_mul(MAX_BACKLOG_MS).min(MAX_EXACT_BACKLOG);
+    let backlog = backlog.min(max);
+    backlog + u64::from(cost).min((max - backlog) / window) * window
 }

@@ -6,13 +6,15 @@
 //!
 //! Slots may be refunded in any order. A refund of the last taken slots shortens the backlog; an earlier
 //! one leaves a run of free slots (`free_slots.rs`), which goes to the first request that fits. So once
-//! every request has refunded its slots, none is taken. A record keeps 32 runs; what does not fit passes
-//! unused. So do runs that were freed before a change of the quota or a clock that was set back, and,
-//! where several slots begin in the same ms, occasionally a slot of a request of cost > 1.
+//! every request has refunded its slots, none is taken.
+//!
+//! Refunded slots pass unused if a record would need more than 32 runs for them, and if the quota changes
+//! or the clock is set back after the refund. Where several slots begin in the same ms, so may a slot of a
+//! request of cost > 1.
 //!
 //! In a decision, `limit` is the number of slots within `max_wait`, the requests that can be admitted at
 //! once, and `remaining` is how many of them are free. A request of cost > 1 may be refused although
-//! enough slots are free, if they are not adjacent. A new quota keeps the slots that are taken.
+//! enough slots are free, if they are not adjacent. A change of the quota keeps the taken slots.
 //!
 //! Record: a [`GcraState`], whose TAT is the end of the taken slots, and the runs of free slots before it.
 //!
@@ -24,7 +26,7 @@
 //! TAT in place of the sorted set of slots. The Lua twin is `lua/leaky_bucket.lua`.
 
 use super::{
-    Decision, GcraState, MAX_EXACT, Millis, Quota,
+    Decision, GcraState, MAX_EXACT_BACKLOG, Millis, Quota,
     free_slots::{FreeSlots, StoredRun},
     gcra::extend_backlog,
 };
@@ -39,7 +41,7 @@ pub struct State {
 }
 
 /// The number of slots that begin within `max_wait`: what can be admitted at once.
-pub fn slots(quota: &Quota) -> u64 {
+pub fn capacity(quota: &Quota) -> u64 {
     u64::from(quota.max_wait) * u64::from(quota.limit) / quota.window + 1
 }
 
@@ -65,7 +67,7 @@ pub fn admit(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decisi
     if decision.admitted { charge(state, quota, now, cost) } else { decision }
 }
 
-/// Gives back `cost` slots, the first of which begins at `slot` (ms). `reset_at` stays.
+/// Refunds `cost` slots, the first of which begins at `slot` (ms). `reset_at` stays.
 pub fn refund(state: &mut State, quota: &Quota, now: Millis, slot: Millis, cost: u32) -> Decision {
     let mut reading = Reading::new(state, quota, now);
     reading.refund(state, slot, cost);
@@ -85,9 +87,9 @@ struct Reading<'a> {
     rate: u64,
     /// From now to the end of the taken slots.
     backlog: u64,
-    /// The free slots in the backlog; none if the last charge was made under another quota.
+    /// The free slots in the backlog; none if the last charge was made at another rate.
     free_slots: FreeSlots,
-    /// Whether the last charge was made under this quota.
+    /// Whether the last charge was made at this rate.
     same_rate: bool,
 }
 
@@ -123,10 +125,10 @@ impl<'a> Reading<'a> {
 
     /// Frees `cost` slots of which the first begins at `slot` (ms), if they are taken and have not passed.
     fn refund(&mut self, state: &mut State, slot: Millis, cost: u32) {
-        let most = i128::from(MAX_EXACT);
+        let max = i128::from(MAX_EXACT_BACKLOG);
         let length = i128::from(cost) * i128::from(self.quota.window);
         let released = (i128::from(slot) - i128::from(self.now)) * i128::from(self.rate);
-        if self.backlog == 0 || cost == 0 || length > most || released.abs() > most / 2 {
+        if self.backlog == 0 || cost == 0 || length > max || released.abs() > max / 2 {
             return;
         }
         let (length, released) = (length as i64, released as i64);
@@ -140,7 +142,7 @@ impl<'a> Reading<'a> {
         if last > latest {
             // The last slots that are released in that ms.
             let back = backlog - released;
-            if !self.same_rate || back.unsigned_abs() > MAX_EXACT {
+            if !self.same_rate || back.unsigned_abs() > MAX_EXACT_BACKLOG {
                 return;
             }
             begins = backlog - (back + window - 1) / window * window;
@@ -189,7 +191,7 @@ impl<'a> Reading<'a> {
     fn decision(&self, state: &State, cost: u32) -> Decision {
         let (rate, window, backlog) = (self.rate, self.quota.window, self.backlog);
         let max_delay = self.max_delay();
-        let limit = slots(self.quota);
+        let limit = capacity(self.quota);
         // Overdrawn slots, which begin after `max_wait`, count as used as well.
         let (remaining, used) = match max_delay.checked_sub(backlog) {
             Some(left) => (left / window + 1, limit - (left / window + 1)),

@@ -50,11 +50,11 @@ pub(super) fn histories_of(
             1 => 0..=quota.window * 2 + s,
         ];
         let cost = prop_oneof![4 => Just(1_u32), 2 => 1_u32..5, 1 => 1..=quota.limit + 1];
-        let rarely = u32::from(corrected);
+        let weight = u32::from(corrected);
         let event = prop_oneof![
             12 => cost.prop_map(Event::Request),
-            2 * rarely => (0_usize..4, 1_u32..5).prop_map(|(ago, cost)| Event::Refund(ago, cost)),
-            rarely => (1_u32..9).prop_map(Event::Overdraw),
+            2 * weight => (0_usize..4, 1_u32..5).prop_map(|(ago, cost)| Event::Refund(ago, cost)),
+            weight => (1_u32..9).prop_map(Event::Overdraw),
         ];
         let events = prop::collection::vec((later, event), 1..60);
         events.prop_map(move |events| (algorithm, quota, 1_700_000_000_000 + start, events))
@@ -133,17 +133,17 @@ proptest! {
         let mut simulation = Simulation::new(&history);
         for &(later, event) in &history.3 {
             let Event::Request(cost) = event else { unreachable!("no corrections") };
-            let (kept, asked) = (simulation.state.clone(), simulation.decide_after(later, cost));
+            let (before, peeked) = (simulation.state.clone(), simulation.decide_after(later, cost));
             let mut twin = simulation.state.clone();
             let decision = simulation.step(later, event);
-            if asked.admitted {
+            if peeked.admitted {
                 prop_assert_eq!(twin.charge(&simulation.quota, simulation.now, cost), decision);
                 prop_assert_eq!(&twin, &simulation.state);
             } else {
-                prop_assert_eq!(decision, asked);
-                prop_assert_eq!(&simulation.state, &kept, "a refusal charges nothing");
+                prop_assert_eq!(decision, peeked);
+                prop_assert_eq!(&simulation.state, &before, "a refusal charges nothing");
             }
-            prop_assert_eq!(asked.admitted, u64::from(cost) <= asked.remaining);
+            prop_assert_eq!(peeked.admitted, u64::from(cost) <= peeked.remaining);
             prop_assert_eq!(decision.limit, decision.used + decision.remaining);
             prop_assert!(decision.reset_at > simulation.now || decision.used == 0);
             let end = simulation.state.expires_at(&simulation.quota);
@@ -174,26 +174,26 @@ proptest! {
 
     #[test]
     fn reset_never_moves_back_and_moves_only_with_a_charge(history in histories(true)) {
-        let (mut simulation, mut shown) = (Simulation::new(&history), 0);
+        let (mut simulation, mut last_reset) = (Simulation::new(&history), 0);
         for &(later, event) in &history.3 {
-            let looked = simulation.decide_after(later, 0);
-            prop_assert!(looked.reset_at >= shown, "moved back by time");
-            let passed = shown <= simulation.now + later;
-            prop_assert!(looked.reset_at == shown || passed, "moved without a charge");
-            shown = looked.reset_at;
+            let peeked = simulation.decide_after(later, 0);
+            prop_assert!(peeked.reset_at >= last_reset, "moved back as time passed");
+            let passed = last_reset <= simulation.now + later;
+            prop_assert!(peeked.reset_at == last_reset || passed, "moved without a charge");
+            last_reset = peeked.reset_at;
             let decision = simulation.step(later, event);
-            prop_assert!(decision.reset_at >= shown, "moved back by {event:?}");
+            prop_assert!(decision.reset_at >= last_reset, "moved back by {event:?}");
             let charged = decision.admitted && !matches!(event, Event::Refund(..));
-            prop_assert!(decision.reset_at == shown || charged, "moved by {event:?}");
-            shown = decision.reset_at;
+            prop_assert!(decision.reset_at == last_reset || charged, "moved by {event:?}");
+            last_reset = decision.reset_at;
         }
     }
 
     #[test]
     fn waiting_until_retry_after_or_reset_admits(history in histories(true), cost in 1_u32..40) {
         let mut simulation = Simulation::run(&history);
-        let most = u32::try_from(simulation.decide_after(0, 0).limit).unwrap();
-        let cost = cost.min(most);
+        let max_cost = u32::try_from(simulation.decide_after(0, 0).limit).unwrap();
+        let cost = cost.min(max_cost);
         if let Some(retry_at) = simulation.decide_after(0, cost).retry_at {
             let seconds = (retry_at - simulation.now).div_ceil(1_000).max(1);
             prop_assert!(simulation.decide_after(seconds * 1_000, cost).admitted);

@@ -5,7 +5,8 @@
 //! Record: `newest_at` and `reset_at` (ms), the total of all charges (modulo 2^32), and the entries,
 //! oldest first. Charges of the same ms share an entry: its time and the total of the charges before it.
 //! So the work does not grow with the cost, usage is one subtraction, and the entry at which enough has
-//! expired is found by binary search. There are at most `L` entries, and at most one per ms of the window.
+//! expired is found by binary search. There is at most one entry per ms of the window, and at most `L`
+//! unless charges are refunded or overdraw the quota.
 //!
 //! Bound, for charges admitted under an unchanged quota `L`: any interval of `W` holds at most `L`. Only
 //! this algorithm and a strict sliding window have that bound, and only this one frees each charge exactly
@@ -41,7 +42,8 @@ pub struct State {
 /// The charges of one ms.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Entry {
-    /// The time of the charges, in ms modulo 2^32, by a clock that is never set back.
+    /// The time of the charges, in ms modulo 2^32. Only differences count: they stay if the clock is set
+    /// back.
     at: u32,
     /// The total of all charges before these, modulo 2^32.
     before: u32,
@@ -74,7 +76,7 @@ pub fn admit(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decisi
     }
 }
 
-/// Gives back `cost` units that were charged at `charged_at`, as far as the entry of that ms has not
+/// Refunds `cost` units that were charged at `charged_at`, as far as the entry of that ms has not
 /// expired and holds them. `reset_at` stays.
 pub fn refund(
     state: &mut State,
@@ -85,17 +87,17 @@ pub fn refund(
 ) -> Decision {
     let now = state.follow_clock(now);
     let mut reading = Reading::new(state, quota, now);
-    let at = state.search(reading.first, |entry| state.entry_time(entry) < charged_at);
-    let depth = state.entries.len() - at;
-    let charged = state.entries.get(at).filter(|&&entry| state.entry_time(entry) == charged_at);
+    let index = state.search(reading.first, |entry| state.entry_time(entry) < charged_at);
+    let depth = state.entries.len() - index;
+    let charged = state.entries.get(index).filter(|&&entry| state.entry_time(entry) == charged_at);
     let refunded = charged.filter(|_| depth <= MAX_REFUND_DEPTH).map_or(0, |entry| {
-        let after = state.entries.get(at + 1).map_or(state.total, |next| next.before);
+        let after = state.entries.get(index + 1).map_or(state.total, |next| next.before);
         cost.min(after.wrapping_sub(entry.before))
     });
     if refunded > 0 {
         // `reset_at` must not move back with the entries from which it was computed: store it.
         state.reset_at = reading.decision(state, quota, 0).reset_at;
-        for entry in state.entries.range_mut(at + 1..) {
+        for entry in state.entries.range_mut(index + 1..) {
             entry.before = entry.before.wrapping_sub(refunded);
         }
         state.total = state.total.wrapping_sub(refunded);
@@ -122,13 +124,13 @@ impl State {
         now
     }
 
-    /// The time of an entry, in ms by the gateway's clock.
+    /// The time of an entry, in ms since the epoch.
     fn entry_time(&self, entry: Entry) -> Millis {
         let newest = self.entries.back().map_or(entry.at, |newest| newest.at);
         self.newest_at.saturating_sub(u64::from(newest.wrapping_sub(entry.at)))
     }
 
-    /// What was charged from an entry on.
+    /// The units charged in an entry and those after it.
     fn charged_since(&self, entry: Entry) -> u64 {
         u64::from(self.total.wrapping_sub(entry.before))
     }
@@ -210,16 +212,16 @@ impl Reading {
             }
             state.entries.push_back(Entry { at, before: state.total });
         }
-        let asked = cost;
+        let requested = cost;
         let cost = cost.min(u32::MAX - self.used.min(u64::from(u32::MAX)) as u32);
         state.total = state.total.wrapping_add(cost);
         self.used += u64::from(cost);
         state.newest_at = self.now;
         state.reset_at = self.reset_at(state, quota);
         let remaining = self.remaining(quota);
-        if remaining < u64::from(asked) {
+        if remaining < u64::from(requested) {
             // An overdraft may be above the quota: then `reset_at` is for a cost of 1.
-            let retry_at = self.retry_at(state, quota, asked);
+            let retry_at = self.retry_at(state, quota, requested);
             let retry_at = retry_at.or_else(|| self.retry_at(state, quota, 1));
             state.reset_at = state.reset_at.max(retry_at.unwrap_or(0));
         }
@@ -248,7 +250,7 @@ impl Reading {
     /// it is above the quota.
     fn retry_at(&self, state: &State, quota: &Quota, cost: u32) -> Option<Millis> {
         let room = u64::from(quota.limit.checked_sub(cost)?);
-        // The entry before the first from which on at most `room` was charged must expire.
+        // The last entry from which on more than `room` was charged must expire.
         let next = state.search(self.first, |entry| state.charged_since(entry) > room);
         let last = next.checked_sub(1).filter(|&last| last >= self.first);
         let last = last.and_then(|last| state.entries.get(last));

@@ -49,7 +49,7 @@ pub fn charge(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decis
     charge_batch(state, quota, now, cost, cost)
 }
 
-/// Charges `cost` for several requests of `unit` each: `reset_at` is computed for one of them.
+/// Charges `cost`, the sum of several requests of `unit` each; `reset_at` is that of a request of `unit`.
 pub fn charge_batch(
     state: &mut State,
     quota: &Quota,
@@ -73,7 +73,7 @@ pub fn admit(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decisi
     }
 }
 
-/// Gives back `cost` units that were charged at `charged_at`, as far as the sub-window of that time is
+/// Refunds `cost` units that were charged at `charged_at`, as far as the sub-window of that time is
 /// still in the record and counts them. `reset_at` stays.
 pub fn refund(
     state: &mut State,
@@ -140,11 +140,11 @@ struct Reading {
     index: u64,
     /// How many sub-windows ago the record was updated, at most `k + 1`.
     shift: usize,
-    /// The sum of the counts in full: of the current sub-window and the `k - 1` before it.
+    /// The units that count in full: those of the current sub-window and of the `k - 1` before it.
     full: u64,
     /// The count of the oldest sub-window, before those.
     old: u64,
-    /// What of `old` counts at `now`, rounded up.
+    /// The part of `old` that counts at `now`, rounded up.
     weighted: u64,
 }
 
@@ -157,7 +157,7 @@ impl Reading {
         let shift = if state.updated_at >= start {
             0
         } else {
-            // The division rounds up: any part of the previous sub-window is one sub-window back.
+            // Rounded up: any time in the previous sub-window is one sub-window back.
             usize::try_from((start - state.updated_at).div_ceil(s)).map_or(k + 1, |n| n.min(k + 1))
         };
         let counts = state.counts.as_slice();
@@ -262,8 +262,8 @@ impl Reading {
     /// it is above the quota.
     ///
     /// In the `m`th sub-window from now, `full` counts in full, and the weighted `old` must fit into the
-    /// rest, `r = L - cost - full`: `ceil((s-e)*old/s) <= r` holds from `e = s - floor(r*s/old)` on. If the
-    /// quota is strict, all of `old` must fit into `r`.
+    /// rest, `r = L - cost - full`. At `e` ms into that sub-window, `ceil((s-e)*old/s) <= r` must hold: it does
+    /// from `e = s - floor(r*s/old)` on. If the quota is strict, all of `old` must fit into `r`.
     fn retry_at(&self, state: &State, quota: &Quota, cost: u32) -> Option<Millis> {
         let room = u64::from(quota.limit.checked_sub(cost)?);
         let (counts, mut full, mut old) = (state.counts.as_slice(), self.full, self.old);
@@ -280,7 +280,7 @@ impl Reading {
             if quota.strict {
                 continue;
             }
-            let offset = self.s - ratio(rest, self.s, old);
+            let offset = self.s - mul_div_floor(rest, self.s, old);
             if offset < self.s {
                 return Some((start + offset).max(self.now));
             }
@@ -309,7 +309,7 @@ fn weigh(count: u64, left: Millis, s: Millis) -> u64 {
 }
 
 /// `floor(rest * s / old)`, where `rest < old`.
-fn ratio(rest: u64, s: Millis, old: u64) -> u64 {
+fn mul_div_floor(rest: u64, s: Millis, old: u64) -> u64 {
     match rest.checked_mul(s) {
         Some(product) => product / old,
         // Exact, and below `s`.

@@ -53,7 +53,7 @@ impl State {
     }
 
     /// Charges without a check, even if that overdraws the quota: for a charge that [`Self::decide`] has
-    /// admitted, or for cost that is only known after the request. Returns the state after it.
+    /// admitted, or for a cost that is only known after the request. Returns the usage after it.
     pub fn charge(&mut self, quota: &Quota, now: Millis, cost: u32) -> Decision {
         match self {
             Self::SlidingWindow(state) => sliding_window::charge(state, quota, now, cost),
@@ -77,7 +77,7 @@ impl State {
         }
     }
 
-    /// Gives back `cost` units charged at `charged_at` (see [`Change::Refund`]), as far as they still
+    /// Refunds `cost` units charged at `charged_at` (see [`Change::Refund`]), as far as they still
     /// count. Usage never goes below 0, and `reset_at` stays.
     pub fn refund(
         &mut self,
@@ -98,7 +98,7 @@ impl State {
         }
     }
 
-    /// Changes what was charged. Returns the state after it.
+    /// Changes what was charged. Returns the usage after it.
     pub fn adjust(&mut self, quota: &Quota, now: Millis, change: Change) -> Decision {
         match change {
             Change::Refund { charged_at, cost } => self.refund(quota, now, charged_at, cost),

@@ -24,7 +24,7 @@ pub fn decide(state: &mut GcraState, quota: &Quota, now: Millis, cost: u32) -> D
 }
 
 /// Charges `cost` at `now` without a check: call [`decide`] first unless an overdraft is allowed. The
-/// backlog saturates near [`super::MAX_EXACT`].
+/// backlog saturates near [`super::MAX_EXACT_BACKLOG`].
 pub fn charge(state: &mut GcraState, quota: &Quota, now: Millis, cost: u32) -> Decision {
     let now = state.follow_clock(now);
     if cost > 0 {
@@ -42,7 +42,7 @@ pub fn admit(state: &mut GcraState, quota: &Quota, now: Millis, cost: u32) -> De
     if decision.admitted { charge(state, quota, now, cost) } else { decision }
 }
 
-/// Gives back `cost` tokens that were charged at `charged_at`, unless a window has passed since: then they
+/// Refunds `cost` tokens that were charged at `charged_at`, unless a window has passed since: then they
 /// have been refilled. `reset_at` stays.
 pub fn refund(
     state: &mut GcraState,

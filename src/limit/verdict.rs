@@ -4,16 +4,16 @@ use smallvec::SmallVec;
 
 use super::{Decision, Millis};
 
-/// The store that made a decision, and that its charge must be adjusted in.
+/// The store that made a decision. Its charge must be adjusted there.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum DecisionSource {
-    /// The store of the counters: Redis if it is configured, else this process' memory.
+    /// The store of the counters: Redis if it is configured, else this process's memory.
     Store,
-    /// This process' memory, because Redis gave no answer.
+    /// This process's memory, because Redis gave no answer.
     Fallback,
 }
 
-/// A decision, with its store and time.
+/// A limit's decision, with its store and time.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct StoreDecision {
     /// The limit's decision.
@@ -25,7 +25,8 @@ pub struct StoreDecision {
 }
 
 impl StoreDecision {
-    /// The `charged_at` of a refund of this charge, in ms; for a leaky bucket, the time of the slot.
+    /// The `charged_at` of a refund of this charge, in ms: when it was made or, for a leaky bucket, when its
+    /// slot begins.
     pub fn charged_at(&self) -> Millis {
         self.at + self.decision.wait
     }

@@ -23,7 +23,7 @@ pub fn host(fields: &Fields) -> Cow<'_, str> {
     }
 }
 
-/// The path to forward for the normalized `path`: without the route's `strip_prefix`.
+/// The path to forward: the normalized `path` without the route's `strip_prefix`.
 pub fn forwarded_path<'p>(path: &'p str, strip_prefix: Option<&str>) -> &'p str {
     match strip_prefix.and_then(|prefix| path.strip_prefix(prefix)) {
         Some("") => "/",
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn host_is_canonical() {
+    fn host_is_normalized() {
         for (sent, wanted) in [
             ("API.example.com:8080", "api.example.com"),
             ("api.example.com.", "api.example.com"),

@@ -22,15 +22,15 @@ const MAX_BRACKETS: usize = 8;
 /// A field is missing or malformed.
 pub(super) fn parse(line: &[u8]) -> Result<LogLine<'_>, LineError> {
     let space = memchr::memchr(b' ', line).ok_or(LineError::Missing("client"))?;
-    let (client, rest) = (client(&line[..space])?, &line[space + 1..]);
-    let (names, time, rest) = split_time(rest)?;
-    let user = memchr::memchr(b' ', names).map(|space| names[space + 1..].trim_ascii());
+    let (client, rest) = (parse_client(&line[..space])?, &line[space + 1..]);
+    let (before_time, time, rest) = split_time(rest)?;
+    let user = memchr::memchr(b' ', before_time).map(|space| before_time[space + 1..].trim_ascii());
     let user = user.filter(|user| !user.is_empty()).ok_or(LineError::Missing("user"))?;
-    let (request, rest) = quoted(rest).ok_or(LineError::Missing("request in quotes"))?;
+    let (request, rest) = split_quoted(rest).ok_or(LineError::Missing("request in quotes"))?;
     let status = rest.strip_prefix(b" ").and_then(|rest| rest.split(|byte| *byte == b' ').next());
     let number = |text: &[u8]| match text {
         b"-" => Some(0),
-        _ => digits(text).filter(|_| text.len() == 3).map(|status| status as u16),
+        _ => parse_digits(text).filter(|_| text.len() == 3).map(|status| status as u16),
     };
     let status = status.and_then(number).ok_or(LineError::Missing("status"))?;
     let (method, target) = split_request(request);
@@ -46,19 +46,19 @@ pub(super) fn parse(line: &[u8]) -> Result<LogLine<'_>, LineError> {
     })
 }
 
-fn client(text: &[u8]) -> Result<IpAddr, LineError> {
+fn parse_client(text: &[u8]) -> Result<IpAddr, LineError> {
     let address = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
     address.map(canonical_address).ok_or_else(|| LineError::Client(excerpt(text)))
 }
 
-/// Splits at the time into the fields before it, the time in ms since the epoch, and the rest. User names
-/// may contain spaces and brackets.
+/// Splits `rest` at the time: the fields before it, the time in ms since the epoch, and what follows. User
+/// names may contain spaces and brackets.
 fn split_time(rest: &[u8]) -> Result<(&[u8], Millis, &[u8]), LineError> {
     let mut fault = LineError::Missing("time in brackets");
     for bracket in memchr::memchr_iter(b'[', rest).take(MAX_BRACKETS) {
         let text = &rest[bracket + 1..];
         let stamp = text.get(..TIME_LENGTH).filter(|_| text.get(TIME_LENGTH) == Some(&b']'));
-        if let Some(time) = stamp.and_then(millis) {
+        if let Some(time) = stamp.and_then(parse_time) {
             return Ok((rest[..bracket].trim_ascii(), time, &text[TIME_LENGTH + 1..]));
         }
         let end = memchr::memchr(b']', text).unwrap_or(text.len());
@@ -67,23 +67,24 @@ fn split_time(rest: &[u8]) -> Result<(&[u8], Millis, &[u8]), LineError> {
     Err(fault)
 }
 
-/// `10/Oct/2000:13:55:36 -0700` in ms since the epoch.
-fn millis(text: &[u8]) -> Option<Millis> {
+/// Parses a time such as `10/Oct/2000:13:55:36 -0700` into ms since the epoch.
+fn parse_time(text: &[u8]) -> Option<Millis> {
     let separators = [(2, b'/'), (6, b'/'), (11, b':'), (14, b':'), (17, b':'), (20, b' ')];
     if text.len() != TIME_LENGTH || separators.iter().any(|(at, byte)| text[*at] != *byte) {
         return None;
     }
     let name = &text[3..6];
     let month = MONTHS.chunks(3).position(|month| month.eq_ignore_ascii_case(name))? as u64 + 1;
-    let (day, year) = (digits(&text[..2])?, digits(&text[7..11])?);
+    let (day, year) = (parse_digits(&text[..2])?, parse_digits(&text[7..11])?);
     let (hour, minute, second) =
-        (digits(&text[12..14])?, digits(&text[15..17])?, digits(&text[18..20])?);
-    let (east, west) = (digits(&text[22..24])?, digits(&text[24..26])?);
+        (parse_digits(&text[12..14])?, parse_digits(&text[15..17])?, parse_digits(&text[18..20])?);
+    let (offset_hours, offset_minutes) =
+        (parse_digits(&text[22..24])?, parse_digits(&text[24..26])?);
     let is_valid = (1..=days_in(month, year)).contains(&day)
         && year >= 1970
-        && (hour < 24 && minute < 60 && second <= 60 && east < 24 && west < 60);
+        && (hour < 24 && minute < 60 && second <= 60 && offset_hours < 24 && offset_minutes < 60);
     let local = days_before(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second;
-    let offset = east * 3_600 + west * 60;
+    let offset = offset_hours * 3_600 + offset_minutes * 60;
     let utc = match text[21] {
         b'+' => local.checked_sub(offset)?,
         b'-' => local + offset,
@@ -118,13 +119,14 @@ fn days_before(year: u64, month: u64, day: u64) -> u64 {
 }
 
 /// The value of decimal digits.
-fn digits(text: &[u8]) -> Option<u64> {
+fn parse_digits(text: &[u8]) -> Option<u64> {
     let is_decimal = text.iter().all(u8::is_ascii_digit);
     is_decimal.then(|| text.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))
 }
 
-/// The quoted text at the start of `rest`, after a space, with its escapes decoded, and what follows.
-fn quoted(rest: &[u8]) -> Option<(Cow<'_, [u8]>, &[u8])> {
+/// Reads a space and a quoted text from the front of `rest`. Returns the text with its escapes decoded, and
+/// what follows.
+fn split_quoted(rest: &[u8]) -> Option<(Cow<'_, [u8]>, &[u8])> {
     let text = rest.strip_prefix(b" \"")?;
     let mut at = 0;
     loop {
@@ -167,13 +169,15 @@ fn hex(digit: u8) -> Option<u8> {
 
 /// The method and the target; both empty if the client did not send a valid request line.
 fn split_request(request: Cow<'_, [u8]>) -> (Cow<'_, str>, Cow<'_, [u8]>) {
-    let cut = |request: &[u8]| {
+    let find_spaces = |request: &[u8]| {
         let first = memchr::memchr(b' ', request)?;
         let last = memchr::memrchr(b' ', request).filter(|last| *last > first)?;
         let is_valid = request[last + 1..].starts_with(b"HTTP/") && request[..first].is_ascii();
         is_valid.then_some((first, last))
     };
-    let Some((first, last)) = cut(&request) else { return (Cow::Borrowed(""), Cow::Borrowed(b"")) };
+    let Some((first, last)) = find_spaces(&request) else {
+        return (Cow::Borrowed(""), Cow::Borrowed(b""));
+    };
     match request {
         Cow::Borrowed(request) => {
             (String::from_utf8_lossy(&request[..first]), Cow::Borrowed(&request[first + 1..last]))

@@ -34,9 +34,9 @@ pub struct ConfigReplay {
     pub routes: Vec<DecisionCounts>,
     /// Decisions by limit, in the snapshot's order.
     pub limits: Vec<DecisionCounts>,
-    /// Refusals by limit of requests that the other configuration decides differently, in the snapshot's
-    /// order.
-    pub unshared_refusals: Vec<u64>,
+    /// Refusals by limit, in the snapshot's order, of requests that the other configuration decides
+    /// differently.
+    pub differing_refusals: Vec<u64>,
     /// Number of requests that the limits of their route admitted.
     pub admitted: u64,
     /// Number of requests that a limit refused.
@@ -44,14 +44,14 @@ pub struct ConfigReplay {
     /// Number of requests of routes without limits.
     pub unlimited: u64,
     /// Number of requests that the gateway itself would have answered before any limit, by status.
-    pub unserved: BTreeMap<u16, u64>,
+    pub unmatched: BTreeMap<u16, u64>,
     memory: Memory,
     secret: Secret,
-    /// Time of the last removal of expired counters, and number of requests since then.
-    ticked: (Millis, u32),
+    /// Virtual time of the last removal of expired counters, in ms, and number of requests since then.
+    last_tick: (Millis, u32),
 }
 
-/// A request of the log: what is the same for every configuration.
+/// A logged request, as far as it does not depend on a configuration.
 pub(super) struct LoggedRequest<'r> {
     pub(super) line: &'r LogLine<'r>,
     /// `None` if the line has no request, or a malformed method.
@@ -62,14 +62,14 @@ pub(super) struct LoggedRequest<'r> {
     pub(super) sources: &'r [TokenSource],
 }
 
-/// A request planned under one configuration, in the log's order, while its line is in memory. Its limit
-/// requests are stored separately, together with those under the other configuration.
+/// A request planned under one configuration. Its limit requests are stored separately, together with
+/// those under the other configuration.
 #[derive(Clone, Copy)]
 pub(super) enum PlannedRequest {
     /// The logging gateway had ended it before any limit was charged.
     Unasked,
     /// The gateway itself answers it with this status.
-    Unserved(u16),
+    Unmatched(u16),
     /// It has a route.
     Routed {
         /// The route's index in the snapshot.
@@ -87,7 +87,7 @@ pub enum RequestOutcome {
     /// The logging gateway had ended it before any limit was charged.
     Unasked,
     /// The gateway itself answers it with this status.
-    Unserved(u16),
+    Unmatched(u16),
     /// Its route has no limits.
     Unlimited {
         /// The route.
@@ -123,21 +123,21 @@ impl RequestOutcome {
 }
 
 impl ConfigReplay {
-    /// A configuration with empty counters, at most `max_keys` of them. `secret` keys the hash of the
-    /// counters' names.
+    /// A configuration with empty counters, at most `max_keys` of them. `secret` is the key of the
+    /// hash that counters are stored under.
     pub fn new(name: &str, snapshot: Snapshot, max_keys: usize, secret: Secret) -> Self {
         Self {
             name: name.to_owned(),
             routes: vec![DecisionCounts::default(); snapshot.routes.len()],
             limits: vec![DecisionCounts::default(); snapshot.limits.len()],
-            unshared_refusals: vec![0; snapshot.limits.len()],
+            differing_refusals: vec![0; snapshot.limits.len()],
             admitted: 0,
             refused: 0,
             unlimited: 0,
-            unserved: BTreeMap::new(),
+            unmatched: BTreeMap::new(),
             memory: Memory::new(max_keys),
             secret,
-            ticked: (0, 0),
+            last_tick: (0, 0),
             snapshot,
         }
     }
@@ -158,10 +158,10 @@ impl ConfigReplay {
         }
         let planned = match request.method {
             Some(method) => self.plan_target(request, method, limit_requests),
-            // As the gateway answers a malformed request line.
+            // The gateway's own response to a malformed request line.
             None => Err(GatewayError::MalformedTarget),
         };
-        planned.unwrap_or_else(|error| PlannedRequest::Unserved(error.status().as_u16()))
+        planned.unwrap_or_else(|error| PlannedRequest::Unmatched(error.status().as_u16()))
     }
 
     fn plan_target(
@@ -196,7 +196,7 @@ impl ConfigReplay {
             RequestHead::read(&head, self.snapshot.http.head).map_err(GatewayError::Framing)?;
         let (head, _) = read.ok_or(GatewayError::MalformedTarget)?;
         if head.is_asterisk_form() {
-            return Ok(PlannedRequest::Unserved(200));
+            return Ok(PlannedRequest::Unmatched(200));
         }
         let target = match head.query() {
             Some(query) => format!("{}?{query}", head.path()),
@@ -219,7 +219,7 @@ impl ConfigReplay {
         };
         let merge_slashes = self.snapshot.http.merge_slashes;
         let attributes = RequestAttributes {
-            client: self.snapshot.identity.trusted_proxies.logged_client(request.line.client),
+            client: self.snapshot.identity.trusted_proxies.client_from_address(request.line.client),
             host: host.into(),
             path: normalize(path, merge_slashes).map_err(GatewayError::Path)?,
             method,
@@ -228,12 +228,12 @@ impl ConfigReplay {
             token_sources: request.sources,
         };
         let matched = attributes.find_route(&self.snapshot)?;
-        let own = matched
+        let requests = matched
             .with_subject(|subject| plan::limit_requests(matched.route, subject, self.secret))?;
-        limit_requests.extend_from_slice(&own);
+        limit_requests.extend_from_slice(&requests);
         Ok(PlannedRequest::Routed {
             route: matched.index as u32,
-            limit_requests: own.len() as u32,
+            limit_requests: requests.len() as u32,
             status: request.line.status,
         })
     }
@@ -248,9 +248,9 @@ impl ConfigReplay {
     ) -> RequestOutcome {
         let (index, requests, status) = match plan {
             PlannedRequest::Unasked => return RequestOutcome::Unasked,
-            PlannedRequest::Unserved(status) => {
-                *self.unserved.entry(status).or_default() += 1;
-                return RequestOutcome::Unserved(status);
+            PlannedRequest::Unmatched(status) => {
+                *self.unmatched.entry(status).or_default() += 1;
+                return RequestOutcome::Unmatched(status);
             }
             PlannedRequest::Routed { route, limit_requests: count, status } => {
                 let (own, rest) = limit_requests.split_at(count as usize);
@@ -266,7 +266,7 @@ impl ConfigReplay {
         self.tick(at.time);
         let route = &self.snapshot.routes[index];
         let charges: SmallVec<[Charge<'_>; 4]> =
-            requests.iter().filter_map(|request| plan::charge(route, request)).collect();
+            requests.iter().filter_map(|request| plan::charge_for(route, request)).collect();
         let verdict = self.memory.charge(&charges, at.time);
         let (mut refusing, mut refunds) = (SmallVec::new(), SmallVec::<[Adjustment<'_>; 2]>::new());
         for ((request, charge), outcome) in requests.iter().zip(&charges).zip(&verdict.outcomes) {
@@ -299,13 +299,13 @@ impl ConfigReplay {
         }
     }
 
-    /// Removes expired counters, if it is time to.
+    /// Removes expired counters if it is due.
     fn tick(&mut self, now: Millis) {
-        let (last, requests) = &mut self.ticked;
+        let (last, requests) = &mut self.last_tick;
         *requests += 1;
         if *requests >= REQUESTS_PER_TICK && now.saturating_sub(*last) >= 1_000 {
             (*last, *requests) = (now, 0);
-            self.memory.tick(now);
+            self.memory.expire(now);
         }
     }
 }

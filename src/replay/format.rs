@@ -8,7 +8,7 @@ use super::{combined, json};
 pub enum Format {
     /// Tidegate's own: one JSON object per line.
     Json,
-    /// `combined` of nginx and Apache, or its beginning, `common`.
+    /// `combined` of nginx and Apache, or `common`, which has only its first fields.
     Combined,
 }
 

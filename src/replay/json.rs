@@ -34,7 +34,7 @@ struct JsonLine<'l> {
 ///
 /// The line is not a JSON object with the required fields, or a field is malformed.
 pub(super) fn parse(line: &[u8]) -> Result<LogLine<'_>, LineError> {
-    // Validated once for the line instead of once per string.
+    // UTF-8 is validated once per line instead of once per string.
     let text = std::str::from_utf8(line);
     let text = text.map_err(|_| LineError::Json(format!("`{}` is not UTF-8", excerpt(line))))?;
     let line: JsonLine<'_> = serde_json::from_str(text).map_err(|error| {
@@ -44,7 +44,7 @@ pub(super) fn parse(line: &[u8]) -> Result<LogLine<'_>, LineError> {
     })?;
     let client = line.client.parse();
     Ok(LogLine {
-        time: millis(&line.time)?,
+        time: parse_time(&line.time)?,
         client: client.map_err(|_| LineError::Client(excerpt(line.client.as_bytes())))?,
         token: line.token,
         method: line.method,
@@ -59,7 +59,7 @@ pub(super) fn parse(line: &[u8]) -> Result<LogLine<'_>, LineError> {
 }
 
 /// Parses a time (RFC 3339, UTC) into ms since the epoch.
-fn millis(text: &str) -> Result<Millis, LineError> {
+fn parse_time(text: &str) -> Result<Millis, LineError> {
     let time = humantime::parse_rfc3339(text).ok();
     let since = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     since

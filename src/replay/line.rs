@@ -41,7 +41,7 @@ pub enum LineError {
     /// Neither format matches, and no earlier line determined the format.
     #[error("`{0}`, expected a JSON object, or a line in the format `combined`")]
     Unknown(String),
-    /// Not JSON, or not an access log's.
+    /// Not a JSON object of an access log.
     #[error("{0}, expected a JSON object with time, client, method and path")]
     Json(String),
     /// Not a time.

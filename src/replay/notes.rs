@@ -42,8 +42,8 @@ pub(super) fn notes(replay: &Replay) -> Vec<String> {
         notes.extend(limit_notes(config));
         if config.evictions() > 0 {
             notes.push(format!(
-                "{}: counters evicted because there were more than store.memory.max_keys: {}; the refusals may \
-                 be too few",
+                "{}: counters evicted because there were more than store.memory.max_keys: {}; there may \
+                 be too few refusals",
                 config.name,
                 config.evictions()
             ));
@@ -66,7 +66,7 @@ pub(super) fn notes(replay: &Replay) -> Vec<String> {
     }
     if replay.evicted_callers() > 0 {
         notes.push(
-            "there were too many callers to count each: the counts by caller may be too low"
+            "there were too many callers to count all of them: the counts by caller may be too low"
                 .to_owned(),
         );
     }

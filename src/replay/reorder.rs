@@ -1,6 +1,6 @@
 //! Sorts lines by time within a bounded buffer.
 //!
-//! A log is written as requests end, and replayed as they began. Lines that are out of order by less than
+//! A line is written when its request ends, but replayed when it began. Lines that are out of order by less than
 //! the buffer's size come out sorted; lines of the same time keep the log's order.
 
 use std::{
@@ -18,7 +18,7 @@ type SortKey = (Millis, u64, u32);
 
 /// A bounded buffer that returns the earliest item first.
 pub(super) struct ReorderBuffer<T> {
-    /// Sorted. Most lines belong at or near its end, where insertion is cheaper than in a heap.
+    /// Sorted by key. Most lines belong at or near its end, where insertion is cheaper than in a heap.
     queue: VecDeque<SortKey>,
     /// Lines that are too late to be inserted into the queue.
     heap: BinaryHeap<Reverse<SortKey>>,

@@ -26,8 +26,8 @@ pub struct Report {
     pub first_malformed: Vec<Malformed>,
     /// Number of requests that the logging gateway had ended before any limit was charged.
     pub unasked: u64,
-    /// Number of requests that were replayed after their own time, because their lines were too late to be
-    /// sorted.
+    /// Number of requests that were replayed after their own time, because their lines were too far out of
+    /// order to be sorted.
     pub late: u64,
     /// Time of the first request (RFC 3339).
     pub from: Option<String>,
@@ -37,7 +37,7 @@ pub struct Report {
     pub results: Vec<ConfigResult>,
     /// How the second configuration differs from the first; `None` without a second one.
     pub difference: Option<Difference>,
-    /// Restrictions of this replay, one sentence each.
+    /// Limitations of this replay, one sentence each.
     pub notes: Vec<String>,
 }
 
@@ -188,7 +188,7 @@ impl Report {
             requests: replay.requests(),
             malformed: replay.malformed,
             first_malformed: replay
-                .faults
+                .first_malformed
                 .iter()
                 .map(|(position, fault)| Malformed {
                     at: file_and_line(replay, *position),
@@ -234,7 +234,7 @@ impl ConfigResult {
         Self {
             config: config.name.clone(),
             matched: config.routes.iter().map(|counts| counts.requests).sum(),
-            unmatched: config.unserved.clone(),
+            unmatched: config.unmatched.clone(),
             unlimited: config.unlimited,
             admitted: config.admitted,
             refused: config.refused,
@@ -267,10 +267,10 @@ impl Row {
 impl Difference {
     fn new(replay: &Replay, old: &ConfigReplay, new: &ConfigReplay, top: usize) -> Self {
         let mut limits = BTreeMap::<&str, (u64, u64)>::new();
-        for (limit, refusals) in new.snapshot.limits.iter().zip(&new.unshared_refusals) {
+        for (limit, refusals) in new.snapshot.limits.iter().zip(&new.differing_refusals) {
             limits.entry(&limit.limit.name).or_default().0 += refusals;
         }
-        for (limit, refusals) in old.snapshot.limits.iter().zip(&old.unshared_refusals) {
+        for (limit, refusals) in old.snapshot.limits.iter().zip(&old.differing_refusals) {
             limits.entry(&limit.limit.name).or_default().1 += refusals;
         }
         let weight = |counts: &CallerCounts| (counts.newly_refused + counts.newly_admitted, 0);

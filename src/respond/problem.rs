@@ -12,7 +12,7 @@ const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#qu
 const REDUCED_CAPACITY: &str =
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 const STORE_UNAVAILABLE: &str = "urn:tidegate:problem:store-unavailable";
-/// Initial capacity of a document, in bytes: most then need one allocation.
+/// Initial capacity of a document, in bytes: one allocation is enough for most.
 const CAPACITY: usize = 320;
 
 /// The response to a request that was refused or failed. `limits` are the limits of the request.
@@ -76,8 +76,8 @@ fn allow(error: &GatewayError) -> Option<String> {
     }
 }
 
-/// A JSON writer for problem documents. Written by hand: in a flood refusals are most responses,
-/// and `serde_json` took a fifth of the time of one.
+/// A JSON writer for problem documents. Hand-written: under a flood most responses are refusals, and
+/// `serde_json` took a fifth of the time of each.
 struct Json(Vec<u8>);
 
 impl Json {
@@ -97,7 +97,7 @@ impl Json {
         let refused = limits.filter_map(LimitReport::refusal).map(|refusal| &*refusal.limit.name);
         let mut names: SmallVec<[&str; 4]> = SmallVec::new();
         for name in refused {
-            // One limit may refuse under several keys; it is listed once.
+            // A limit that refuses under several keys is listed once.
             if !names.contains(&name) {
                 names.push(name);
             }

@@ -14,7 +14,7 @@ pub enum PathError {
     NotAbsolute,
     /// A `%` without two hexadecimal digits.
     #[error("a % in the path must be followed by two hexadecimal digits")]
-    BrokenEscape,
+    MalformedEscape,
     /// `%00`, which some upstreams read as the end of the path.
     #[error("the path must not contain %00")]
     Nul,
@@ -23,7 +23,8 @@ pub enum PathError {
     AboveRoot,
 }
 
-/// Returns the normal form of `path`, borrowed if `path` is normal. `merge_slashes` replaces `//` by `/`.
+/// Returns the normal form of `path`, borrowed if `path` already is normal. `merge_slashes` replaces `//` by
+/// `/`.
 ///
 /// # Errors
 /// The path is relative, ambiguous or has a malformed escape.
@@ -35,7 +36,7 @@ pub fn normalize(path: &str, merge_slashes: bool) -> Result<Cow<'_, str>, PathEr
         return Ok(Cow::Borrowed(path));
     }
     let decoded = decode_unreserved(path)?;
-    remove_dots(&decoded, merge_slashes).map(Cow::Owned)
+    remove_dot_segments(&decoded, merge_slashes).map(Cow::Owned)
 }
 
 fn is_normal(path: &[u8], merge_slashes: bool) -> bool {
@@ -57,7 +58,7 @@ fn decode_unreserved(path: &str) -> Result<String, PathError> {
     let mut rest = path;
     while let Some(at) = memchr::memchr(b'%', rest.as_bytes()) {
         out.push_str(&rest[..at]);
-        let digits = rest.as_bytes().get(at + 1..at + 3).ok_or(PathError::BrokenEscape)?;
+        let digits = rest.as_bytes().get(at + 1..at + 3).ok_or(PathError::MalformedEscape)?;
         let byte = hex(digits[0])? << 4 | hex(digits[1])?;
         match byte {
             0 => return Err(PathError::Nul),
@@ -76,11 +77,11 @@ fn decode_unreserved(path: &str) -> Result<String, PathError> {
 }
 
 fn hex(digit: u8) -> Result<u8, PathError> {
-    char::from(digit).to_digit(16).map(|value| value as u8).ok_or(PathError::BrokenEscape)
+    char::from(digit).to_digit(16).map(|value| value as u8).ok_or(PathError::MalformedEscape)
 }
 
 /// Removes dot segments: RFC 3986, 5.2.4, but a `..` above the root is an error.
-fn remove_dots(path: &str, merge_slashes: bool) -> Result<String, PathError> {
+fn remove_dot_segments(path: &str, merge_slashes: bool) -> Result<String, PathError> {
     let mut kept: Vec<&str> = Vec::new();
     let mut ends_in_directory = false;
     for segment in path[1..].split('/') {
@@ -146,9 +147,9 @@ mod tests {
             ("a", PathError::NotAbsolute),
             ("", PathError::NotAbsolute),
             ("*", PathError::NotAbsolute),
-            ("/%", PathError::BrokenEscape),
-            ("/%4", PathError::BrokenEscape),
-            ("/%zz", PathError::BrokenEscape),
+            ("/%", PathError::MalformedEscape),
+            ("/%4", PathError::MalformedEscape),
+            ("/%zz", PathError::MalformedEscape),
             ("/a%00b", PathError::Nul),
             ("/..", PathError::AboveRoot),
             ("/a/../..", PathError::AboveRoot),
@@ -170,7 +171,7 @@ mod tests {
         }
 
         #[test]
-        fn no_input_panics(path in "\\PC{0,40}", merge: bool) {
+        fn arbitrary_paths_do_not_panic(path in "\\PC{0,40}", merge: bool) {
             let _ = normalize(&path, merge);
         }
     }

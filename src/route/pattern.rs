@@ -10,9 +10,9 @@ pub const MAX_HOST: usize = 253;
 const MAX_LABEL: usize = 63;
 /// The longest path pattern, in bytes.
 pub const MAX_PATH: usize = 2_048;
-/// The most segments of a path pattern.
+/// The maximum number of segments of a path pattern.
 pub const MAX_SEGMENTS: usize = 128;
-/// The most parameters of a path pattern.
+/// The maximum number of parameters of a path pattern.
 pub const MAX_PARAMS: usize = 64;
 
 /// Why a pattern is invalid.
@@ -28,7 +28,7 @@ pub enum PatternError {
         /// What is wrong with it.
         why: String,
     },
-    /// A path that no request can have, or with invalid braces.
+    /// A path that no request can have, that has invalid braces or that exceeds a bound.
     #[error(
         "`{path}` is not a path pattern ({why}); expected one such as /items/{{id}} or /files/{{*rest}}"
     )]
@@ -82,11 +82,11 @@ fn check_name(name: &str) -> Result<(), String> {
         return Err(format!("{} bytes; at most {MAX_HOST}", name.len()));
     }
     for label in name.split('.') {
-        let fits = |b: char| b.is_ascii_alphanumeric() || matches!(b, '-' | '_');
+        let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
         if label.is_empty() {
             return Err("an empty label".to_owned());
         }
-        if let Some(other) = label.chars().find(|&b| !fits(b)) {
+        if let Some(other) = label.chars().find(|&c| !is_allowed(c)) {
             return Err(format!("`{}` is not allowed in a host", other.escape_debug()));
         }
         if label.len() > MAX_LABEL {
@@ -116,8 +116,8 @@ pub(super) enum Segment {
 }
 
 impl PathPattern {
-    /// Parses a pattern. `{name}` matches a segment or a part of it, `{*name}` the rest of the path, also an
-    /// empty one. `{{` and `}}` are literal braces.
+    /// Parses a pattern. `{name}` matches a segment or a part of it, `{*name}` the rest of the path, which
+    /// may be empty. `{{` and `}}` are literal braces.
     ///
     /// # Errors
     /// The braces are invalid, a bound is exceeded, or no request can have such a path.
@@ -156,13 +156,13 @@ fn parse_path(text: &str) -> Result<PathPattern, String> {
     if params.len() > MAX_PARAMS {
         return Err(format!("{} parameters; at most {MAX_PARAMS}", params.len()));
     }
-    let before_last = segments.split_last().map_or(&[][..], |(_, before)| before);
-    if before_last.iter().any(|segment| matches!(segment, Segment::Rest { .. })) {
+    let all_but_last = segments.split_last().map_or(&[][..], |(_, before)| before);
+    if all_but_last.iter().any(|segment| matches!(segment, Segment::Rest { .. })) {
         return Err("`{*name}` must be at the end".to_owned());
     }
-    let again = params.iter().enumerate().find(|(index, name)| params[..*index].contains(name));
-    if let Some((_, again)) = again {
-        return Err(format!("parameter `{again}` is used twice"));
+    let repeated = params.iter().enumerate().find(|(index, name)| params[..*index].contains(name));
+    if let Some((_, name)) = repeated {
+        return Err(format!("parameter `{name}` is used twice"));
     }
     let example = example_path(&segments);
     if let Some(other) = example.chars().find(|&c| !is_request_path_char(c)) {
@@ -189,8 +189,8 @@ fn parse_segment(text: &str, params: &mut Vec<String>) -> Result<Segment, String
     if name.is_empty() {
         return Err("a parameter without a name".to_owned());
     }
-    if let Some(wrong) = name.chars().find(|&c| matches!(c, '{' | '*') || c.is_control()) {
-        return Err(format!("`{}` is not allowed in a parameter's name", wrong.escape_debug()));
+    if let Some(other) = name.chars().find(|&c| matches!(c, '{' | '*') || c.is_control()) {
+        return Err(format!("`{}` is not allowed in a parameter's name", other.escape_debug()));
     }
     params.push(name.to_owned());
     let (suffix, more) = parse_literal(after)?;
@@ -225,8 +225,8 @@ fn parse_literal(text: &str) -> Result<(Box<str>, Option<&str>), String> {
     Ok((fixed.into(), None))
 }
 
-/// A path that matches the pattern. Its parameters are `x`, which cannot complete an escape or a dot
-/// segment.
+/// A path that matches the pattern. The value of each parameter is `x`, which cannot complete an
+/// escape or a dot segment.
 fn example_path(segments: &[Segment]) -> String {
     let mut path = String::new();
     for segment in segments {

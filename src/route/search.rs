@@ -1,14 +1,14 @@
 //! The search for a path in the trie of a host's paths.
 //!
-//! A depth-first search with backtracking. A node has one parent and a level for each segment, so a search
-//! visits each node at most once and finds the end of each segment once. The recursion is bounded by the
-//! number of segments in the longest pattern.
+//! A depth-first search with backtracking. A node has one parent, and its level is the index of a segment,
+//! so a search visits each node at most once and finds the end of each segment once. The recursion is
+//! bounded by the number of segments in the longest pattern.
 
 use smallvec::SmallVec;
 
 use super::tree::{Leaf, Successor, Tree};
 
-/// The bytes of a segment that are scanned without `memchr`; most segments are shorter.
+/// The number of bytes of a segment that are scanned without `memchr`. Most segments are shorter.
 const LINEAR_SCAN: usize = 16;
 
 /// The values of a path's parameters, in the pattern's order. An empty `{*rest}` is left out.
@@ -54,7 +54,7 @@ impl<'t, 'p> Search<'t, 'p> {
         self.visited
     }
 
-    /// Matches the segments from index `depth` on below `node`. The last branch continues in the loop
+    /// Matches the segments from index `depth` on below `node`. The last branch is a step of the loop
     /// instead of a recursive call. Without a match `values` is left in an arbitrary state.
     fn visit<T>(
         &mut self,

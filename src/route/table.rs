@@ -2,11 +2,11 @@
 //!
 //! A route matches if its host, path and methods match. The most specific match wins: first by host (exact,
 //! then the longest wildcard, then any), then by path, then by method (listed before any). Paths are
-//! compared segment by segment from the left: fixed text, then a parameter with fixed text around it (the
-//! longer text first), then `{param}`, then `{*rest}`.
+//! compared segment by segment from the left: fixed text wins over a parameter with fixed text around it
+//! (the longer text first), that over `{param}`, and that over `{*rest}`.
 //!
-//! A route without the request's method does not match, however specific it is. If no route has the method,
-//! the lookup returns the methods of the path.
+//! A route that does not allow the request's method does not match, however specific it is. If no matching
+//! route allows it, the lookup returns the methods that they allow.
 
 use ahash::RandomState;
 use hashbrown::{HashMap, HashSet};
@@ -24,13 +24,13 @@ pub struct Rule {
     pub host: HostPattern,
     /// The paths.
     pub path: PathPattern,
-    /// The methods; empty: all.
+    /// The methods. An empty list allows all.
     pub methods: Vec<Method>,
 }
 
 /// Two routes that match the same requests.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct TableError {
+pub struct RouteConflict {
     /// The index of the first route.
     pub first: usize,
     /// The index of the second route.
@@ -58,7 +58,7 @@ impl<'a> Params<'a> {
     /// empty `{*name}`.
     #[inline]
     pub fn get(&self, name: &str) -> Option<&'a str> {
-        self.iter().find_map(|(own, value)| (own == name).then_some(value))
+        self.iter().find_map(|(param, value)| (param == name).then_some(value))
     }
 
     /// The names and values, in the pattern's order.
@@ -103,11 +103,11 @@ impl RouteTable {
     ///
     /// # Errors
     /// All pairs of routes that match the same requests.
-    pub fn build(rules: &[Rule]) -> Result<Self, Vec<TableError>> {
+    pub fn build(rules: &[Rule]) -> Result<Self, Vec<RouteConflict>> {
         let mut table = Self::default();
         let mut errors = Vec::new();
         for (second, rule) in rules.iter().enumerate() {
-            let conflict = |first| errors.push(TableError { first, second });
+            let conflict = |first| errors.push(RouteConflict { first, second });
             table.tree_mut(&rule.host).leaf_mut(&rule.path).add(second, &rule.methods, conflict);
             table.params.push(rule.path.params().into());
         }
@@ -165,6 +165,7 @@ impl RouteTable {
         wildcards.into_iter().rev()
     }
 
+    /// The result for a request without a route: the methods that the path's routes allow, if any.
     #[cold]
     fn other_methods<'a>(&self, host: &str, path: &str) -> Lookup<'a> {
         let mut methods: Vec<Method> = Vec::new();
@@ -178,10 +179,10 @@ impl RouteTable {
                 None::<()>
             });
             listed.sort_by_key(|(route, _)| *route);
-            let new = listed
+            let unseen = listed
                 .into_iter()
                 .filter(|(_, method)| seen.get_or_insert_with(HashSet::default).insert(*method));
-            methods.extend(new.map(|(_, method)| method.clone()));
+            methods.extend(unseen.map(|(_, method)| method.clone()));
         }
         if methods.is_empty() { Lookup::NotFound } else { Lookup::MethodNotAllowed(methods) }
     }

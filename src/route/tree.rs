@@ -8,7 +8,7 @@ use http::Method;
 
 use super::pattern::{PathPattern, Segment};
 
-/// The most keys that are searched linearly.
+/// The maximum number of keys that are searched linearly.
 const MAX_LINEAR: usize = 8;
 
 /// The path patterns of one host.
@@ -87,6 +87,7 @@ impl Equivalent<Texts> for TextsRef<'_> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Leaf {
     by_method: SmallMap<Method, MethodRoute>,
+    /// The route for all other methods.
     any: Option<usize>,
 }
 
@@ -110,7 +111,7 @@ impl Tree {
         let mut node = 0;
         for segment in pattern.segments() {
             node = match segment {
-                Segment::Fixed(text) => self.fixed(node, text),
+                Segment::Fixed(text) => self.fixed_or_new(node, text),
                 Segment::Param { prefix, suffix } if prefix.is_empty() && suffix.is_empty() => {
                     let next = self.nodes.len();
                     let next = *self.nodes[node].param.get_or_insert(next);
@@ -118,7 +119,7 @@ impl Tree {
                 }
                 Segment::Param { prefix, suffix } => {
                     let next = self.nodes.len();
-                    let next = self.nodes[node].partial(true, prefix, suffix, next);
+                    let next = self.nodes[node].partial_or_insert(true, prefix, suffix, next);
                     self.node_or_new(next)
                 }
                 Segment::Rest { prefix } => {
@@ -127,22 +128,23 @@ impl Tree {
                     let leaf = if prefix.is_empty() {
                         *node.rest.get_or_insert(new)
                     } else {
-                        node.partial(false, prefix, "", new)
+                        node.partial_or_insert(false, prefix, "", new)
                     };
-                    return self.leaf(leaf);
+                    return self.leaf_or_new(leaf);
                 }
             };
         }
         let new = self.leaves.len();
         let leaf = *self.nodes[node].end.get_or_insert(new);
-        self.leaf(leaf)
+        self.leaf_or_new(leaf)
     }
 
-    fn fixed(&mut self, node: usize, text: &str) -> usize {
+    /// The node after the fixed segment `text` of `node`, created if it does not exist.
+    fn fixed_or_new(&mut self, node: usize, text: &str) -> usize {
         let next = self.nodes.len();
         let node = &mut self.nodes[node];
-        if let Some(known) = node.fixed(text) {
-            return known;
+        if let Some(existing) = node.fixed(text) {
+            return existing;
         }
         node.longest_fixed = text.len().max(node.longest_fixed);
         node.fixed.insert(text.into(), next);
@@ -157,8 +159,8 @@ impl Tree {
         node
     }
 
-    /// The leaf with this index, created if it is the next free one.
-    fn leaf(&mut self, leaf: usize) -> &mut Leaf {
+    /// The leaf with this index, created if it is the next free index.
+    fn leaf_or_new(&mut self, leaf: usize) -> &mut Leaf {
         if leaf == self.leaves.len() {
             self.leaves.push(Leaf::default());
         }
@@ -173,15 +175,21 @@ impl Node {
         if text.len() > self.longest_fixed { None } else { self.fixed.get(text).copied() }
     }
 
-    /// The successor of a partly fixed segment; `new` if it did not exist.
-    fn partial(&mut self, is_param: bool, prefix: &str, suffix: &str, new: usize) -> usize {
+    /// The successor of a partly fixed segment; inserts `new` if there is none.
+    fn partial_or_insert(
+        &mut self,
+        is_param: bool,
+        prefix: &str,
+        suffix: &str,
+        new: usize,
+    ) -> usize {
         let shape = Shape { fixed: prefix.len() + suffix.len(), is_param, prefix: prefix.len() };
         let found = self.partial.binary_search_by_key(&shape, |partial| partial.shape);
-        let place = found.unwrap_or_else(|place| {
-            self.partial.insert(place, PartialSegments { shape, targets: HashMap::default() });
-            place
+        let index = found.unwrap_or_else(|index| {
+            self.partial.insert(index, PartialSegments { shape, targets: HashMap::default() });
+            index
         });
-        *self.partial[place].targets.entry((prefix.into(), suffix.into())).or_insert(new)
+        *self.partial[index].targets.entry((prefix.into(), suffix.into())).or_insert(new)
     }
 }
 
@@ -245,8 +253,8 @@ impl PartialSegments {
 }
 
 impl Leaf {
-    /// Adds `route` for its `methods`; for all if there are none. Calls `conflict` with each route that is
-    /// already stored for the same method.
+    /// Adds `route` for `methods`, or for all methods if the list is empty. Calls `conflict` with each
+    /// route that is already stored for the same method.
     pub(super) fn add(
         &mut self,
         route: usize,
@@ -268,7 +276,7 @@ impl Leaf {
         }
     }
 
-    /// The route for `method`: one that lists it, or else one for all methods.
+    /// The route for `method`: one that lists it, otherwise one for all methods.
     #[inline]
     pub(super) fn route(&self, method: &Method) -> Option<usize> {
         self.by_method.get(method).map(|entry| entry.route).or(self.any)

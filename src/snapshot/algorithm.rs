@@ -1,4 +1,4 @@
-//! Algorithms: from the configuration's to the limiter's.
+//! Maps the configuration's algorithms to the limiter's.
 
 use crate::config;
 use crate::limit::Algorithm;

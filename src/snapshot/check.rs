@@ -1,4 +1,4 @@
-//! Collects the faults and warnings of a configuration.
+//! Collects the faults and notes of a configuration.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ const MAX_NAMES: usize = 20;
 const MAX_COMPARED: usize = 1_000;
 
 /// Collects the faults of a configuration while it is compiled: at most [`MAX_FAULTS`] faults and as many
-/// warnings, because locating each one walks the whole file.
+/// notes, because locating each one walks the whole file.
 pub(super) struct Check<'a> {
     source: &'a Source,
     pub(super) faults: Vec<Fault>,
@@ -40,7 +40,7 @@ impl<'a> Check<'a> {
         self.source.is_skipped(path)
     }
 
-    /// Reports a warning: a valid setting that the operator may not intend.
+    /// Reports a valid setting that the operator may not intend.
     pub(super) fn note(&mut self, path: &str, what: impl Into<String>, expected: &str) {
         if self.notes.len() < MAX_FAULTS {
             self.notes.push(self.source.fault(path, what, expected));
@@ -65,32 +65,32 @@ impl<'a> Check<'a> {
     }
 
     /// Reports a duration of zero.
-    pub(super) fn positive_duration(&mut self, path: &str, duration: Duration) {
+    pub(super) fn ensure_positive_duration(&mut self, path: &str, duration: Duration) {
         let expected = "a duration of at least 1ms";
         self.ensure(duration.millis() > 0, path, &format!("`{duration}`"), expected);
     }
 
     /// Reports a timeout of zero; `off` is valid.
-    pub(super) fn positive_timeout(&mut self, path: &str, timeout: Timeout) {
+    pub(super) fn ensure_positive_timeout(&mut self, path: &str, timeout: Timeout) {
         let expected = "a duration of at least 1ms, or off";
         self.ensure(timeout.millis() != Some(0), path, &format!("`{timeout}`"), expected);
     }
 
-    /// Reports an invalid name that is the key at `path`. Names appear in headers, metrics and Redis keys.
-    pub(super) fn key_name(&mut self, path: &str, name: &str) {
+    /// Reports an invalid name, which is the key at `path`. Names appear in headers, metrics and Redis keys.
+    pub(super) fn ensure_key_name(&mut self, path: &str, name: &str) {
         if !is_name(name) && !self.is_full() {
-            self.faults.push(self.source.fault_at_key(path, format!("`{name}`"), NAME));
+            self.faults.push(self.source.fault_at_key(path, format!("`{name}`"), NAME_SYNTAX));
         }
     }
 
-    /// Reports an invalid name that is the value at `path`.
-    pub(super) fn value_name(&mut self, path: &str, name: &str) {
-        self.ensure(is_name(name), path, &format!("`{name}`"), NAME);
+    /// Reports an invalid name, which is the value at `path`.
+    pub(super) fn ensure_value_name(&mut self, path: &str, name: &str) {
+        self.ensure(is_name(name), path, &format!("`{name}`"), NAME_SYNTAX);
     }
 
-    /// Reports a reference at `path` to an upstream or limit (`kind`) that does not exist in `known`. A
-    /// name whose definition could not be read counts as existing.
-    pub(super) fn reference<T>(
+    /// Reports the name at `path` if no upstream or limit (`kind`) in `known` has it. A name whose definition
+    /// could not be read counts as known.
+    pub(super) fn ensure_reference<T>(
         &mut self,
         path: &str,
         kind: &str,
@@ -122,7 +122,7 @@ impl<'a> Check<'a> {
 }
 
 /// The syntax of names, for faults.
-const NAME: &str = "a name of 1 to 64 letters, digits, `_`, `.` or `-`";
+const NAME_SYNTAX: &str = "a name of 1 to 64 letters, digits, `_`, `.` or `-`";
 
 fn is_name(name: &str) -> bool {
     let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);

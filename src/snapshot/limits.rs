@@ -11,15 +11,15 @@ use super::algorithm;
 use super::check::Check;
 use super::parts::{header, part};
 use super::policy::{Cost, Policy};
-use super::quota::{other_quota, quota};
+use super::quota::{alternative_quota, quota};
 use super::reserve;
 use super::tiers;
 use crate::config::{self, Config, KeyPart};
 use crate::identity::{KeyPlan, TokenSource};
 use crate::limit::{Limit, Millis, OnFailure, Quota, leaky_bucket};
 
-/// Shortest lease of a concurrency permit, in ms. A lease is renewed every third of it, with a precision of
-/// 100 ms.
+/// Shortest lease of a concurrency permit, in ms. Leases are renewed every third of their length, with
+/// a precision of 100 ms.
 const MIN_LEASE: Millis = 1_000;
 
 /// Compiles the limits in the order of their names. A faulty limit is reported and keeps its index.
@@ -30,11 +30,11 @@ pub(super) fn compile(
 ) -> Vec<Arc<Policy>> {
     let compiled = config.limits.iter().enumerate().map(|(index, (name, limit))| {
         let path = format!("limits.{name}");
-        check.key_name(&path, name);
+        check.ensure_key_name(&path, name);
         let key = key(check, &path, &limit.key, !config.client.token.is_empty());
         let quota = quota(check, &path, limit);
-        algorithm_keys(check, &path, limit);
-        let counted = Limit {
+        check_algorithm_keys(check, &path, limit);
+        let base = Limit {
             name: name.as_str().into(),
             fingerprint: fingerprint(limit),
             algorithm: algorithm::compile(limit.algorithm),
@@ -49,42 +49,42 @@ pub(super) fn compile(
             enforce: limit.enforce,
             index,
         };
-        policy(check, &path, limit, &counted, &key, sources)
+        policy(check, &path, limit, &base, &key, sources)
     });
     compiled.collect()
 }
 
-/// Adds cost, tiers, refunds and the candidate to the limit.
+/// Adds cost, tiers, refunds and the candidate to `base`.
 fn policy(
     check: &mut Check<'_>,
     path: &str,
-    written: &config::Limit,
-    counted: &Limit,
+    configured: &config::Limit,
+    base: &Limit,
     key: &KeyPlan,
     sources: &[TokenSource],
 ) -> Arc<Policy> {
-    let cost = cost(check, path, written, &counted.quota);
-    let refund: SmallVec<[u16; 4]> = written.refund.iter().map(|status| status.0).collect();
-    let fixed = if let Cost::Fixed(cost) = cost { cost } else { 1 };
-    let make = |check: &mut Check<'_>, counted: Limit, candidate| {
-        let limit = Limit { cost: fixed, ..counted };
-        let tiers = tiers::compile(check, path, written, &limit, sources);
+    let cost = cost(check, path, configured, &base.quota);
+    let refund: SmallVec<[u16; 4]> = configured.refund.iter().map(|status| status.0).collect();
+    let default_cost = if let Cost::Fixed(cost) = cost { cost } else { 1 };
+    let compile_with = |check: &mut Check<'_>, base: Limit, candidate| {
+        let limit = Limit { cost: default_cost, ..base };
+        let tiers = tiers::compile(check, path, configured, &limit, sources);
         let (key, cost, refund) = (key.clone(), cost.clone(), refund.clone());
         Arc::new(Policy { limit: Arc::new(limit), key, cost, tiers, refund, candidate })
     };
-    let other = written.candidate.and_then(|candidate| {
+    let candidate_limit = configured.candidate.and_then(|candidate| {
         let at = format!("{path}.candidate.quota");
-        let quota = other_quota(check, path, &at, written, candidate.quota)?;
+        let quota = alternative_quota(check, path, &at, configured, candidate.quota)?;
         // `~` is not valid in configured names.
-        let name = format!("{}~candidate", counted.name).into();
-        Some(Limit { name, quota, enforce: false, ..counted.clone() })
+        let name = format!("{}~candidate", base.name).into();
+        Some(Limit { name, quota, enforce: false, ..base.clone() })
     });
-    let candidate = other.map(|limit| make(check, limit, None));
-    make(check, counted.clone(), candidate)
+    let candidate = candidate_limit.map(|limit| compile_with(check, limit, None));
+    compile_with(check, base.clone(), candidate)
 }
 
 /// Reports keys that do not apply to the limit's algorithm.
-fn algorithm_keys(check: &mut Check<'_>, path: &str, limit: &config::Limit) {
+fn check_algorithm_keys(check: &mut Check<'_>, path: &str, limit: &config::Limit) {
     use config::Algorithm::{LeakyBucket, SlidingWindow};
     let keys = [
         ("resolution", limit.resolution.is_some(), SlidingWindow),
@@ -99,13 +99,13 @@ fn algorithm_keys(check: &mut Check<'_>, path: &str, limit: &config::Limit) {
         check.ensure(applies, &format!("{path}.{key}"), &what, &expected);
     }
     if limit.algorithm == config::Algorithm::Concurrency {
-        concurrency(check, path, limit);
+        check_concurrency(check, path, limit);
     }
 }
 
 /// Reports settings that do not apply to `concurrency`, whose requests release their permits when they
 /// end.
-fn concurrency(check: &mut Check<'_>, path: &str, limit: &config::Limit) {
+fn check_concurrency(check: &mut Check<'_>, path: &str, limit: &config::Limit) {
     let at = format!("{path}.refund");
     let what = "`refund` with `concurrency`, which releases every permit anyway";
     check.ensure(limit.refund.is_empty(), &at, what, "no `refund`");
@@ -117,32 +117,32 @@ fn concurrency(check: &mut Check<'_>, path: &str, limit: &config::Limit) {
     check.ensure(is_renewable, &format!("{path}.window"), &what, "at least 1s");
 }
 
-/// Compiles the key. A part that no request can have is reported and left out.
-fn key(check: &mut Check<'_>, path: &str, parts: &[KeyPart], tokens: bool) -> KeyPlan {
+/// Compiles the key. Reports invalid parts; a part with an invalid header name is left out.
+fn key(check: &mut Check<'_>, path: &str, parts: &[KeyPart], has_token_source: bool) -> KeyPlan {
     let mut seen = hashbrown::HashSet::<&KeyPart, ahash::RandomState>::default();
-    let plan = parts.iter().enumerate().filter_map(|(index, written)| {
+    let plan = parts.iter().enumerate().filter_map(|(index, configured)| {
         let path = format!("{path}.key[{index}]");
-        let what = format!("duplicate part `{written}`");
-        check.ensure(seen.insert(written), &path, &what, "each part once");
-        if *written == KeyPart::Token && !tokens {
+        let what = format!("duplicate part `{configured}`");
+        check.ensure(seen.insert(configured), &path, &what, "each part once");
+        if *configured == KeyPart::Token && !has_token_source {
             check.fault(&path, "`token` with an empty `client.token`", "at least one token source");
         }
-        part(check, &path, written)
+        part(check, &path, configured)
     });
     KeyPlan(plan.collect())
 }
 
-/// Compiles the cost of a request; 1 if it is faulty.
+/// Compiles the cost of a request; 1 if its header name is invalid.
 fn cost(check: &mut Check<'_>, path: &str, limit: &config::Limit, quota: &Quota) -> Cost {
     let at = format!("{path}.cost");
     let leaky = limit.algorithm == config::Algorithm::LeakyBucket;
-    let max_possible = if leaky { leaky_bucket::slots(quota) } else { limit.quota };
+    let max_possible = if leaky { leaky_bucket::capacity(quota) } else { limit.quota };
     let max = limit.max_cost.map_or(max_possible, u64::from);
-    if let Some(written) = limit.max_cost {
+    if let Some(configured) = limit.max_cost {
         let at = format!("{path}.max_cost");
-        let is_valid = (1..=max_possible).contains(&u64::from(written)) || max_possible == 0;
+        let is_valid = (1..=max_possible).contains(&u64::from(configured)) || max_possible == 0;
         let expected = format!("1 to {max_possible}: a higher cost would never be admitted");
-        check.ensure(is_valid, &at, &format!("`{written}`"), &expected);
+        check.ensure(is_valid, &at, &format!("`{configured}`"), &expected);
         if let config::Cost::Fixed(_) = limit.cost {
             let what = "`max_cost` with a fixed cost";
             check.fault(&at, what, "no `max_cost`, or `cost: header:NAME`");

@@ -14,7 +14,7 @@ const HEAD_BYTES: std::ops::RangeInclusive<u64> = 8 << 10..=1 << 20;
 pub(super) fn check(check: &mut Check<'_>, config: &Config) {
     check.ensure(!config.listen.is_empty(), "listen", "no listener", "at least one address");
     for (index, listener) in config.listen.iter().enumerate() {
-        self::listener(check, &format!("listen[{index}]"), listener, &config.listen[..index]);
+        check_listener(check, &format!("listen[{index}]"), listener, &config.listen[..index]);
     }
     if let Some(admin) = &config.admin {
         let taken =
@@ -25,10 +25,10 @@ pub(super) fn check(check: &mut Check<'_>, config: &Config) {
     let workers = config.workers;
     let expected = "0 (one per core) to 1024";
     check.ensure(workers <= MAX_WORKERS, "workers", &format!("`{workers}`"), expected);
-    http(check, &config.http);
+    check_http(check, &config.http);
 }
 
-fn listener(check: &mut Check<'_>, path: &str, listener: &Listener, before: &[Listener]) {
+fn check_listener(check: &mut Check<'_>, path: &str, listener: &Listener, before: &[Listener]) {
     let is_duplicate = before.iter().any(|other| is_conflict(other.address, listener.address));
     let what = format!("duplicate address `{}`", listener.address);
     check.ensure(!is_duplicate, &format!("{path}.address"), &what, "each address once");
@@ -44,7 +44,7 @@ fn listener(check: &mut Check<'_>, path: &str, listener: &Listener, before: &[Li
 pub(super) fn http_rules(http: &Http) -> HttpRules {
     HttpRules {
         head: HeadBounds { bytes: http.max_head.0 as usize, headers: http.max_headers as usize },
-        deadlines: ClientTimeouts {
+        timeouts: ClientTimeouts {
             head: http.head_timeout.millis(),
             idle: http.idle_timeout.millis(),
             body: http.body_timeout.millis(),
@@ -56,15 +56,15 @@ pub(super) fn http_rules(http: &Http) -> HttpRules {
     }
 }
 
-/// True if both cannot be bound at once. Port 0 binds a different free port each time.
+/// True if the addresses cannot both be bound. Port 0 binds a different free port each time.
 fn is_conflict(a: Address, b: Address) -> bool {
     a == b && a.0.port() != 0
 }
 
-fn http(check: &mut Check<'_>, http: &Http) {
-    check.positive_timeout("http.head_timeout", http.head_timeout);
-    check.positive_timeout("http.idle_timeout", http.idle_timeout);
-    check.positive_timeout("http.body_timeout", http.body_timeout);
+fn check_http(check: &mut Check<'_>, http: &Http) {
+    check.ensure_positive_timeout("http.head_timeout", http.head_timeout);
+    check.ensure_positive_timeout("http.idle_timeout", http.idle_timeout);
+    check.ensure_positive_timeout("http.body_timeout", http.body_timeout);
     let head = http.max_head;
     let is_valid = HEAD_BYTES.contains(&head.0);
     check.ensure(is_valid, "http.max_head", &format!("`{head}`"), "8KiB to 1MiB");

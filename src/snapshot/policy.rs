@@ -1,4 +1,4 @@
-//! A compiled limit with everything around its counting: cost, tiers, refunds and candidate.
+//! A compiled limit with its key, cost, tiers, refunds and candidate.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -98,14 +98,14 @@ pub enum LimitRequestError {
 }
 
 impl Policy {
-    /// Adds the charges of the request `subject` to this limit, the `limit`-th of its route, to
-    /// `requests`: one for each key, of which a request with several tokens has several.
+    /// Appends to `requests` what the request `subject` is charged by this limit, which has the index
+    /// `limit` in its route: one entry per key. A request with several tokens has several keys.
     ///
     /// # Errors
     ///
     /// The cost header is invalid, or a part of the key is ambiguous.
     #[inline]
-    pub fn request(
+    pub fn add_requests(
         &self,
         limit: usize,
         subject: &Subject<'_>,
@@ -113,25 +113,27 @@ impl Policy {
         requests: &mut SmallVec<[LimitRequest; 4]>,
     ) -> Result<(), LimitRequestError> {
         let cost = self.cost.request_cost(subject.headers)?;
-        self.add(limit, cost, subject, secret, requests).map_err(LimitRequestError::Ambiguous)
+        self.add_with_cost(limit, cost, subject, secret, requests)
+            .map_err(LimitRequestError::Ambiguous)
     }
 
-    /// As [`Policy::request`], with the limit's own cost instead of that of the request's header.
+    /// As [`Policy::add_requests`], but with the limit's own cost instead of that in the request's header:
+    /// for reading the state without a charge.
     ///
     /// # Errors
     ///
     /// A part of the key is ambiguous.
-    pub fn peek(
+    pub fn add_status_requests(
         &self,
         limit: usize,
         subject: &Subject<'_>,
         secret: Secret,
         requests: &mut SmallVec<[LimitRequest; 4]>,
     ) -> Result<(), AmbiguousValue> {
-        self.add(limit, self.limit.cost, subject, secret, requests)
+        self.add_with_cost(limit, self.limit.cost, subject, secret, requests)
     }
 
-    fn add(
+    fn add_with_cost(
         &self,
         limit: usize,
         cost: u32,
@@ -159,9 +161,9 @@ impl Policy {
     }
 
     fn tier(&self, subject: &Subject<'_>) -> Result<Option<u16>, AmbiguousValue> {
-        for (at, tier) in self.tiers.iter().enumerate() {
+        for (index, tier) in self.tiers.iter().enumerate() {
             if tier.matches.includes(subject)? {
-                return Ok(u16::try_from(at).ok());
+                return Ok(u16::try_from(index).ok());
             }
         }
         Ok(None)
@@ -208,7 +210,7 @@ impl Cost {
         valid.ok_or_else(|| LimitRequestError::Cost { name: name.clone(), max })
     }
 
-    /// The corrected cost by the headers of the response; `None` without a valid value.
+    /// The cost in the response's header; `None` without a valid value.
     pub fn response_cost(&self, headers: &Fields) -> Option<u32> {
         let Self::Response { name, max } = self else { return None };
         let mut values = headers.get_all(name);

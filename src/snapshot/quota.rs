@@ -4,7 +4,7 @@ use super::check::Check;
 use crate::config;
 use crate::limit::{MAX_QUOTA_MILLIS, MAX_RESOLUTION, Millis, Quota, sliding_log};
 
-/// Largest quota of a `sliding_log` without a warning; its log takes up to 80 KB per key.
+/// Largest quota of a `sliding_log` without a note; its log takes up to 80 KB per key.
 const LARGE_LOG: u32 = 10_000;
 
 /// Compiles the limit's quota; a faulty one is replaced so that later checks still work.
@@ -13,14 +13,14 @@ pub(super) fn quota(check: &mut Check<'_>, path: &str, limit: &config::Limit) ->
     let expected = format!("a quota from 1 to {}", u32::MAX);
     let number = u32::try_from(limit.quota).ok().filter(|&quota| quota > 0);
     check.ensure(number.is_some(), &at, &format!("`{}`", limit.quota), &expected);
-    check.positive_duration(&format!("{path}.window"), limit.window);
+    check.ensure_positive_duration(&format!("{path}.window"), limit.window);
     let (window, resolution) = (limit.window.millis().max(1), limit.resolution());
     let is_divisible = divides(window, resolution) || limit.window.millis() == 0;
     if !is_divisible {
         let what = format!("`{resolution}` sub-windows of {}", limit.window);
         check.fault(&format!("{path}.resolution"), what, &valid_resolutions(window, resolution));
     }
-    max_wait(check, path, limit);
+    check_max_wait(check, path, limit);
     let quota = quota_of(limit, number.unwrap_or(u32::MAX));
     if is_divisible && number.is_some() {
         check_precision(check, path, &at, limit.algorithm, &quota);
@@ -28,7 +28,7 @@ pub(super) fn quota(check: &mut Check<'_>, path: &str, limit: &config::Limit) ->
     quota
 }
 
-/// The quota of `limit` with this number; faulty settings are replaced so that later checks still work.
+/// The quota of `limit` with `number` units; faulty settings are replaced so that later checks still work.
 fn quota_of(limit: &config::Limit, number: u32) -> Quota {
     let (window, resolution) = (limit.window.millis().max(1), limit.resolution());
     let resolution = if divides(window, resolution) { resolution } else { 1 };
@@ -41,32 +41,32 @@ fn quota_of(limit: &config::Limit, number: u32) -> Quota {
     Quota { max_wait, strict: limit.strict, ..Quota::new(number, window, resolution) }
 }
 
-/// The wait, in ms, of the last of `max` requests that arrive at once behind another one. If no request
-/// waits longer, at most `max` wait. Rounded up, so that the last one fits; at more than one release per
-/// ms rounded down, because one ms more would admit several more.
+/// The `max_wait`, in ms, with which at most `max` requests wait: the wait of the last of `max` requests
+/// that arrive at once, just after another one. Rounded up, so that the last one fits; above one release
+/// per ms rounded down, because one more ms would admit several more.
 fn queue_wait(max: u32, window: Millis, number: u64) -> Millis {
     let slots = u64::from(max).saturating_mul(window);
     if number <= window { slots.div_ceil(number) } else { slots / number }
 }
 
 /// Reports a `max_wait` that does not fit into 32 bits of ms.
-fn max_wait(check: &mut Check<'_>, path: &str, limit: &config::Limit) {
+fn check_max_wait(check: &mut Check<'_>, path: &str, limit: &config::Limit) {
     let Some(wait) = limit.max_wait else { return };
     let fits = u32::try_from(wait.millis()).is_ok();
     let path = format!("{path}.max_wait");
     check.ensure(fits, &path, &format!("`{wait}`"), "a duration of at most 1193h");
 }
 
-/// Reports a quota that could not be counted exactly, and warns of a large log.
+/// Reports a quota that could not be counted exactly, and notes a large log.
 fn check_precision(
     check: &mut Check<'_>,
     path: &str,
     at: &str,
-    by: config::Algorithm,
+    algorithm: config::Algorithm,
     quota: &Quota,
 ) {
     // The factor that a unit of the quota is multiplied by, in ms.
-    let (millis, shorter): (Millis, _) = match by {
+    let (millis, alternative): (Millis, _) = match algorithm {
         config::Algorithm::SlidingWindow => {
             (quota.sub_window(), "shorter sub-windows (a higher resolution)")
         }
@@ -81,9 +81,9 @@ fn check_precision(
     let max = MAX_QUOTA_MILLIS / millis;
     if u64::from(quota.limit) > max {
         let what = format!("`{}`, too large to count exactly", quota.limit);
-        check.fault(at, what, &format!("at most {max}, or {shorter}"));
+        check.fault(at, what, &format!("at most {max}, or {alternative}"));
     }
-    if by == config::Algorithm::SlidingLog {
+    if algorithm == config::Algorithm::SlidingLog {
         let fits = quota.window <= sliding_log::MAX_WINDOW;
         let longest = format!("at most {}h", sliding_log::MAX_WINDOW / 3_600_000);
         let window = format!("{path}.window");
@@ -114,18 +114,18 @@ fn valid_resolutions(window: u64, resolution: u32) -> String {
     )
 }
 
-/// The quota of `written` with another number, which is the value at `at`.
-pub(super) fn other_quota(
+/// The quota of a tier or candidate of `configured`: `number` units, configured at `at`.
+pub(super) fn alternative_quota(
     check: &mut Check<'_>,
     path: &str,
     at: &str,
-    written: &config::Limit,
+    configured: &config::Limit,
     number: u64,
 ) -> Option<Quota> {
     let limit = u32::try_from(number).ok().filter(|&limit| limit > 0);
     let expected = format!("a quota from 1 to {}", u32::MAX);
     check.ensure(limit.is_some(), at, &format!("`{number}`"), &expected);
-    let quota = Quota { limit: limit?, ..quota_of(written, limit?) };
-    check_precision(check, path, at, written.algorithm, &quota);
+    let quota = Quota { limit: limit?, ..quota_of(configured, limit?) };
+    check_precision(check, path, at, configured.algorithm, &quota);
     Some(quota)
 }

@@ -52,10 +52,10 @@ pub(super) fn compile(
 /// Why the algorithm does not allow leases.
 fn reason(limit: &config::Limit) -> &'static str {
     match limit.algorithm {
-        config::Algorithm::SlidingLog => "whose entries count from the ms of their charge",
-        config::Algorithm::TokenBucket => "whose tokens refill from the ms of their charge",
-        config::Algorithm::LeakyBucket => "whose slots are points in time",
+        config::Algorithm::SlidingLog => "which stores the exact time of every charge",
+        config::Algorithm::TokenBucket => "which refills continuously",
+        config::Algorithm::LeakyBucket => "which gives every request a release time of its own",
         config::Algorithm::Concurrency => "whose permits are held while requests are in flight",
-        config::Algorithm::SlidingWindow | config::Algorithm::FixedWindow => "which allows it",
+        config::Algorithm::SlidingWindow | config::Algorithm::FixedWindow => "which allows leases",
     }
 }

@@ -14,7 +14,8 @@ use crate::route::normalize::normalize;
 use crate::route::{HostPattern, PathPattern, PatternError, RouteTable, Rule};
 use crate::upstream::Upstream;
 
-/// Compiles the table and its routes. A faulty route is reported and left out.
+/// Compiles the table and its routes. Reports the faults of each route; a route without a valid action or
+/// pattern is left out.
 pub(super) fn compile(
     check: &mut Check<'_>,
     config: &Config,
@@ -28,16 +29,16 @@ pub(super) fn compile(
     let mut rules = Vec::new();
     for (index, route) in config.routes.iter().enumerate() {
         let path = format!("routes[{index}]");
-        check.value_name(&format!("{path}.name"), &route.name);
-        let before = *names.entry(&route.name).or_insert(index);
-        if before != index && !check.is_full() {
+        check.ensure_value_name(&format!("{path}.name"), &route.name);
+        let first = *names.entry(&route.name).or_insert(index);
+        if first != index && !check.is_full() {
             let what = format!("duplicate name `{}`", route.name);
-            let line = check.line(&format!("routes[{before}].name"));
+            let line = check.line(&format!("routes[{first}].name"));
             let expected = format!("a unique name (line {line} has it already)");
             check.fault(&format!("{path}.name"), what, &expected);
         }
-        references(check, &path, route, config);
-        times(check, &path, route);
+        check_references(check, &path, route, config);
+        check_timeouts(check, &path, route);
         let rule = rule(check, &path, &route.matches);
         let mut named = |key: &str, names: &[String]| {
             named_limits(
@@ -60,9 +61,9 @@ pub(super) fn compile(
             limits: charged.iter().flat_map(with_candidate).collect(),
             throttle: route.throttle,
             strip_prefix,
-            request_timeout: route.request_timeout.bound(),
-            answer_idle_timeout: route.answer_idle_timeout.bound(),
-            answer_timeout: route.answer_timeout.bound(),
+            request_timeout: route.request_timeout.duration(),
+            answer_idle_timeout: route.answer_idle_timeout.duration(),
+            answer_timeout: route.answer_timeout.duration(),
             max_body: route.max_body.0,
         }));
     }
@@ -89,23 +90,24 @@ fn status(route: &config::Route) -> &[String] {
     route.status.as_deref().unwrap_or_default()
 }
 
-fn references(check: &mut Check<'_>, path: &str, route: &config::Route, config: &Config) {
+fn check_references(check: &mut Check<'_>, path: &str, route: &config::Route, config: &Config) {
     if let Some(upstream) = &route.upstream {
         let path = format!("{path}.upstream");
-        check.reference(&path, "upstream", upstream, &config.upstreams);
+        check.ensure_reference(&path, "upstream", upstream, &config.upstreams);
     }
     for (key, names) in [("limits", &*route.limits), ("status", status(route))] {
         let mut seen = HashSet::<&str, RandomState>::default();
         for (index, name) in names.iter().enumerate() {
             let path = format!("{path}.{key}[{index}]");
-            check.reference(&path, "limit", name, &config.limits);
+            check.ensure_reference(&path, "limit", name, &config.limits);
             let what = format!("duplicate limit `{name}`");
             check.ensure(seen.insert(name), &path, &what, "each limit once");
         }
     }
 }
 
-/// Warns of reported limits that count this route separately, so that they say nothing of other routes.
+/// Notes reported limits that count each route or path separately: their state on this route does not
+/// include other routes.
 fn check_reported(check: &mut Check<'_>, path: &str, reported: &[Arc<Policy>]) {
     for policy in reported {
         let separate = policy.key.0.iter().find(|part| matches!(part, Part::Route | Part::Path));
@@ -149,10 +151,11 @@ fn action(
     }
 }
 
-fn times(check: &mut Check<'_>, path: &str, route: &config::Route) {
-    check.positive_timeout(&format!("{path}.request_timeout"), route.request_timeout);
-    check.positive_timeout(&format!("{path}.answer_idle_timeout"), route.answer_idle_timeout);
-    check.positive_timeout(&format!("{path}.answer_timeout"), route.answer_timeout);
+fn check_timeouts(check: &mut Check<'_>, path: &str, route: &config::Route) {
+    check.ensure_positive_timeout(&format!("{path}.request_timeout"), route.request_timeout);
+    check
+        .ensure_positive_timeout(&format!("{path}.answer_idle_timeout"), route.answer_idle_timeout);
+    check.ensure_positive_timeout(&format!("{path}.answer_timeout"), route.answer_timeout);
 }
 
 /// Reports a limit that may delay a request for its whole `request_timeout`.
@@ -183,11 +186,11 @@ fn rule(check: &mut Check<'_>, path: &str, matches: &config::RouteMatch) -> Opti
     let host = match &matches.host {
         None => Some(HostPattern::Any),
         Some(host) => HostPattern::parse(host)
-            .map_err(|error| pattern(check, &format!("{path}.match.host"), error))
+            .map_err(|error| report_pattern_error(check, &format!("{path}.match.host"), error))
             .ok(),
     };
     let pattern = PathPattern::parse(&matches.path)
-        .map_err(|error| pattern(check, &format!("{path}.match.path"), error))
+        .map_err(|error| report_pattern_error(check, &format!("{path}.match.path"), error))
         .ok();
     let mut methods = Vec::new();
     let mut seen = HashSet::<Method, RandomState>::default();
@@ -207,21 +210,21 @@ fn rule(check: &mut Check<'_>, path: &str, matches: &config::RouteMatch) -> Opti
     Some(Rule { host: host?, path: pattern?, methods })
 }
 
-fn pattern(check: &mut Check<'_>, path: &str, error: PatternError) {
+fn report_pattern_error(check: &mut Check<'_>, path: &str, error: PatternError) {
     match error {
         PatternError::Host { host, why } => {
             let expected = "a host such as api.example.com or *.example.com";
             check.fault(path, format!("`{host}` ({why})"), expected);
         }
-        PatternError::Path { path: written, why } => {
-            let what = format!("`{written}` ({why})");
+        PatternError::Path { path: configured, why } => {
+            let what = format!("`{configured}` ({why})");
             check.fault(path, what, "a path such as /items/{id} or /files/{*rest}");
         }
     }
 }
 
-/// The limits that the list at `path` names. A path parameter in a key that the route does not have is
-/// reported.
+/// The limits that the list at `path` names. Reports keys with a path parameter that the route's path does
+/// not have.
 fn named_limits(
     check: &mut Check<'_>,
     path: &str,
@@ -233,9 +236,9 @@ fn named_limits(
     let mut named = Vec::new();
     for (index, name) in names.iter().enumerate() {
         let found = definitions.limits.get(name.as_str()).zip(config.limits.get(name));
-        let Some((policy, written)) = found else { continue };
+        let Some((policy, configured)) = found else { continue };
         let path = format!("{path}[{index}]");
-        for part in &written.key {
+        for part in &configured.key {
             let (KeyPart::PathParam(param), Some(rule)) = (part, rule) else { continue };
             if !rule.path.params().contains(param) {
                 let what = format!(
@@ -250,7 +253,7 @@ fn named_limits(
     named
 }
 
-/// The limit and its candidate, as a route charges them.
+/// The limit and, if it has one, its candidate: a route charges both.
 fn with_candidate(policy: &Arc<Policy>) -> impl Iterator<Item = RouteLimit> {
     [Some(policy), policy.candidate.as_ref()]
         .into_iter()
@@ -260,16 +263,16 @@ fn with_candidate(policy: &Arc<Policy>) -> impl Iterator<Item = RouteLimit> {
 
 /// The prefix without a slash at its end; `None` if there is nothing to strip.
 fn strip_prefix(check: &mut Check<'_>, path: &str, route: &config::Route) -> Option<Box<str>> {
-    let written = route.strip_prefix.as_deref()?;
-    let is_plain = !written.contains(['?', '#', '{', '}']);
-    let is_valid = is_plain && normalize(written, true).as_deref() == Ok(written);
+    let configured = route.strip_prefix.as_deref()?;
+    let is_plain = !configured.contains(['?', '#', '{', '}']);
+    let is_valid = is_plain && normalize(configured, true).as_deref() == Ok(configured);
     let expected = "the beginning of a path, such as /v1";
-    check.ensure(is_valid, &format!("{path}.strip_prefix"), &format!("`{written}`"), expected);
-    let prefix = written.trim_end_matches('/');
+    check.ensure(is_valid, &format!("{path}.strip_prefix"), &format!("`{configured}`"), expected);
+    let prefix = configured.trim_end_matches('/');
     (!prefix.is_empty()).then(|| prefix.into())
 }
 
-/// Builds the table of `rules`, each with its route's index in the configuration.
+/// Builds the table of `rules`, each paired with its route's index in the configuration.
 fn table(check: &mut Check<'_>, config: &Config, rules: Vec<(usize, Rule)>) -> RouteTable {
     let (indices, rules): (Vec<usize>, Vec<Rule>) = rules.into_iter().unzip();
     RouteTable::build(&rules).unwrap_or_else(|errors| {

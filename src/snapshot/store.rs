@@ -8,11 +8,11 @@ use crate::config::{Redis, RedisUrl, Sentinel, Store};
 pub(super) fn check(check: &mut Check<'_>, store: &Store) {
     check.ensure(store.memory.max_keys > 0, "store.memory.max_keys", "`0`", "at least 1");
     if let Some(redis) = &store.redis {
-        self::redis(check, redis);
+        check_redis(check, redis);
     }
 }
 
-fn redis(check: &mut Check<'_>, redis: &Redis) {
+fn check_redis(check: &mut Check<'_>, redis: &Redis) {
     let kinds = [
         ("shards", !redis.shards.is_empty()),
         ("cluster", !redis.cluster.is_empty()),
@@ -33,21 +33,21 @@ fn redis(check: &mut Check<'_>, redis: &Redis) {
     let mut seen = BTreeSet::new();
     for (index, shard) in redis.shards.iter().enumerate() {
         let path = format!("store.redis.shards[{index}]");
-        server(check, &mut seen, &format!("{path}.primary"), &shard.primary);
+        check_server(check, &mut seen, &format!("{path}.primary"), &shard.primary);
         for (index, replica) in shard.replicas.iter().enumerate() {
-            server(check, &mut seen, &format!("{path}.replicas[{index}]"), replica);
+            check_server(check, &mut seen, &format!("{path}.replicas[{index}]"), replica);
         }
     }
     for (index, node) in redis.cluster.iter().enumerate() {
         let path = format!("store.redis.cluster[{index}]");
-        server(check, &mut seen, &path, node);
-        no_database(check, &path, node);
+        check_server(check, &mut seen, &path, node);
+        check_no_database(check, &path, node);
     }
-    same_scheme(check, "store.redis.cluster", &redis.cluster);
+    check_same_scheme(check, "store.redis.cluster", &redis.cluster);
     if let Some(sentinel) = &redis.sentinel {
-        self::sentinel(check, &mut seen, sentinel);
+        check_sentinel(check, &mut seen, sentinel);
     }
-    users(check, redis);
+    check_username(check, redis);
     let servers =
         redis.shards.iter().flat_map(|shard| shard.replicas.iter().chain([&shard.primary]));
     let nodes = redis.sentinel.iter().flat_map(|sentinel| &sentinel.nodes);
@@ -55,7 +55,7 @@ fn redis(check: &mut Check<'_>, redis: &Redis) {
     if redis.tls_ca.is_some() && !all.any(RedisUrl::is_tls) {
         check.fault("store.redis.tls_ca", "`tls_ca` without TLS", "a server with rediss://");
     }
-    check.value_name("store.redis.namespace", &redis.namespace);
+    check.ensure_value_name("store.redis.namespace", &redis.namespace);
     if redis.secret.is_none() && !check.is_skipped("store.redis.secret") {
         let what = "no `secret`: anyone who can read this Redis can recover the addresses and tokens behind \
                     its keys by brute force";
@@ -63,33 +63,33 @@ fn redis(check: &mut Check<'_>, redis: &Redis) {
             "`secret: env:NAME` or `file:PATH`, the same on all gateways that share counters";
         check.note("store.redis.secret", what, expected);
     }
-    check.positive_duration("store.redis.connect_timeout", redis.connect_timeout);
-    check.positive_duration("store.redis.response_timeout", redis.response_timeout);
+    check.ensure_positive_duration("store.redis.connect_timeout", redis.connect_timeout);
+    check.ensure_positive_duration("store.redis.response_timeout", redis.response_timeout);
 }
 
-fn sentinel(check: &mut Check<'_>, seen: &mut BTreeSet<String>, sentinel: &Sentinel) {
-    check.value_name("store.redis.sentinel.master", &sentinel.master);
+fn check_sentinel(check: &mut Check<'_>, seen: &mut BTreeSet<String>, sentinel: &Sentinel) {
+    check.ensure_value_name("store.redis.sentinel.master", &sentinel.master);
     if sentinel.nodes.is_empty() {
         check.fault("store.redis.sentinel.nodes", "no sentinel", "at least one");
     }
     for (index, node) in sentinel.nodes.iter().enumerate() {
         let path = format!("store.redis.sentinel.nodes[{index}]");
-        server(check, seen, &path, node);
-        no_database(check, &path, node);
+        check_server(check, seen, &path, node);
+        check_no_database(check, &path, node);
     }
-    same_scheme(check, "store.redis.sentinel.nodes", &sentinel.nodes);
+    check_same_scheme(check, "store.redis.sentinel.nodes", &sentinel.nodes);
     if sentinel.username.is_some() && sentinel.password.is_none() {
         check.fault("store.redis.sentinel.username", "`username` without `password`", "both");
     }
 }
 
-fn server(check: &mut Check<'_>, seen: &mut BTreeSet<String>, path: &str, url: &RedisUrl) {
+fn check_server(check: &mut Check<'_>, seen: &mut BTreeSet<String>, path: &str, url: &RedisUrl) {
     let address = url.address();
     let what = format!("duplicate server `{address}`");
     check.ensure(seen.insert(address), path, &what, "each server once");
 }
 
-fn no_database(check: &mut Check<'_>, path: &str, url: &RedisUrl) {
+fn check_no_database(check: &mut Check<'_>, path: &str, url: &RedisUrl) {
     let number = url.database();
     check.ensure(
         number == 0,
@@ -100,12 +100,12 @@ fn no_database(check: &mut Check<'_>, path: &str, url: &RedisUrl) {
 }
 
 /// Discovered servers are connected to like the configured ones: all with TLS, or none.
-fn same_scheme(check: &mut Check<'_>, path: &str, urls: &[RedisUrl]) {
+fn check_same_scheme(check: &mut Check<'_>, path: &str, urls: &[RedisUrl]) {
     let is_mixed = urls.iter().any(RedisUrl::is_tls) && !urls.iter().all(RedisUrl::is_tls);
     check.ensure(!is_mixed, path, "both redis:// and rediss://", "one scheme for all");
 }
 
-fn users(check: &mut Check<'_>, redis: &Redis) {
+fn check_username(check: &mut Check<'_>, redis: &Redis) {
     if redis.username.is_some() && redis.password.is_none() {
         check.fault("store.redis.username", "`username` without `password`", "both");
     }

@@ -23,7 +23,7 @@ routes:
 ";
 
 fn compile(text: &str) -> Result<Snapshot, Vec<String>> {
-    let loaded = config::parse("t.yaml", text).unwrap_or_else(|unread| panic!("{}", unread.faults));
+    let loaded = config::parse("t.yaml", text).unwrap_or_else(|error| panic!("{error}"));
     Snapshot::compile(&loaded).map_err(|faults| {
         let shown = faults.iter().map(ToString::to_string);
         shown.map(|f| f.lines().next().unwrap().replacen("t.yaml:", "", 1)).collect()
@@ -36,7 +36,7 @@ fn every_shipped_configuration_compiles() {
     let examples = std::fs::read_dir(root.join("examples")).unwrap();
     let files = examples.map(|entry| entry.unwrap().path());
     for file in files.chain([root.join("tidegate.yaml")]) {
-        let loaded = config::load(&file).unwrap_or_else(|unread| panic!("{}", unread.faults));
+        let loaded = config::load(&file).unwrap_or_else(|error| panic!("{error}"));
         Snapshot::compile(&loaded).unwrap_or_else(|faults| panic!("{faults}"));
     }
 }
@@ -51,7 +51,7 @@ fn a_valid_configuration_compiles() {
     let Action::Upstream(upstream) = &snapshot.routes[1].action else { panic!("no upstream") };
     assert_eq!(&*upstream.name, "hello");
     assert_eq!(snapshot.identity.ipv6_prefix, 64);
-    assert_eq!((snapshot.http.head.bytes, snapshot.http.deadlines.idle), (32 << 10, Some(75_000)));
+    assert_eq!((snapshot.http.head.bytes, snapshot.http.timeouts.idle), (32 << 10, Some(75_000)));
 }
 
 #[test]
@@ -100,16 +100,16 @@ fn max_queue_bounds_the_number_of_slots() {
     for (quota, most) in [(3, 0), (3, 1), (3, 2), (7, 5), (999, 998), (1000, 7), (4, 3)] {
         let quota = of(&format!("quota: {quota}, window: 1s, max_wait: 30s, max_queue: {most}"));
         // One is released at once; the others wait.
-        assert_eq!(leaky_bucket::slots(&quota), most + 1, "{quota:?}");
+        assert_eq!(leaky_bucket::capacity(&quota), most + 1, "{quota:?}");
     }
     let fast = of("quota: 10000, window: 1s, max_queue: 25");
-    assert_eq!(leaky_bucket::slots(&fast), 20 + 1, "whole ms, and never more");
+    assert_eq!(leaky_bucket::capacity(&fast), 20 + 1, "whole ms, and never more");
     assert_eq!(of("quota: 5, window: 10s").max_wait, 10_000, "as long as the window");
     assert_eq!(of("quota: 5, window: 10s, max_wait: 3s, max_queue: 100").max_wait, 3_000);
 }
 
 #[test]
-fn a_large_log_is_a_warning() {
+fn a_large_log_is_noted() {
     let of = |quota: u32| {
         let limit = format!("{{algorithm: sliding_log, quota: {quota}, window: 10s}}");
         compile(&GOOD.replace("{quota: 5, window: 10s}", &limit)).unwrap().notes

@@ -8,7 +8,7 @@ use crate::throttle::{
     mode::{Mode, Watermarks},
 };
 
-/// In ms.
+/// One minute, in ms.
 const MINUTE: u64 = 60_000;
 
 /// Maximum `memory`, in minutes: 30 days.
@@ -19,7 +19,7 @@ const MAX_CAPACITY: u64 = 1_000_000_000;
 
 /// Compiles the section; `None` if there is none or if it is faulty.
 pub(super) fn compile(check: &mut Check<'_>, config: &Config) -> Option<Settings> {
-    let written = config.throttle.as_ref()?;
+    let configured = config.throttle.as_ref()?;
     if config.client.token.is_empty() {
         let what = "`throttle` with an empty `client.token`";
         check.fault(
@@ -33,12 +33,12 @@ pub(super) fn compile(check: &mut Check<'_>, config: &Config) -> Option<Settings
         check.fault(&format!("limits.{POLICY}"), what, "another name");
     }
     check_fixed_responses(check, config);
-    if written.mode == config::Mode::On {
+    if configured.mode == config::Mode::On {
         let what = "`on`: a gateway that starts without active users admits no user";
         check.note("throttle.mode", what, "`auto`, and `PUT /api/throttle` when it is needed");
     }
-    let watermarks = watermarks(check, written);
-    let sizing = sizing(check, written)?;
+    let watermarks = watermarks(check, configured);
+    let sizing = sizing(check, configured)?;
     let geometry = match Geometry::new(&sizing) {
         Ok(geometry) => geometry,
         Err(error) => {
@@ -56,18 +56,18 @@ pub(super) fn compile(check: &mut Check<'_>, config: &Config) -> Option<Settings
     }
     Some(Settings {
         watermarks,
-        mode: match written.mode {
+        mode: match configured.mode {
             config::Mode::Auto => Mode::Auto,
             config::Mode::On => Mode::On,
             config::Mode::Off => Mode::Off,
         },
-        forget_status: written.forget_status.iter().map(|status| status.0).collect(),
+        forget_status: configured.forget_status.iter().map(|status| status.0).collect(),
         sizing,
         geometry,
     })
 }
 
-/// Warns of routes with a fixed response, on which any token becomes active.
+/// Notes routes with a fixed response, on which any token becomes active.
 fn check_fixed_responses(check: &mut Check<'_>, config: &Config) {
     for (index, route) in config.routes.iter().enumerate() {
         let upstream = route.upstream.as_ref().and_then(|name| config.upstreams.get(name));
@@ -79,30 +79,31 @@ fn check_fixed_responses(check: &mut Check<'_>, config: &Config) {
     }
 }
 
-fn watermarks(check: &mut Check<'_>, written: &config::Throttle) -> Watermarks {
-    let max_active = written.max_active;
+fn watermarks(check: &mut Check<'_>, configured: &config::Throttle) -> Watermarks {
+    let max_active = configured.max_active;
     check.ensure(max_active > 0, "throttle.max_active", "`0`", "at least 1");
     // Nine tenths, rounded up: at least 1, so that throttling ends when no user is active.
-    let resume_below = written.resume_below.unwrap_or_else(|| max_active - max_active / 10).max(1);
-    if let Some(written) = written.resume_below {
-        let is_valid = (1..=max_active).contains(&written);
+    let resume_below =
+        configured.resume_below.unwrap_or_else(|| max_active - max_active / 10).max(1);
+    if let Some(configured) = configured.resume_below {
+        let is_valid = (1..=max_active).contains(&configured);
         let expected = format!("1 to `max_active`, {max_active}");
-        check.ensure(is_valid, "throttle.resume_below", &format!("`{written}`"), &expected);
+        check.ensure(is_valid, "throttle.resume_below", &format!("`{configured}`"), &expected);
     }
     Watermarks { max_active, resume_below }
 }
 
-fn sizing(check: &mut Check<'_>, written: &config::Throttle) -> Option<Sizing> {
+fn sizing(check: &mut Check<'_>, configured: &config::Throttle) -> Option<Sizing> {
     let before = check.faults.len();
-    let memory = written.memory.millis();
+    let memory = configured.memory.millis();
     let is_valid = memory.is_multiple_of(MINUTE) && (1..=MAX_MEMORY).contains(&(memory / MINUTE));
-    let what = format!("`{}`", written.memory);
+    let what = format!("`{}`", configured.memory);
     check.ensure(is_valid, "throttle.memory", &what, "whole minutes, from 1m to 720h");
-    let capacity = written.capacity;
+    let capacity = configured.capacity;
     let is_valid = (1..=MAX_CAPACITY).contains(&capacity);
     let expected = format!("1 to {MAX_CAPACITY} tokens per minute");
     check.ensure(is_valid, "throttle.capacity", &format!("`{capacity}`"), &expected);
-    let rate = written.false_positive;
+    let rate = configured.false_positive;
     let expected = "a share between 1e-9 and 0.5, such as 0.001";
     let is_valid = (1e-9..=0.5).contains(&rate);
     check.ensure(is_valid, "throttle.false_positive", &format!("`{rate}`"), expected);
@@ -112,10 +113,11 @@ fn sizing(check: &mut Check<'_>, written: &config::Throttle) -> Option<Sizing> {
     is_valid.then_some(Sizing { capacity, false_positive: rate, memory })
 }
 
-/// Reports filters that do not fit into this machine's memory twice, with a quarter to spare: if this
-/// machine's clock is ahead of that of Redis, the filters are rebuilt, and both exist for a short time.
+/// Reports filters that take more than three eighths of this machine's memory: while they are rebuilt
+/// because this machine's clock is ahead of that of Redis, old and new filters exist at once.
 fn check_memory(check: &mut Check<'_>, geometry: &Geometry) {
-    let (needed, Some(available)) = (geometry.bytes(), crate::throttle::memory::usable()) else {
+    let (needed, Some(available)) = (geometry.bytes(), crate::throttle::machine_memory::usable())
+    else {
         return;
     };
     if needed > available / 8 * 3 {
@@ -147,8 +149,7 @@ routes:
 
     fn compile(throttle: &str) -> Result<Snapshot, String> {
         let text = format!("throttle: {{{throttle}}}\n{ROUTES}");
-        let loaded =
-            config::parse("t.yaml", &text).unwrap_or_else(|unread| panic!("{}", unread.faults));
+        let loaded = config::parse("t.yaml", &text).unwrap_or_else(|error| panic!("{error}"));
         Snapshot::compile(&loaded).map_err(|faults| faults.to_string())
     }
 
@@ -157,7 +158,10 @@ routes:
         let settings = compile("max_active: 100").unwrap().throttle.unwrap();
         assert_eq!(settings.watermarks, Watermarks { max_active: 100, resume_below: 90 });
         assert_eq!((settings.mode, &settings.forget_status[..]), (Mode::Auto, &[401, 403][..]));
-        assert_eq!((settings.geometry.memory, settings.geometry.generation), (30, 60_000));
+        assert_eq!(
+            (settings.geometry.complete_generations, settings.geometry.generation_length),
+            (30, 60_000)
+        );
         let mib = settings.geometry.bytes() >> 20;
         assert!((80..90).contains(&mib), "{mib} MiB for a million tokens per minute");
         for (max_active, resume_below) in [(1, 1), (9, 9), (10, 9), (11, 10), (1_000_000, 900_000)]
@@ -166,7 +170,7 @@ routes:
             assert_eq!(settings.watermarks.resume_below, resume_below, "{max_active}");
         }
         let long = compile("max_active: 100, memory: 24h, capacity: 1000").unwrap();
-        assert_eq!(long.throttle.unwrap().geometry.generation, 48 * 60_000);
+        assert_eq!(long.throttle.unwrap().geometry.generation_length, 48 * 60_000);
         assert!(
             compile("max_active: 100, mode: 'off'").unwrap().throttle.unwrap().mode == Mode::Off
         );

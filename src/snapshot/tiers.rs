@@ -5,29 +5,29 @@ use std::sync::Arc;
 use super::check::Check;
 use super::parts::part;
 use super::policy::{Tier, TierMatch};
-use super::quota::other_quota;
+use super::quota::alternative_quota;
 use crate::config::{self, KeyPart};
 use crate::identity::TokenSource;
 use crate::limit::Limit;
 
-/// Compiles the tiers of `limit`, which is written at `path`. A faulty tier is reported and left out.
+/// Compiles the tiers of `limit`, which is configured at `path`. A faulty tier is reported and left out.
 pub(super) fn compile(
     check: &mut Check<'_>,
     path: &str,
-    written: &config::Limit,
+    configured: &config::Limit,
     limit: &Limit,
     sources: &[TokenSource],
 ) -> Vec<Tier> {
-    let tiers = written.tiers.iter().enumerate().filter_map(|(index, tier)| {
+    let tiers = configured.tiers.iter().enumerate().filter_map(|(index, tier)| {
         let at = format!("{path}.tiers[{index}]");
-        let quota = other_quota(check, path, &format!("{at}.quota"), written, tier.quota);
+        let quota = alternative_quota(check, path, &format!("{at}.quota"), configured, tier.quota);
         let matches = tier_match(check, &format!("{at}.match"), &tier.matches, sources);
         let quota = quota?;
-        let most = Limit { quota, ..limit.clone() }.capacity();
-        let is_affordable = u64::from(limit.cost) <= most;
+        let capacity = Limit { quota, ..limit.clone() }.capacity();
+        let is_admissible = u64::from(limit.cost) <= capacity;
         let expected = format!("at least the cost, {}: no request would be admitted", limit.cost);
         check.ensure(
-            is_affordable,
+            is_admissible,
             &format!("{at}.quota"),
             &format!("`{}`", tier.quota),
             &expected,
@@ -40,13 +40,13 @@ pub(super) fn compile(
 fn tier_match(
     check: &mut Check<'_>,
     path: &str,
-    written: &config::TierMatch,
+    configured: &config::TierMatch,
     sources: &[TokenSource],
 ) -> Option<TierMatch> {
     let values = format!("{path}.values");
-    check.ensure(!written.values.is_empty(), &values, "no value", "at least one");
-    if written.part == KeyPart::ClientIp {
-        let networks = written.values.iter().enumerate().filter_map(|(index, value)| {
+    check.ensure(!configured.values.is_empty(), &values, "no value", "at least one");
+    if configured.part == KeyPart::ClientIp {
+        let networks = configured.values.iter().enumerate().filter_map(|(index, value)| {
             let network = config::parse_network(value);
             let expected = "a network such as 10.0.0.0/8, ::1/128 or a single address";
             check.ensure(network.is_some(), &format!("{values}[{index}]"), value, expected);
@@ -54,14 +54,14 @@ fn tier_match(
         });
         return Some(TierMatch::Networks(networks.collect()));
     }
-    let part = part(check, &format!("{path}.part"), &written.part)?;
+    let part = part(check, &format!("{path}.part"), &configured.part)?;
     let mut wanted: Vec<Box<[u8]>> = Vec::new();
-    for (index, value) in written.values.iter().enumerate() {
+    for (index, value) in configured.values.iter().enumerate() {
         let at = format!("{values}[{index}]");
         // Normalized like the values of requests, so that they compare equal.
         match part.canonical_input(value, sources) {
             Ok(form) => {
-                let expected = "a value: requests without this part have the empty one";
+                let expected = "a non-empty value: a part that the request does not have is empty";
                 check.ensure(!form.is_empty(), &at, "an empty value", expected);
                 wanted.push(form.into());
             }
@@ -83,8 +83,7 @@ upstreams: {{app: {{targets: [http://h:1]}}}}
 routes: [{{name: a, match: {{path: /a}}, upstream: app, limits: [one]}}]
 "
         );
-        let loaded =
-            config::parse("t.yaml", &text).unwrap_or_else(|unread| panic!("{}", unread.faults));
+        let loaded = config::parse("t.yaml", &text).unwrap_or_else(|error| panic!("{error}"));
         Snapshot::compile(&loaded).map_err(|faults| faults.to_string())
     }
 
@@ -105,14 +104,14 @@ routes: [{{name: a, match: {{path: /a}}, upstream: app, limits: [one]}}]
 
     #[test]
     fn values_are_normalized_like_those_of_requests() {
-        for (part, written, wanted) in [
+        for (part, configured, wanted) in [
             ("token", "' Bearer vip'", &b"vip"[..]),
             ("token", "Basic dTpwYQ", b"u:pa"),
             ("header:x-plan", "'gold '", b"gold"),
             ("cookie:plan", "'a+b'", b"a b"),
             ("host", "'API.example.com.'", b"api.example.com"),
         ] {
-            let snapshot = compile(&tier(part, &format!("[{written}]"), 50)).unwrap();
+            let snapshot = compile(&tier(part, &format!("[{configured}]"), 50)).unwrap();
             let TierMatch::Part(_, values) = &snapshot.limits[0].tiers[0].matches else {
                 panic!("{part}")
             };

@@ -20,7 +20,7 @@ pub(super) fn compile(
 ) -> Vec<Arc<Upstream>> {
     let compiled = upstreams.iter().enumerate().map(|(index, (name, upstream))| {
         let path = format!("upstreams.{name}");
-        check.key_name(&path, name);
+        check.ensure_key_name(&path, name);
         let kind = kind(check, &path, upstream);
         Arc::new(Upstream { name: name.as_str().into(), index, kind })
     });
@@ -51,7 +51,7 @@ fn servers(check: &mut Check<'_>, path: &str, upstream: &config::Upstream) -> Se
             check.unsupported(&format!("{path}.balance"), "`least_requests`", "round_robin");
         }
         config::Balance::Hash => {
-            check.unsupported(&format!("{path}.balance"), "`hash`", "round_robin")
+            check.unsupported(&format!("{path}.balance"), "`hash`", "round_robin");
         }
     }
     if upstream.protocol == config::Protocol::Http2 {
@@ -60,14 +60,14 @@ fn servers(check: &mut Check<'_>, path: &str, upstream: &config::Upstream) -> Se
     if upstream.health.is_some() {
         check.unsupported(&format!("{path}.health"), "`health`", "no such section");
     }
-    check.positive_duration(&format!("{path}.connect_timeout"), upstream.connect_timeout);
-    check.positive_duration(&format!("{path}.response_timeout"), upstream.response_timeout);
-    check.positive_duration(&format!("{path}.idle_timeout"), upstream.idle_timeout);
+    check.ensure_positive_duration(&format!("{path}.connect_timeout"), upstream.connect_timeout);
+    check.ensure_positive_duration(&format!("{path}.response_timeout"), upstream.response_timeout);
+    check.ensure_positive_duration(&format!("{path}.idle_timeout"), upstream.idle_timeout);
     let retries = upstream.retries;
     let is_valid = retries <= MAX_RETRIES;
     check.ensure(is_valid, &format!("{path}.retries"), &format!("`{retries}`"), "0 to 10");
     Servers {
-        targets: targets(check, path, &upstream.targets),
+        addresses: targets(check, path, &upstream.targets),
         connect_timeout: upstream.connect_timeout.0,
         response_timeout: upstream.response_timeout.0,
         idle_timeout: upstream.idle_timeout.0,
@@ -110,8 +110,8 @@ fn respond(check: &mut Check<'_>, path: &str, respond: &config::FixedResponse) -
     let what = format!("a body with status {}", status.as_u16());
     let body = format!("{path}.body");
     check.ensure(!is_bodyless || respond.body.is_empty(), &body, &what, "no `body`");
-    let written = Some(&respond.content_type).filter(|text| text.is_ascii());
-    let content_type = written.and_then(|text| HeaderValue::from_str(text).ok());
+    let configured = Some(&respond.content_type).filter(|text| text.is_ascii());
+    let content_type = configured.and_then(|text| HeaderValue::from_str(text).ok());
     let what = format!("`{}`", respond.content_type.escape_debug());
     let is_valid = content_type.as_ref().is_some_and(|value| !value.is_empty());
     check.ensure(

@@ -5,7 +5,7 @@
 //! which the workers of this process pushed them. [`CorrectionSender::push`] never waits: a task on the
 //! worker's runtime sends. Corrections that were certainly not sent stay, in order, until the shard can be
 //! reached again; those that Redis refused are sent once more. The reply of a server that hangs is awaited
-//! ([`RedisClient::adjust_patiently`]); corrections of unknown outcome are dropped and counted.
+//! ([`RedisClient::adjust_awaiting_late_reply`]); corrections of unknown outcome are dropped and counted.
 
 use std::sync::{
     Arc,
@@ -24,7 +24,7 @@ use self::shard_queues::{PendingCorrection, PushOutcome, ShardQueues};
 use super::{
     deny_cache::DenyCache,
     merged::MergedSums,
-    record_id::record,
+    record_id::record_id,
     redis::{Failure, LATE_REPLY_TIMEOUT, LateReply, RedisClient, ShardId},
     stats::WorkerCounts,
 };
@@ -57,7 +57,7 @@ pub(super) struct QueueStats {
     /// Corrections, except of tokens, that were dropped: Redis has not made them, or it is unknown whether
     /// it has.
     pub(super) dropped: u64,
-    /// Tokens whose return was dropped likewise.
+    /// Tokens whose return was dropped, for the same reasons.
     pub(super) lost_tokens: u64,
     /// Sums of an outage that wait or are in flight.
     pub(super) unmerged: usize,
@@ -101,7 +101,7 @@ impl CorrectionQueue {
 
     /// Removes the corrections of a record that the operator has deleted.
     pub(super) fn remove(&self, shard: ShardId, limit: &Limit, key: Key) {
-        let record = record(limit, key);
+        let record = record_id(limit, key);
         self.sums.remove(record);
         let removed = self.shards.lock().remove(shard, record);
         for pending in &removed {
@@ -109,12 +109,12 @@ impl CorrectionQueue {
         }
     }
 
-    /// Removes sums whose refund would have no effect any more.
+    /// Removes merged sums that can no longer be refunded.
     pub(super) fn expire(&self) {
         self.sums.expire(self.clock.ticks());
     }
 
-    /// Whether corrections are in flight, or could be.
+    /// Whether corrections are in flight or ready to be sent.
     pub(super) fn is_busy(&self) -> bool {
         self.shards.lock().is_busy()
     }
@@ -123,8 +123,8 @@ impl CorrectionQueue {
         let outage = usize::from(pending.source == CorrectionSource::Outage);
         // Counted before the push, because a sender may take it at once.
         self.unmerged.fetch_add(outage, Relaxed);
-        let pushed = self.shards.lock().push(shard, pending);
-        match pushed {
+        let outcome = self.shards.lock().push(shard, pending);
+        match outcome {
             PushOutcome::Queued => {}
             PushOutcome::Merged => drop(self.unmerged.fetch_sub(outage, Relaxed)),
             PushOutcome::Evicted(oldest) => self.count_lost(&oldest),
@@ -144,7 +144,7 @@ impl CorrectionQueue {
         self.count_removed(pending);
     }
 
-    /// Counts a correction that is dropped without certainty that Redis has made it.
+    /// Counts a correction that is dropped, though Redis may not have made it.
     fn count_lost(&self, pending: &PendingCorrection) {
         match pending.source {
             CorrectionSource::Tokens => {
@@ -239,18 +239,18 @@ impl CorrectionSender {
         corrections: impl IntoIterator<Item = (Arc<Limit>, Key, Change)>,
         source: CorrectionSource,
     ) {
-        let pushed = self.queue.clock.ticks();
+        let pushed_at = self.queue.clock.ticks();
         for (limit, key, change) in corrections {
             if change.cost() > 0 {
                 let pending =
-                    PendingCorrection { limit, key, change, source, pushed, is_retry: false };
+                    PendingCorrection { limit, key, change, source, pushed_at, is_retry: false };
                 self.queue.push(self.client.shard_of(key), pending);
             }
         }
         self.start_senders();
     }
 
-    /// Queues adjustments that a request waited for, if `failure` says that they were certainly not made.
+    /// Queues the adjustments of a call that failed, if they were certainly not made.
     pub(super) fn push_unsent(&self, adjustments: &[Adjustment<'_>], failure: Failure) {
         if matches!(failure, Failure::Open | Failure::Server) {
             let owned = |adjustment: &Adjustment<'_>| {
@@ -260,25 +260,25 @@ impl CorrectionSender {
         }
     }
 
-    /// Refunds in Redis a request that was decided in this process, if Redis has been charged its sum
-    /// since.
+    /// Refunds in Redis a request that was decided in this process during an outage, if the outage's sum has
+    /// been charged in Redis since.
     pub(super) fn refund_merged(&self, limit: &Limit, key: Key, cost: u32) {
-        if let Some(change) = self.queue.sums.refund(record(limit, key), cost) {
+        if let Some(change) = self.queue.sums.refund(record_id(limit, key), cost) {
             self.push([(Arc::new(limit.clone()), key, change)], CorrectionSource::Request);
         }
     }
 
-    /// Sends again to the shards that this worker reaches again. To be called about every 100 ms.
+    /// Resumes sending to the shards that this worker can reach again. To be called about every 100 ms.
     pub(super) fn resume(&self) {
         self.queue.shards.lock().resume(|shard| self.client.is_live(shard));
         self.start_senders();
     }
 
-    /// Starts as many senders as are useful.
+    /// Starts senders for the ready queues, up to the maximum.
     fn start_senders(&self) {
         while self.queue.shards.lock().start_sender() {
             let task = SenderTask { sender: self.clone(), batch: None, is_over: false };
-            // Without a runtime, or with one that ends, the next tick of another worker sends.
+            // Without a runtime, or with one that ends, another worker sends after its next `resume`.
             let Ok(runtime) = Handle::try_current() else { return };
             runtime.spawn(task.run());
         }
@@ -286,7 +286,7 @@ impl CorrectionSender {
 
     /// Waits for the reply of a call that timed out, and refunds what it charged: always the slots of leaky
     /// buckets and concurrency limits, which no request holds; other charges only if the request was not
-    /// admitted otherwise. If it was, they stand for it, because they were not added to the outage ledger.
+    /// admitted by the fallback. If it was, they count for it, because the outage ledger does not.
     pub(super) fn undo_late_charge(
         &self,
         reply: LateReply,
@@ -350,6 +350,7 @@ impl CorrectionSender {
 struct SenderTask {
     sender: CorrectionSender,
     batch: Option<(ShardId, Vec<PendingCorrection>)>,
+    /// Whether no queue was ready: then the sender is no longer counted.
     is_over: bool,
 }
 
@@ -365,7 +366,7 @@ impl SenderTask {
                     change: *change,
                 })
                 .collect();
-            let outcome = self.sender.client.adjust_patiently(*shard, &adjustments).await;
+            let outcome = self.sender.client.adjust_awaiting_late_reply(*shard, &adjustments).await;
             drop(adjustments);
             if let Err(failure) = &outcome
                 && *failure != Failure::Open

@@ -1,4 +1,4 @@
-//! Caches denials of the shared store, so that a refused caller costs no call until its retry time.
+//! Caches denials of Redis, so that a refused caller costs no call until its retry time.
 //!
 //! A denial applies to its record, quota and cost only. A larger cost would be refused too, but its retry
 //! time is unknown, and a client that waits exactly `Retry-After`, alone on its key, must be admitted. A
@@ -6,8 +6,8 @@
 //! without a `Retry-After`.
 //!
 //! A denial ends no later than at its own retry time. The time is counted from when the call was sent, less
-//! 1 ms by which two clocks of whole ms may differ. The store's time that a denial reports is never ahead of
-//! the store, so that a `Retry-After` computed from both is never too short.
+//! 1 ms by which two clocks of whole ms may differ. The time that a denial reports is never ahead of the
+//! store's clock, so a `Retry-After` computed from it is never too short.
 //!
 //! Within that time, a denial is trusted for [`INITIAL_TRUST`], and each time that the store repeats it, for
 //! twice as long: another gateway may have returned quota (a refund, unspent tokens, a charge that another
@@ -68,7 +68,7 @@ pub struct DenyStats {
     pub entries: usize,
 }
 
-/// The shared store's denials, for all workers of the process.
+/// Redis's denials, for all workers of the process.
 pub struct DenyCache {
     shards: Box<[CachePadded<CacheShard>]>,
 }
@@ -255,8 +255,8 @@ impl DenyCache {
         }
     }
 
-    /// The same after the record was adjusted or reset at the store, at tick `ticks` or before. Replies to
-    /// calls sent up to that tick are not cached either.
+    /// Drops all denials of a record that was adjusted or reset at the store, at tick `ticks` or before.
+    /// Unlike after [`Self::remove`], replies to calls sent up to that tick are not cached either.
     pub fn invalidate(&self, record: u128, ticks: u64) {
         let (shard, _) = self.locate(record);
         {

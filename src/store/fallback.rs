@@ -1,4 +1,4 @@
-//! Decides requests when the shared store gives no answer: by cached denials, then by each limit's failure
+//! Decides requests when Redis gives no answer: by cached denials, then by each limit's failure
 //! policy.
 
 use smallvec::SmallVec;
@@ -10,8 +10,8 @@ use crate::limit::{
     Charge, DecisionSource, Limit, Millis, OnFailure, Outcome, StoreDecision, Verdict,
 };
 
-/// The refusal of a request with a cached denial whose retry time has not come. The store would still
-/// refuse, as far as this process can tell, so no failure policy applies.
+/// The refusal of a request with a cached denial whose retry time has not come. As far as this process can
+/// tell, Redis would still refuse it, so no failure policy applies.
 pub(super) fn cached_denial(charges: &[Charge<'_>], store: &CounterStore) -> Option<Verdict> {
     let ticks = store.clock.ticks();
     let denied = charges.iter().map(|charge| match store.deny_cache.get_stale(charge, ticks) {
@@ -26,10 +26,9 @@ pub(super) fn cached_denial(charges: &[Charge<'_>], store: &CounterStore) -> Opt
     refuses.then_some(Verdict { admitted: false, outcomes })
 }
 
-/// Decides a request without the shared store, all or none over all of its limits: `closed` refuses the
-/// whole request, `local` charges this gateway's share of the quota in memory, and `open` admits. With a
-/// `recorder`, which is given only if the shared store has certainly not made the charges, those made here
-/// are recorded.
+/// Decides a request without Redis, all or none over all of its limits: `closed` refuses the
+/// whole request, `local` charges this gateway's share of the quota in memory, and `open` admits. The
+/// `recorder`, given only if Redis has certainly not made the charges, records those made here.
 pub(super) fn decide(
     charges: &[Charge<'_>],
     now: Millis,
@@ -54,7 +53,7 @@ pub(super) fn decide(
     })
 }
 
-/// Decides each charge by itself without the shared store, and charges nothing.
+/// Decides each charge by itself without Redis, and charges nothing.
 pub(super) fn peek(
     charges: &[Charge<'_>],
     now: Millis,
@@ -83,8 +82,8 @@ fn apply_policies(
     charges: &[Charge<'_>],
     decide_local: impl FnOnce(&[Charge<'_>]) -> Verdict,
 ) -> Result<Verdict, StoreError> {
-    let closes = |limit: &Limit| limit.enforce && limit.on_failure == OnFailure::Closed;
-    let closed = charges.iter().find(|charge| closes(charge.limit));
+    let is_closed = |limit: &Limit| limit.enforce && limit.on_failure == OnFailure::Closed;
+    let closed = charges.iter().find(|charge| is_closed(charge.limit));
     if let Some(charge) = closed {
         return Err(StoreError::Unavailable { limit: charge.limit.index });
     }

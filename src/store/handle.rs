@@ -41,8 +41,8 @@ struct RedisPath {
 
 impl StoreHandle {
     pub(super) fn new(store: &Arc<CounterStore>, counts: Arc<CachePadded<WorkerCounts>>) -> Self {
-        let redis = store.redis.as_ref().map(|shared| {
-            let client = Arc::new(RedisClient::new(Arc::clone(shared), store.clock.clone()));
+        let redis = store.redis.as_ref().map(|backend| {
+            let client = Arc::new(RedisClient::new(Arc::clone(backend), store.clock.clone()));
             let corrections = CorrectionSender::new(
                 Arc::clone(&store.corrections),
                 Arc::clone(&client),
@@ -83,10 +83,10 @@ impl StoreHandle {
             return Ok(single_verdict(charge, denied));
         }
         if can_lease(charge)
-            && let Some(queued) = path.local.queue(charge)
+            && let Some(ticket) = path.local.queue(charge)
         {
             let deadline = path.local.deadline();
-            match Box::pin(queued.outcome(&charge.limit.quota)).await {
+            match Box::pin(ticket.outcome(&charge.limit.quota)).await {
                 QueueOutcome::Decided(decision) => return Ok(single_verdict(charge, decision)),
                 QueueOutcome::CallStore => {
                     return Box::pin(self.charge_in_redis(charges, now, Some(deadline))).await;
@@ -122,8 +122,8 @@ impl StoreHandle {
                     self.counts.count_failure(failure);
                     let verdict = self.fall_back(charges, now, failure);
                     if let Some(late) = late {
-                        let passed = verdict.as_ref().is_ok_and(|verdict| verdict.admitted);
-                        path.corrections.undo_late_charge(late, charges, passed);
+                        let admitted = verdict.as_ref().is_ok_and(|verdict| verdict.admitted);
+                        path.corrections.undo_late_charge(late, charges, admitted);
                     }
                     return verdict;
                 }
@@ -159,7 +159,7 @@ impl StoreHandle {
     }
 
     /// Adjusts charges where they were made: in memory at once, and in Redis through a queue that keeps the
-    /// order of these calls over all workers. Never waits. `now` is the gateway's time in ms.
+    /// order of these calls, over all workers. Never waits. `now` is the gateway's time in ms.
     pub fn adjust_in_background(
         &self,
         corrections: impl IntoIterator<Item = Correction>,
@@ -179,18 +179,18 @@ impl StoreHandle {
     }
 
     /// Adjusts the charges of a request, and returns the decision after each adjustment;
-    /// [`Outcome::Unknown`] where none was made. `by` is the source of the charges' decisions: a charge is
-    /// adjusted where it was made. Returns within the store's response timeout. An adjustment that was
+    /// [`Outcome::Unknown`] where none was made. `source` is that of the charges' decisions: a charge
+    /// is adjusted where it was made. Returns within the store's response timeout. An adjustment that was
     /// certainly not sent is queued; one whose outcome is unknown is never repeated.
     pub async fn adjust(
         &self,
         adjustments: &[Adjustment<'_>],
-        by: DecisionSource,
+        source: DecisionSource,
         now: Millis,
     ) -> SmallVec<[Outcome; 2]> {
-        match (&self.redis, by) {
+        match (&self.redis, source) {
             (Some(path), DecisionSource::Store) => self.adjust_in_redis(path, adjustments).await,
-            _ => adjustments.iter().map(|each| self.adjust_in_memory(each, by, now)).collect(),
+            _ => adjustments.iter().map(|each| self.adjust_in_memory(each, source, now)).collect(),
         }
     }
 
@@ -200,12 +200,12 @@ impl StoreHandle {
     pub async fn renew(
         &self,
         adjustments: &[Adjustment<'_>],
-        by: DecisionSource,
+        source: DecisionSource,
         now: Millis,
     ) -> SmallVec<[Outcome; 2]> {
-        match (&self.redis, by) {
+        match (&self.redis, source) {
             (Some(path), DecisionSource::Store) => self.scatter(path).renew(adjustments).await,
-            _ => adjustments.iter().map(|each| self.adjust_in_memory(each, by, now)).collect(),
+            _ => adjustments.iter().map(|each| self.adjust_in_memory(each, source, now)).collect(),
         }
     }
 
@@ -214,7 +214,7 @@ impl StoreHandle {
     fn adjust_in_memory(
         &self,
         adjustment: &Adjustment<'_>,
-        by: DecisionSource,
+        source: DecisionSource,
         now: Millis,
     ) -> Outcome {
         let mut gateways = 1;
@@ -230,7 +230,7 @@ impl StoreHandle {
             gateways = self.store.presence.gateways();
         }
         let decision = self.store.memory.adjust(adjustment, now, gateways);
-        Outcome::Decided(StoreDecision { decision, at: now, source: by })
+        Outcome::Decided(StoreDecision { decision, at: now, source })
     }
 
     async fn adjust_in_redis(
@@ -238,20 +238,21 @@ impl StoreHandle {
         path: &RedisPath,
         adjustments: &[Adjustment<'_>],
     ) -> SmallVec<[Outcome; 2]> {
-        // Refunds of leased tokens stay here; the rest go to the store.
-        let here = |adjustment: &Adjustment<'_>| {
+        // Leases absorb refunds of their tokens; the rest go to Redis.
+        let absorb = |adjustment: &Adjustment<'_>| {
             path.local.absorb_refund(adjustment).map(Outcome::Decided)
         };
-        let here: SmallVec<[Option<Outcome>; 4]> = adjustments.iter().map(here).collect();
-        let rest = adjustments.iter().zip(&here).filter(|(_, outcome)| outcome.is_none());
+        let absorbed: SmallVec<[Option<Outcome>; 4]> = adjustments.iter().map(absorb).collect();
+        let rest = adjustments.iter().zip(&absorbed).filter(|(_, outcome)| outcome.is_none());
         let rest: SmallVec<[Adjustment<'_>; 4]> = rest.map(|(adjustment, _)| *adjustment).collect();
         let mut adjusted = Box::pin(self.scatter(path).adjust(&rest)).await.into_iter();
-        // A denial cached until now may predate the adjustment, and name another retry time.
+        // A denial cached so far may predate the adjustment, and have another retry time.
         for Adjustment { limit, key, .. } in &rest {
             path.local.invalidate(limit, *key);
         }
-        let outcome = |here: Option<Outcome>| here.or_else(|| adjusted.next()).unwrap_or_default();
-        here.into_iter().map(outcome).collect()
+        let outcome =
+            |absorbed: Option<Outcome>| absorbed.or_else(|| adjusted.next()).unwrap_or_default();
+        absorbed.into_iter().map(outcome).collect()
     }
 
     /// Decides each charge by itself, and charges nothing. An expired record counts as empty, and leased
@@ -285,10 +286,10 @@ impl StoreHandle {
     /// Returns all leased tokens to Redis and sends the queued corrections. Nothing may be charged through
     /// the store afterwards. Takes at most `within`, and at most as long as a call that has to connect
     /// first. Tokens that are not returned by then count as spent until their window has passed.
-    pub async fn leave(&self, within: Duration) {
-        if let (Some(path), Some(shared)) = (&self.redis, &self.store.redis) {
+    pub async fn shut_down(&self, within: Duration) {
+        if let (Some(path), Some(backend)) = (&self.redis, &self.store.redis) {
             let maintenance = Maintenance::new(&self.store, &path.client, &path.corrections);
-            maintenance.finish(shared.max_call_duration().min(within)).await;
+            maintenance.finish(backend.max_call_duration().min(within)).await;
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Decides charges in this process although their counters are in Redis: by the deny cache and from leased
-//! tokens. It also makes the calls that fetch the tokens.
+//! Decides charges in this process although their counters are in Redis: from leased tokens and the deny
+//! cache. Also makes the calls that fetch tokens.
 
 use std::{
     sync::Arc,
@@ -14,7 +14,7 @@ use super::{
     CounterStore, Failure,
     corrections::{CorrectionSender, CorrectionSource},
     deny_cache::{DenyCache, ReplyTiming},
-    record_id::record,
+    record_id::record_id,
     redis::{CallError, RedisClient},
     stats::WorkerCounts,
     token_lease::{
@@ -35,7 +35,7 @@ const REPLY_MARGIN: Duration = Duration::from_millis(5);
 /// All token leases of the process.
 pub(super) type TokenLeases = LeaseRegistry<QueuedRequest>;
 
-/// A decision made on behalf of the shared store, at the store's time `at`.
+/// A decision made on behalf of Redis, at the store's time `at`.
 fn store_decision(decision: Decision, at: Millis) -> StoreDecision {
     StoreDecision { decision, at, source: DecisionSource::Store }
 }
@@ -67,8 +67,8 @@ pub(super) fn can_lease(charge: &Charge<'_>) -> bool {
     charge.limit.reserve != Reserve::Off && (1..=max_cost).contains(&charge.cost)
 }
 
-/// Whether a request with this [`LocalAdmission::deadline`] has waited for a whole response timeout.
-pub(super) fn is_due(deadline: Instant) -> bool {
+/// Whether a request with this [`LocalAdmission::deadline`] has waited for the whole response timeout.
+pub(super) fn has_timed_out(deadline: Instant) -> bool {
     clock::instant() + REPLY_MARGIN >= deadline
 }
 
@@ -119,8 +119,8 @@ impl LocalAdmission {
         Some(store_decision(taken.decision(&limit.quota), taken.now))
     }
 
-    /// Returns tokens that were taken for a request that is refused: to the lease, or to the store if the
-    /// registry has no room for a lease or is closed.
+    /// Puts back tokens that were taken for a request that is then refused: into the lease, or into the
+    /// store if the registry has no room for a lease or is closed.
     fn put_back(&self, charge: &Charge<'_>, now: Millis) {
         let &Charge { limit, key, cost } = charge;
         if self.leases.refund_or_set_aside(limit, key, now, cost, self.clock.ticks()) {
@@ -133,7 +133,7 @@ impl LocalAdmission {
 
     /// Drops the cached denials of a record that was adjusted at the store.
     pub(super) fn invalidate(&self, limit: &Limit, key: Key) {
-        self.deny_cache.invalidate(record(limit, key), self.clock.ticks());
+        self.deny_cache.invalidate(record_id(limit, key), self.clock.ticks());
     }
 
     /// The time until which a request that arrives now may wait: the response timeout of a call, and
@@ -157,7 +157,7 @@ impl LocalAdmission {
                 continue;
             };
             if decision.admitted {
-                self.deny_cache.remove(record(charge.limit, charge.key));
+                self.deny_cache.remove(record_id(charge.limit, charge.key));
             } else if !is_repeated(charges, charge) {
                 let received = self.clock.ticks();
                 self.deny_cache.insert(charge, decision, ReplyTiming { sent, received, now: *now });
@@ -196,10 +196,10 @@ impl LocalAdmission {
     }
 }
 
-/// A request's place in the queue.
+/// A queued request's claim to an outcome.
 pub(super) struct QueueTicket {
     reply_receiver: oneshot::Receiver<QueueReply>,
-    /// One deadline over all fetches: after a late one, a request does not wait as long again for the next.
+    /// One deadline for all fetches that the request waits for: another fetch does not extend it.
     deadline: Instant,
 }
 
@@ -248,12 +248,12 @@ impl FetchTask {
             next = match fetched {
                 Ok((grant, now)) => {
                     if grant.tokens > 0 || demand.returned.tokens > 0 {
-                        self.deny_cache.remove(record(&limit, key));
+                        self.deny_cache.remove(record_id(&limit, key));
                     }
                     let charge = Charge { limit: &limit, key, cost: demand.minimum };
                     let refused = Decision { admitted: false, ..grant.decision };
-                    // With tokens in the lease, or granted to other requests and perhaps returned, a
-                    // charge of the minimum cost can still be admitted.
+                    // Not cached otherwise: a charge of the minimum cost may still be admitted, from
+                    // tokens in the lease or from those that other requests put back.
                     if grant.tokens == 0 && fetch.started_empty() {
                         self.deny_cache.insert(
                             &charge,

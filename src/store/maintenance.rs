@@ -36,11 +36,11 @@ impl Maintenance {
 
     /// Runs until it is dropped.
     pub(super) async fn run(self) {
-        let mut ticks = tokio::time::interval(ROUND_INTERVAL);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut interval = tokio::time::interval(ROUND_INTERVAL);
+        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut unspent = Vec::new();
         loop {
-            ticks.tick().await;
+            interval.tick().await;
             if let Some(_guard) = self.store.maintenance_lock.try_lock() {
                 let ticks = self.store.clock.ticks();
                 self.store.leases.sweep(ticks, |key| self.is_live(key), &mut unspent);
@@ -77,8 +77,9 @@ impl Maintenance {
     }
 
     fn return_tokens(&self, unspent: &mut Vec<UnspentTokens>) {
-        let refunds =
-            unspent.drain(..).map(|UnspentTokens { limit, key, back }| (limit, key, back.into()));
+        let refunds = unspent
+            .drain(..)
+            .map(|UnspentTokens { limit, key, to_return }| (limit, key, to_return.into()));
         self.corrections.push(refunds, CorrectionSource::Tokens);
     }
 

@@ -15,7 +15,7 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use self::shard::{RecordCharge, RecordShard};
-use super::record_id;
+use super::record_id::record_id;
 use crate::limit::{
     Adjustment, Algorithm, Charge, Decision, DecisionSource, Key, Limit, Millis, Quota,
     StoreDecision, Verdict, leaky_bucket,
@@ -24,14 +24,14 @@ use crate::limit::{
 /// The maximum number of shards.
 const MAX_SHARDS: usize = 256;
 
-/// The fewest records for which a shard of their own reduces contention. Smaller shards would also make
-/// the bound on records uneven.
+/// The fewest records per shard, unless the whole store holds fewer. Smaller shards reduce contention no
+/// further, and fill unevenly.
 const MIN_RECORDS_PER_SHARD: usize = 1_024;
 
-/// Ticks in which expiry sweeps a whole shard: each visits that fraction of its slots.
-const TICKS_PER_SWEEP: usize = 16;
+/// Calls of [`Memory::expire`] that together sweep a whole shard.
+const CALLS_PER_SWEEP: usize = 16;
 
-/// The most slots that expiry visits before it releases the shard's lock.
+/// The most slots that [`Memory::expire`] visits before it releases the shard's lock.
 const SLOTS_PER_LOCK: usize = 1_024;
 
 /// One charge of a request with several charges.
@@ -49,7 +49,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// An empty store of at most `max_keys` records in all.
+    /// An empty store of at most `max_keys` records.
     pub fn new(max_keys: usize) -> Self {
         let wanted = (max_keys / MIN_RECORDS_PER_SHARD).clamp(1, MAX_SHARDS);
         let count = if wanted.is_power_of_two() { wanted } else { wanted.next_power_of_two() / 2 };
@@ -70,7 +70,7 @@ impl Memory {
 
     fn charge_as(
         &self,
-        by: DecisionSource,
+        source: DecisionSource,
         charges: &[Charge<'_>],
         now: Millis,
         gateways: u32,
@@ -79,7 +79,7 @@ impl Memory {
             let charge = record_charge(charge, charge.cost, gateways);
             let mut verdict = Verdict::empty();
             let decision = self.lock(self.shard_of(charge.id)).admit(&charge, now);
-            verdict.push(StoreDecision { decision, at: now, source: by }, charge.enforce);
+            verdict.push(StoreDecision { decision, at: now, source }, charge.enforce);
             return verdict;
         }
         let mut joint: SmallVec<[JointCharge; 4]> = charges
@@ -91,7 +91,7 @@ impl Memory {
         let mut verdict = Verdict::empty();
         for JointCharge { charge, decision, .. } in joint {
             if let Some(decision) = decision {
-                verdict.push(StoreDecision { decision, at: now, source: by }, charge.enforce);
+                verdict.push(StoreDecision { decision, at: now, source }, charge.enforce);
             }
         }
         debug_assert_eq!(verdict.admitted, admitted);
@@ -101,8 +101,8 @@ impl Memory {
     /// Decides all charges, and makes them if every enforced limit admits. Returns whether it made them.
     fn charge_all(&self, charges: &mut [JointCharge], now: Millis) -> bool {
         // Of two charges on one record, the second is decided on top of the first.
-        for at in 1..charges.len() {
-            let (before, rest) = charges.split_at_mut(at);
+        for index in 1..charges.len() {
+            let (before, rest) = charges.split_at_mut(index);
             let same = before.iter().filter(|other| other.charge.id == rest[0].charge.id);
             rest[0].running_cost =
                 same.fold(rest[0].charge.cost, |sum, c| sum.saturating_add(c.charge.cost));
@@ -145,7 +145,7 @@ impl Memory {
 
     fn peek_as(
         &self,
-        by: DecisionSource,
+        source: DecisionSource,
         charges: &[Charge<'_>],
         now: Millis,
         gateways: u32,
@@ -153,14 +153,14 @@ impl Memory {
         let mut verdict = Verdict::empty();
         for charge in charges.iter().map(|charge| record_charge(charge, charge.cost, gateways)) {
             let decision = self.lock(self.shard_of(charge.id)).decide(&charge, now, charge.cost);
-            verdict.push(StoreDecision { decision, at: now, source: by }, charge.enforce);
+            verdict.push(StoreDecision { decision, at: now, source }, charge.enforce);
         }
         verdict
     }
 
     /// Removes the record of a caller under `limit`.
     pub fn reset(&self, limit: &Limit, key: Key) {
-        let id = record(limit, key);
+        let id = nonzero_record_id(limit, key);
         self.lock(self.shard_of(id)).remove(id);
     }
 
@@ -175,11 +175,11 @@ impl Memory {
         self.lock(self.shard_of(charge.id)).adjust(&charge, now, change)
     }
 
-    /// Removes expired records from a bounded part of each shard; a full sweep takes several ticks. Call it
-    /// once a second from the control thread.
-    pub fn tick(&self, now: Millis) {
+    /// Removes expired records from a bounded part of each shard; a full sweep takes several calls. Called
+    /// once a second by the control task.
+    pub fn expire(&self, now: Millis) {
         for shard in 0..self.shards.len() {
-            let mut left = self.lock(shard).slots() / TICKS_PER_SWEEP + SLOTS_PER_LOCK / 4;
+            let mut left = self.lock(shard).slots() / CALLS_PER_SWEEP + SLOTS_PER_LOCK / 4;
             while left > 0 {
                 let part = left.min(SLOTS_PER_LOCK);
                 if self.lock(shard).sweep(part, now) {
@@ -222,8 +222,8 @@ impl Memory {
 }
 
 /// The id of a caller's record under a limit; never 0, which marks an empty slot.
-fn record(limit: &Limit, key: Key) -> u128 {
-    record_id::record(limit, key).max(1)
+fn nonzero_record_id(limit: &Limit, key: Key) -> u128 {
+    record_id(limit, key).max(1)
 }
 
 /// The share of a quota that one of `gateways` enforces by itself, for a request of `cost`.
@@ -240,7 +240,7 @@ fn share(quota: u32, cost: u32, gateways: u32) -> u32 {
 /// while its first slot, which is its wait, does not.
 fn leaky_share(quota: Quota, cost: u32, gateways: u32) -> Quota {
     let rate = quota.limit.div_ceil(gateways);
-    if u64::from(cost) > leaky_bucket::slots(&quota) {
+    if u64::from(cost) > leaky_bucket::capacity(&quota) {
         return Quota { limit: rate, ..quota };
     }
     let last = (u64::from(cost.max(1)) - 1) * quota.window;
@@ -250,7 +250,7 @@ fn leaky_share(quota: Quota, cost: u32, gateways: u32) -> Quota {
 
 /// The total cost that a request charges to the record of `charge`.
 fn total_cost(charges: &[Charge<'_>], charge: &Charge<'_>) -> u32 {
-    let id = |charge: &Charge<'_>| record(charge.limit, charge.key);
+    let id = |charge: &Charge<'_>| nonzero_record_id(charge.limit, charge.key);
     let of_record = charges.iter().filter(|other| id(other) == id(charge));
     of_record.fold(0, |sum, other| sum.saturating_add(other.cost))
 }
@@ -263,7 +263,7 @@ fn record_charge(charge: &Charge<'_>, min_cost: u32, gateways: u32) -> RecordCha
         Algorithm::LeakyBucket => leaky_share(quota, min_cost, gateways),
         _ => Quota { limit: share(quota.limit, min_cost, gateways), ..quota },
     };
-    let id = record(charge.limit, charge.key);
+    let id = nonzero_record_id(charge.limit, charge.key);
     let Limit { algorithm, enforce, .. } = *charge.limit;
     RecordCharge { id, algorithm, quota, cost: charge.cost, enforce }
 }

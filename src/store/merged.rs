@@ -1,7 +1,7 @@
-//! The sums that Redis was charged after an outage, kept while they count. They allow the refund, in Redis,
-//! of a request that was decided locally, once its sum has been charged there.
+//! The sums that Redis was charged after an outage, kept while they count. With them, a request that was
+//! charged locally can still be refunded in Redis after its sum was charged there.
 //!
-//! Bounded: charges of a record that found no room cannot be refunded in Redis, which then counts too much.
+//! Bounded: the sum of a record that found no room cannot be refunded, and Redis counts too much.
 
 use ahash::RandomState;
 use hashbrown::HashMap;
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use crate::limit::{Change, Millis};
 
-/// The maximum number of records; the same as that of the outage ledger.
+/// The maximum number of records, as in the outage ledger.
 const CAPACITY: usize = 1 << 14;
 
 /// Merged sums by record.

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::{
     Failure, StoreError, StoreHandle,
     local_admission::{
-        LeasedCharges, LocalAdmission, QueueOutcome, QueueTicket, can_lease, is_due,
+        LeasedCharges, LocalAdmission, QueueOutcome, QueueTicket, can_lease, has_timed_out,
     },
 };
 use crate::limit::{
@@ -21,7 +21,7 @@ struct TrackedCharge<'c> {
     state: ChargeState,
 }
 
-/// How far a charge has been decided.
+/// The progress of a charge's decision.
 #[derive(Clone, Copy)]
 enum ChargeState {
     Undecided,
@@ -69,29 +69,29 @@ struct MultiLimitRequest<'a, 'c> {
 
 impl<'a, 'c> MultiLimitRequest<'a, 'c> {
     fn new(local: &'a LocalAdmission, charges: &'c [Charge<'c>]) -> Self {
-        let pending =
+        let tracked =
             |charge: &Charge<'c>| TrackedCharge { charge: *charge, state: ChargeState::Undecided };
         Self {
             local,
             deadline: local.deadline(),
-            charges: charges.iter().map(pending).collect(),
+            charges: charges.iter().map(tracked).collect(),
             leased: LeasedCharges::new(local),
         }
     }
 
-    /// Decides what leased tokens and the deny cache can. Returns whether a cached denial refuses the
-    /// request.
+    /// Decides the charges for which there are leased tokens or cached denials. Returns whether a cached
+    /// denial refuses the request.
     fn decide_locally(&mut self) -> bool {
         let mut refused = false;
-        for pending in &mut self.charges {
-            let taken = if refused { None } else { self.local.take(&pending.charge) };
+        for tracked in &mut self.charges {
+            let taken = if refused { None } else { self.local.take(&tracked.charge) };
             if let Some(decided) = taken {
-                self.leased.add_taken(&pending.charge, decided.at);
-                pending.decide(decided);
-            } else if let Some(decided) = self.local.cached_denial(&pending.charge) {
-                // The search goes on: the retry time is the latest of all cached denials.
+                self.leased.add_taken(&tracked.charge, decided.at);
+                tracked.decide(decided);
+            } else if let Some(decided) = self.local.cached_denial(&tracked.charge) {
+                // No early return: the request's retry time is the latest of all cached denials.
                 refused = true;
-                pending.decide(decided);
+                tracked.decide(decided);
             }
         }
         refused
@@ -104,27 +104,27 @@ impl<'a, 'c> MultiLimitRequest<'a, 'c> {
         let queued: SmallVec<[(&mut TrackedCharge<'c>, QueueTicket); 4]> = self
             .charges
             .iter_mut()
-            .filter(|pending| pending.is_undecided() && can_lease(&pending.charge))
-            .filter_map(|pending| local.queue(&pending.charge).map(|queued| (pending, queued)))
+            .filter(|tracked| tracked.is_undecided() && can_lease(&tracked.charge))
+            .filter_map(|tracked| local.queue(&tracked.charge).map(|ticket| (tracked, ticket)))
             .collect();
-        for (pending, queued) in queued {
-            match queued.outcome(&pending.charge.limit.quota).await {
+        for (tracked, ticket) in queued {
+            match ticket.outcome(&tracked.charge.limit.quota).await {
                 QueueOutcome::Decided(decided) => {
                     if decided.decision.admitted {
-                        self.leased.add_queued(&pending.charge, decided.at);
+                        self.leased.add_queued(&tracked.charge, decided.at);
                     }
-                    pending.decide(decided);
+                    tracked.decide(decided);
                 }
                 QueueOutcome::CallStore => {}
-                QueueOutcome::Failed(failure) => pending.state = ChargeState::Failed(failure),
+                QueueOutcome::Failed(failure) => tracked.state = ChargeState::Failed(failure),
             }
         }
     }
 
     /// The charges that are not decided and did not fail.
     fn undecided(&self) -> SmallVec<[Charge<'c>; 4]> {
-        let undecided = self.charges.iter().filter(|pending| pending.is_undecided());
-        undecided.map(|pending| pending.charge).collect()
+        let undecided = self.charges.iter().filter(|tracked| tracked.is_undecided());
+        undecided.map(|tracked| tracked.charge).collect()
     }
 
     fn is_refused(&self) -> bool {
@@ -138,19 +138,19 @@ impl<'a, 'c> MultiLimitRequest<'a, 'c> {
 
     /// Takes over a verdict on the charges that the filter `selects`, in their order.
     fn adopt(&mut self, selects: impl Fn(&TrackedCharge<'c>) -> bool, verdict: Verdict) {
-        let selected = self.charges.iter_mut().filter(|pending| selects(pending));
-        for (pending, outcome) in selected.zip(verdict.outcomes) {
-            pending.state = ChargeState::Decided(outcome);
+        let selected = self.charges.iter_mut().filter(|tracked| selects(tracked));
+        for (tracked, outcome) in selected.zip(verdict.outcomes) {
+            tracked.state = ChargeState::Decided(outcome);
         }
     }
 
     /// The charges made in this process because Redis gave no answer.
     fn local_charges(&self) -> SmallVec<[(Charge<'c>, StoreDecision); 2]> {
-        let charged = self.charges.iter().filter_map(|pending| {
-            let outcome = pending.outcome();
+        let charged = self.charges.iter().filter_map(|tracked| {
+            let outcome = tracked.outcome();
             let decided =
                 outcome.admitted().filter(|decided| decided.source == DecisionSource::Fallback)?;
-            Some((pending.charge, *decided))
+            Some((tracked.charge, *decided))
         });
         charged.collect()
     }
@@ -158,7 +158,7 @@ impl<'a, 'c> MultiLimitRequest<'a, 'c> {
     /// The verdict. A refusal contains only the decisions that refuse.
     fn verdict(self) -> Verdict {
         let admitted = !self.is_refused();
-        let outcomes = self.charges.iter().map(|pending| match pending.outcome() {
+        let outcomes = self.charges.iter().map(|tracked| match tracked.outcome() {
             outcome if admitted || outcome.refused().is_some() => outcome,
             _ => Outcome::NotCharged,
         });
@@ -182,9 +182,9 @@ impl StoreHandle {
         let mut request = MultiLimitRequest::new(local, charges);
         let deadline = request.deadline;
         // Limits that do not enforce report on refused requests too, so the store has to decide all limits.
-        let watched = charges.iter().any(|charge| !charge.limit.enforce);
+        let has_dry_run = charges.iter().any(|charge| !charge.limit.enforce);
         if request.decide_locally() {
-            if watched {
+            if has_dry_run {
                 drop(request);
                 return self.charge_in_redis(charges, now, None).await;
             }
@@ -200,7 +200,7 @@ impl StoreHandle {
         let some_undecided = request.charges.iter().any(TrackedCharge::is_undecided);
         if request.is_refused() {
             // Another limit's retry time may be later: the store decides all limits at one time.
-            if !failed && (watched || some_undecided) {
+            if !failed && (has_dry_run || some_undecided) {
                 drop(request);
                 return self.charge_in_redis(charges, now, Some(deadline)).await;
             }
@@ -231,19 +231,23 @@ impl StoreHandle {
         request: &mut MultiLimitRequest<'_, '_>,
         now: Millis,
     ) -> Result<(), StoreError> {
-        if is_due(request.deadline) {
+        if has_timed_out(request.deadline) {
             // The request has no time left for another call.
-            for pending in request.charges.iter_mut().filter(|pending| pending.is_undecided()) {
-                pending.state = ChargeState::Failed(Failure::Open);
+            for tracked in request.charges.iter_mut().filter(|tracked| tracked.is_undecided()) {
+                tracked.state = ChargeState::Failed(Failure::Open);
             }
         }
         // If the store may have made one of the charges, none is recorded for the outage.
-        let unknown = |failure: &Failure| !matches!(failure, Failure::Open | Failure::Server);
+        let is_unknown = |failure: &Failure| !matches!(failure, Failure::Open | Failure::Server);
         let Some(first) = request.failures().next() else { return Ok(()) };
-        let failure = request.failures().find(unknown).unwrap_or(first);
-        let failed = |pending: &TrackedCharge<'_>| pending.failure().is_some();
-        let charges: SmallVec<[Charge<'_>; 4]> =
-            request.charges.iter().filter(|p| failed(p)).map(|pending| pending.charge).collect();
+        let failure = request.failures().find(is_unknown).unwrap_or(first);
+        let failed = |tracked: &TrackedCharge<'_>| tracked.failure().is_some();
+        let charges: SmallVec<[Charge<'_>; 4]> = request
+            .charges
+            .iter()
+            .filter(|tracked| failed(tracked))
+            .map(|tracked| tracked.charge)
+            .collect();
         let verdict = self.fall_back(&charges, now, failure)?;
         request.adopt(failed, verdict);
         Ok(())

@@ -18,7 +18,7 @@ use crossbeam_utils::CachePadded;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-use super::record_id::record;
+use super::record_id::record_id;
 use crate::limit::{Adjustment, Algorithm, Change, Charge, Key, Limit};
 
 /// Shards of the ledger, each behind its own lock.
@@ -70,10 +70,10 @@ pub(super) struct OutageSum {
 impl WindowedSum {
     /// Begins a new window if the current one has ended.
     fn roll(&mut self, ticks: u64) {
-        let reach = self.limit.correction_window().max(1);
-        match ticks.saturating_sub(self.since) / reach {
+        let window = self.limit.correction_window().max(1);
+        match ticks.saturating_sub(self.since) / window {
             0 => {}
-            1 => (self.previous, self.cost, self.since) = (self.cost, 0, self.since + reach),
+            1 => (self.previous, self.cost, self.since) = (self.cost, 0, self.since + window),
             _ => (self.previous, self.cost, self.since) = (0, 0, ticks),
         }
     }
@@ -143,12 +143,13 @@ impl OutageLedger {
 
     fn add(&self, charge: &Charge<'_>, ticks: u64) {
         let &Charge { limit, key, cost } = charge;
-        // A leaky bucket's slots are past when Redis is back, and holders of concurrency leases renew them.
-        let counts = !matches!(limit.algorithm, Algorithm::LeakyBucket | Algorithm::Concurrency);
-        if cost == 0 || !counts {
+        // A leaky bucket's slots have passed when Redis is back, and concurrency leases are renewed there.
+        let is_recorded =
+            !matches!(limit.algorithm, Algorithm::LeakyBucket | Algorithm::Concurrency);
+        if cost == 0 || !is_recorded {
             return;
         }
-        let id = record(limit, key);
+        let id = record_id(limit, key);
         let mut shard = self.shard_of(id).lock();
         if let Some(sum) = shard.sums.get_mut(&id).filter(|sum| sum.limit.quota == limit.quota) {
             return sum.add(cost, ticks);
@@ -172,7 +173,7 @@ impl OutageLedger {
     }
 
     fn deduct(&self, limit: &Limit, key: Key, cost: u32, ticks: u64) -> u32 {
-        let id = record(limit, key);
+        let id = record_id(limit, key);
         if self.len() > 0
             && let Some(sum) = self.shard_of(id).lock().sums.get_mut(&id)
         {
@@ -184,7 +185,7 @@ impl OutageLedger {
 
     /// Removes the sum of a record.
     pub(super) fn remove(&self, limit: &Limit, key: Key) {
-        let id = record(limit, key);
+        let id = record_id(limit, key);
         if self.len() > 0 && self.shard_of(id).lock().sums.remove(&id).is_some() {
             self.records.fetch_sub(1, Relaxed);
         }
@@ -205,8 +206,8 @@ impl OutageLedger {
         shard.shrink();
     }
 
-    /// Hands over the sums that still count of the keys that the filter `wanted` selects. A record is
-    /// counted in [`Self::len`] until its sum has been handed over.
+    /// Removes the sums of the keys that the filter `wanted` selects, and hands over those that still count.
+    /// A record is counted in [`Self::len`] until its sum has been handed over.
     pub(super) fn take(
         &self,
         ticks: u64,
@@ -246,11 +247,11 @@ impl OutageLedger {
 impl LedgerShard {
     /// The shard's copy of a limit, with its newest quota.
     fn limit(&mut self, limit: &Limit) -> Arc<Limit> {
-        let kept = self.limits.entry(limit.identity()).or_insert_with(|| Arc::new(limit.clone()));
-        if kept.quota != limit.quota {
-            *kept = Arc::new(limit.clone());
+        let copy = self.limits.entry(limit.identity()).or_insert_with(|| Arc::new(limit.clone()));
+        if copy.quota != limit.quota {
+            *copy = Arc::new(limit.clone());
         }
-        Arc::clone(kept)
+        Arc::clone(copy)
     }
 
     /// Frees the memory of an empty shard.

@@ -1,4 +1,4 @@
-//! Record ids: the local and the shared id of a caller's record under a limit, and a hash of its quota.
+//! Record ids: the local and the shared id of a caller's record under a limit, and an id of its quota.
 
 use crate::{
     limit::{Key, Limit, Quota},
@@ -19,23 +19,23 @@ pub(crate) struct RecordId {
 impl RecordId {
     /// A caller's record under `limit`, with the limit's current quota.
     pub(crate) fn of(limit: &Limit, key: Key) -> Self {
-        Self { record: record(limit, key), quota: quota_id(&limit.quota) }
+        Self { record: record_id(limit, key), quota: quota_id(&limit.quota) }
     }
 }
 
-/// The id of a caller's record under `limit`, as used by all tables of this process. Clients cannot predict
-/// which ids collide in a table.
-pub(crate) fn record(limit: &Limit, key: Key) -> u128 {
-    local_record(shared_record(limit, key))
+/// The local id of a caller's record under `limit`, as used by all tables of this process. Clients cannot
+/// predict which ids collide in a table.
+pub(crate) fn record_id(limit: &Limit, key: Key) -> u128 {
+    local_record_id(shared_record_id(limit, key))
 }
 
 /// The local id of the record with this shared id.
-pub(crate) fn local_record(shared: u128) -> u128 {
+pub(crate) fn local_record_id(shared: u128) -> u128 {
     mix::local_id(shared)
 }
 
-/// The id of a caller's record under `limit` that all gateways on one shared store use.
-pub(crate) fn shared_record(limit: &Limit, key: Key) -> u128 {
+/// The shared id of a caller's record under `limit`: the same at all gateways on one Redis.
+pub(crate) fn shared_record_id(limit: &Limit, key: Key) -> u128 {
     key.0 ^ limit.identity()
 }
 

@@ -1,24 +1,24 @@
-//! Counters in Redis: one script call a request, and a typed failure where there is no answer.
+//! Counters in Redis: one script call per request, and a typed failure if it gives no decision.
 //!
 //! Each word has one meaning here:
 //!
 //! - A **server** is a running Redis process. A **[node](node::Node)** is this process's record of one
-//!   server: its address, its health and how many workers have lost it.
+//!   server: its address, its health and the number of open breakers.
 //! - A **shard** is a set of keys that one script call can reach together: one of the configured `shards`,
-//!   a slot of a Cluster, or all keys where there is one server. [`ShardId`] names it.
+//!   a slot of a Cluster, or all keys if there is one server. [`ShardId`] names it.
 //! - A **connection** is one TCP connection to a server, shared by pipelined commands.
 //!
-//! [`RedisBackend`] is the process's: it has the nodes, and makes the calls that no request waits for.
-//! [`RedisClient`] is one worker's: it has a connection and a circuit breaker for each node.
+//! [`RedisBackend`] is shared by the process: it owns the nodes, and makes the calls that no request waits
+//! for. [`RedisClient`] belongs to one worker: it has a connection and a circuit breaker for each node.
 //!
 //! Promises: a request waits no longer than the response timeout, and not at all while the breaker is
 //! open. A call that may have been executed is never repeated. No URL, password or argument is logged.
 //!
 //! | files | what they hold |
 //! |---|---|
-//! | `options` | what the configuration says: servers, credentials, timeouts |
-//! | `backend`, `client` | the process's side and a worker's side |
-//! | `shard_id`, `cluster`, `sentinel`, `sentinel_watch` | which server has a key |
+//! | `options` | the options: servers, credentials, timeouts |
+//! | `backend`, `client` | the process's part and a worker's part |
+//! | `shard_id`, `cluster`, `sentinel`, `sentinel_watch` | which server holds a key |
 //! | `node`, `health`, `probe`, `background` | whether a server can be used |
 //! | `connect`, `breaker` | how connections are opened and replaced |
 //! | `script`, `call`, `late_reply`, `failure` | commands, replies, replies after the timeout, errors |

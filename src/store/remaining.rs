@@ -1,4 +1,4 @@
-//! Adds this gateway's leased tokens to the `remaining` that the shared store reports: the store counts
+//! Adds this gateway's leased tokens to the `remaining` that Redis reports: the store counts
 //! leased tokens as used, but this gateway still admits from them.
 
 use super::CounterStore;
@@ -25,7 +25,7 @@ pub(super) fn add_to_refusals(store: &CounterStore, charges: &[Charge<'_>], verd
     });
 }
 
-/// Calls `add` with the number of leased tokens for each decision of the shared store that has some.
+/// Calls `add` for each decision of Redis on a record with leased tokens, with their number.
 fn add_leased(
     store: &CounterStore,
     charges: &[Charge<'_>],

@@ -1,4 +1,4 @@
-//! Charges requests whose records live on several shards of the shared store.
+//! Charges requests whose records live on several shards of Redis.
 //!
 //! All shards are called at the same time, and each charges all of its records or none. If the request is
 //! refused, or is cancelled before all shards have answered, the charges made are refunded in the
@@ -62,12 +62,11 @@ impl<T: Copy> RoutedItems<T> {
     fn batches(&self) -> Vec<ShardBatch<T>> {
         let mut batches: Vec<ShardBatch<T>> = Vec::new();
         for RoutedItem { item, shard, .. } in &self.0 {
-            match batches.iter_mut().find(|batch| batch.shard == *shard) {
-                Some(batch) => batch.items.push(*item),
-                None => {
-                    let items = [*item].into_iter().collect();
-                    batches.push(ShardBatch { shard: *shard, items });
-                }
+            if let Some(batch) = batches.iter_mut().find(|batch| batch.shard == *shard) {
+                batch.items.push(*item);
+            } else {
+                let items = [*item].into_iter().collect();
+                batches.push(ShardBatch { shard: *shard, items });
             }
         }
         batches
@@ -110,9 +109,10 @@ impl Scatter<'_> {
         let mut items = RoutedItems::new(charges, |charge| self.client.shard_of(charge.key));
         let mut calls = self.call_all(items.batches(), deadline).await;
         let others_admit = calls.results().all(|verdict| verdict.admitted);
-        let local = self.decide_lost(&items, &calls, others_admit, now);
-        let admitted = others_admit && local.as_ref().is_ok_and(|verdict| verdict.admitted);
-        calls.undo_late_charge(admitted);
+        let fallback_verdict = self.decide_failed(&items, &calls, others_admit, now);
+        let admitted =
+            others_admit && fallback_verdict.as_ref().is_ok_and(|verdict| verdict.admitted);
+        calls.undo_late_charges(admitted);
         if !admitted {
             calls.undo();
         }
@@ -121,47 +121,50 @@ impl Scatter<'_> {
                 items.set_outcomes(|shard| shard == batch.shard, outcomes_of(verdict, admitted));
             }
         }
-        let lost = std::mem::take(&mut calls.lost);
-        items.set_outcomes(|shard| lost.contains(&shard), outcomes_of(local?, admitted));
+        let failed = std::mem::take(&mut calls.failed_shards);
+        items.set_outcomes(
+            |shard| failed.contains(&shard),
+            outcomes_of(fallback_verdict?, admitted),
+        );
         Ok(Verdict { admitted, outcomes: items.outcomes() })
     }
 
     /// Decides the charges whose shards gave no decision, by their limits' failure policies. `others_admit`:
     /// all other shards admitted the request.
-    fn decide_lost(
+    fn decide_failed(
         &self,
         items: &RoutedItems<Charge<'_>>,
         calls: &ShardCalls<'_, '_>,
         others_admit: bool,
         now: Millis,
     ) -> Result<Verdict, StoreError> {
-        let lost = items.0.iter().filter(|routed| calls.lost.contains(&routed.shard));
-        let lost: SmallVec<[Charge<'_>; 4]> = lost.map(|routed| routed.item).collect();
-        if lost.is_empty() {
+        let failed = items.0.iter().filter(|routed| calls.failed_shards.contains(&routed.shard));
+        let failed: SmallVec<[Charge<'_>; 4]> = failed.map(|routed| routed.item).collect();
+        if failed.is_empty() {
             return Ok(Verdict::empty());
         }
-        if let Some(denied) = fallback::cached_denial(&lost, self.store) {
+        if let Some(denied) = fallback::cached_denial(&failed, self.store) {
             return Ok(denied);
         }
         let (memory, gateways) = (&self.store.memory, self.store.presence.gateways());
         if !others_admit {
-            return fallback::peek_refused(&lost, now, memory, gateways, self.counts);
+            return fallback::peek_refused(&failed, now, memory, gateways, self.counts);
         }
         // If a shard may have made one of the charges, none is recorded for the outage.
         let recorder = calls.failures().map(|failure| self.store.recorder_after(failure));
         let recorder = recorder.reduce(Option::and).flatten();
-        fallback::decide(&lost, now, memory, gateways, self.counts, recorder)
+        fallback::decide(&failed, now, memory, gateways, self.counts, recorder)
     }
 
-    /// Calls all shards, and waits for all of them. If the request is cancelled before, the charges that
-    /// were answered are refunded.
+    /// Calls all shards, and waits for all of them. If the request is cancelled first, the charges that
+    /// the shards have made are refunded.
     async fn call_all<'s, 'c>(
         &'s self,
         batches: Vec<ShardBatch<Charge<'c>>>,
         deadline: Option<Instant>,
     ) -> ShardCalls<'s, 'c> {
         let calls = batches.into_iter().map(|batch| ShardCall { batch, result: None }).collect();
-        let mut calls = ShardCalls { scatter: self, calls, lost: SmallVec::new() };
+        let mut calls = ShardCalls { scatter: self, calls, failed_shards: SmallVec::new() };
         let pending = calls.calls.iter_mut().map(|ShardCall { batch, result }| async {
             *result = Some(self.client.charge(batch.shard, &batch.items, deadline).await);
         });
@@ -169,7 +172,7 @@ impl Scatter<'_> {
         while pending.next().await.is_some() {}
         drop(pending);
         calls.failures().for_each(|failure| self.counts.count_failure(failure));
-        calls.find_lost();
+        calls.find_failed();
         calls
     }
 
@@ -181,23 +184,23 @@ impl Scatter<'_> {
     ) -> Result<Verdict, StoreError> {
         let mut items = RoutedItems::new(charges, |charge| self.client.shard_of(charge.key));
         let batches = items.batches();
-        let results = join_all(batches.iter().map(|p| self.client.peek(p.shard, &p.items))).await;
-        let mut lost: SmallVec<[Charge<'_>; 4]> = SmallVec::new();
-        let mut lost_shards: SmallVec<[ShardId; 4]> = SmallVec::new();
+        let results =
+            join_all(batches.iter().map(|batch| self.client.peek(batch.shard, &batch.items))).await;
+        let mut failed_shards: SmallVec<[ShardId; 4]> = SmallVec::new();
         for (batch, result) in batches.iter().zip(results) {
             match result {
                 Ok(verdict) => items.set_outcomes(|shard| shard == batch.shard, verdict.outcomes),
                 Err(failure) => {
                     self.counts.count_failure(failure);
-                    lost_shards.push(batch.shard);
+                    failed_shards.push(batch.shard);
                 }
             }
         }
-        let at_lost = items.0.iter().filter(|routed| lost_shards.contains(&routed.shard));
-        lost.extend(at_lost.map(|routed| routed.item));
+        let failed = items.0.iter().filter(|routed| failed_shards.contains(&routed.shard));
+        let failed: SmallVec<[Charge<'_>; 4]> = failed.map(|routed| routed.item).collect();
         let (memory, gateways) = (&self.store.memory, self.store.presence.gateways());
-        let local = fallback::peek(&lost, now, memory, gateways)?;
-        items.set_outcomes(|shard| lost_shards.contains(&shard), local.outcomes);
+        let fallback_verdict = fallback::peek(&failed, now, memory, gateways)?;
+        items.set_outcomes(|shard| failed_shards.contains(&shard), fallback_verdict.outcomes);
         Ok(peek_verdict(charges, items))
     }
 
@@ -207,7 +210,9 @@ impl Scatter<'_> {
         let items =
             RoutedItems::new(adjustments, |adjustment| self.client.shard_of(adjustment.key));
         let batches = items.batches();
-        let results = join_all(batches.iter().map(|p| self.client.adjust(p.shard, &p.items))).await;
+        let results =
+            join_all(batches.iter().map(|batch| self.client.adjust(batch.shard, &batch.items)))
+                .await;
         for (batch, result) in batches.iter().zip(&results) {
             if let Err(failure) = result {
                 self.corrections.push_unsent(&batch.items, *failure);
@@ -221,7 +226,9 @@ impl Scatter<'_> {
         let items =
             RoutedItems::new(adjustments, |adjustment| self.client.shard_of(adjustment.key));
         let batches = items.batches();
-        let calls = batches.iter().map(|p| self.client.adjust_patiently(p.shard, &p.items));
+        let calls = batches
+            .iter()
+            .map(|batch| self.client.adjust_awaiting_late_reply(batch.shard, &batch.items));
         let results = join_all(calls).await;
         self.collect_adjusted(items, &batches, results)
     }
@@ -271,7 +278,7 @@ struct ShardCalls<'s, 'c> {
     scatter: &'s Scatter<'s>,
     calls: Vec<ShardCall<'c>>,
     /// The shards that gave no decision.
-    lost: SmallVec<[ShardId; 4]>,
+    failed_shards: SmallVec<[ShardId; 4]>,
 }
 
 impl ShardCalls<'_, '_> {
@@ -283,21 +290,21 @@ impl ShardCalls<'_, '_> {
         self.calls.iter().filter_map(|call| Some(call.result.as_ref()?.as_ref().err()?.failure))
     }
 
-    fn find_lost(&mut self) {
+    fn find_failed(&mut self) {
         let failed = self.calls.iter().filter(|call| matches!(call.result, Some(Err(_))));
-        self.lost = failed.map(|call| call.batch.shard).collect();
+        self.failed_shards = failed.map(|call| call.batch.shard).collect();
     }
 
-    /// Undoes, in the background, charges of calls whose replies may still arrive. `passed`: the request
-    /// was admitted without them.
-    fn undo_late_charge(&mut self, passed: bool) {
+    /// Undoes, in the background, charges of calls whose replies may still arrive. `admitted`: the
+    /// request was admitted without them.
+    fn undo_late_charges(&mut self, admitted: bool) {
         for ShardCall { batch, result } in &mut self.calls {
             let late: Option<LateReply> = match result {
                 Some(Err(error)) => error.late.take(),
                 _ => None,
             };
             if let Some(late) = late {
-                self.scatter.corrections.undo_late_charge(late, &batch.items, passed);
+                self.scatter.corrections.undo_late_charge(late, &batch.items, admitted);
             }
         }
     }
@@ -328,20 +335,22 @@ fn outcomes_of(verdict: Verdict, admitted: bool) -> impl Iterator<Item = Outcome
 /// The verdict on charges that were each decided by itself.
 fn peek_verdict(charges: &[Charge<'_>], items: RoutedItems<Charge<'_>>) -> Verdict {
     let outcomes = items.outcomes();
-    let mut refused = charges.iter().zip(&outcomes);
-    let admitted = !refused.any(|(charge, o)| charge.limit.enforce && o.refused().is_some());
+    let mut decided = charges.iter().zip(&outcomes);
+    let admitted =
+        !decided.any(|(charge, outcome)| charge.limit.enforce && outcome.refused().is_some());
     Verdict { admitted, outcomes }
 }
 
 /// Decides each charge by itself, over a connection of its own, and charges nothing: for the operator.
 pub(super) async fn peek_each(
-    shared: &RedisBackend,
+    backend: &RedisBackend,
     charges: &[Charge<'_>],
     now: Option<Millis>,
 ) -> Result<Verdict, Failure> {
-    let mut items = RoutedItems::new(charges, |charge| shared.shard_of(charge.key));
+    let mut items = RoutedItems::new(charges, |charge| backend.shard_of(charge.key));
     let batches = items.batches();
-    let results = join_all(batches.iter().map(|p| shared.peek(p.shard, &p.items, now))).await;
+    let results =
+        join_all(batches.iter().map(|batch| backend.peek(batch.shard, &batch.items, now))).await;
     for (batch, result) in batches.iter().zip(results) {
         items.set_outcomes(|shard| shard == batch.shard, result?.outcomes);
     }

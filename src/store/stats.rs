@@ -23,7 +23,7 @@ impl WorkerCounts {
         self.requests.add(1);
     }
 
-    /// Counts a call to the shared store, for a decision or for tokens.
+    /// Counts a call to Redis, for a decision or for tokens.
     pub(super) fn count_call(&self) {
         self.store_calls.add(1);
     }
@@ -33,7 +33,7 @@ impl WorkerCounts {
         self.leased_charges.add(1);
     }
 
-    /// Counts a request to which the shared store gave no decision.
+    /// Counts a request to which Redis gave no decision.
     pub(super) fn count_failure(&self, failure: Failure) {
         self.failures[failure.index()].add(1);
     }
@@ -79,7 +79,7 @@ impl CountsRegistry {
 pub struct StoreStats {
     /// Requests charged through the store.
     pub requests: u64,
-    /// Calls to the shared store, for decisions and for tokens.
+    /// Calls to Redis, for decisions and for tokens.
     pub store_calls: u64,
     /// Charges made from leased tokens, without waiting for them.
     pub leased_charges: u64,
@@ -87,7 +87,7 @@ pub struct StoreStats {
     pub denials: DenyStats,
     /// Leased tokens.
     pub tokens: LeaseStats,
-    /// Requests to which the shared store gave no decision, indexed by [`Failure::index`].
+    /// Requests to which Redis gave no decision, indexed by [`Failure::index`].
     pub failures: [u64; Failure::ALL.len()],
     /// Indexed by `policy_index`.
     fallbacks: [u64; 3],
@@ -99,7 +99,7 @@ pub struct StoreStats {
     pub unmerged: usize,
     /// Sums of local charges that have been charged in Redis.
     pub merged: u64,
-    /// Local charges, sums of them and other adjustments, except those of tokens, that were dropped: there
+    /// Local charges, sums of them, and other adjustments (returned tokens excepted) that were dropped: there
     /// were too many, or it is unknown whether Redis made them.
     pub merge_drops: u64,
     /// Live gateways on the same Redis, including this one.

@@ -11,8 +11,8 @@
 //! outcome is unknown. Tokens are spent only inside the sub-window that they were charged to, so every
 //! bound of the algorithms holds as if each request had called the store.
 //!
-//! The leases of a registry are striped over mutexes, and no state is outside of them. A decision holds
-//! one for tens of nanoseconds (`cargo bench --bench reservations`).
+//! The leases of a registry are striped over mutexes, which guard all state. A decision holds
+//! one mutex for tens of nanoseconds (`cargo bench --bench reservations`).
 //!
 //! - `registry`: all leases: lookup, capacity, the sweep of unused ones.
 //! - `lease`: the tokens, the queue and the fetch of one key under one quota.

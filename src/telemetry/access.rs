@@ -11,7 +11,7 @@ use super::{
 
 /// Size of a worker's buffer, in bytes.
 const BUFFER_SIZE: usize = 64 * 1024;
-/// A buffer with less free space than this, in bytes, counts as full, so that a line rarely makes it grow.
+/// A buffer with less free space than this, in bytes, is queued, so that a line rarely makes it grow.
 const BUFFER_MARGIN: usize = 4 * 1024;
 /// Maximum size of the queue, in bytes, over all workers.
 const MAX_QUEUED_BYTES: usize = 16 * 1024 * 1024;
@@ -52,9 +52,9 @@ impl AccessLog {
         AccessWriter { queue: self.queue.clone(), buffer: RefCell::default() }
     }
 
-    /// Reopens the file by its path, after it was renamed. Lines queued before go to the old file. If the
-    /// file cannot be opened, the old one stays in use and the error is logged. Returns immediately; does
-    /// nothing for a stream.
+    /// Reopens the file by its path, for example after it was renamed. Lines queued before go to the old
+    /// file. If the file cannot be opened, the old one stays in use and the error is logged. Returns
+    /// immediately; does nothing for a stream.
     pub fn reopen(&self) {
         self.queue.reopen();
     }
@@ -88,7 +88,8 @@ struct Buffer {
 }
 
 impl AccessWriter {
-    /// Adds a line. Never blocks; allocates only if the buffer was queued and none has been returned.
+    /// Adds a line. Never blocks. Allocates only if the line is long, or if the last buffer was queued and
+    /// the queue has none for reuse.
     pub fn write(&self, line: &AccessLine<'_>) {
         let mut buffer = self.buffer.borrow_mut();
         let Buffer { bytes, lines, formatter, .. } = &mut *buffer;

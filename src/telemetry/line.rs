@@ -1,7 +1,7 @@
 //! The format of an access line: JSON, written directly into a buffer.
 //!
-//! Formatted by hand because it is on the path of every request: it takes fewer than 1,500 instructions, a
-//! tree of JSON values took 26,000.
+//! Formatted by hand because it is on the path of every request: it takes fewer than 1,500 instructions,
+//! where building a tree of JSON values took 26,000.
 
 use std::{
     net::{IpAddr, Ipv6Addr},
@@ -60,16 +60,16 @@ pub struct AccessLine<'a> {
     /// The route's name; empty if there is none.
     pub route: &'a str,
     /// The decision of the limits: `admitted`, `refused` or `unknown`; `none` without limits or route;
-    /// `throttled` if the throttle denied it; `unasked` if it ended before the limits were charged for any
-    /// other reason.
+    /// `throttled` if the throttle denied it; `unasked` if it ended for another reason before the limits
+    /// were charged.
     pub limit: &'static str,
     /// A keyed hash of the access token, if there is one. It only distinguishes callers.
     pub token: Option<u64>,
     /// Length of the response's body, in bytes.
     pub bytes: u64,
     /// Time from the request's head to the response's last byte.
-    pub took: Duration,
-    /// Delay by a leaky bucket; a part of `took`.
+    pub duration: Duration,
+    /// Delay by a leaky bucket; a part of `duration`.
     pub delay: Duration,
     /// The server of the last attempt, as `host:port`; empty if there was none.
     pub upstream: &'a str,
@@ -78,7 +78,7 @@ pub struct AccessLine<'a> {
     pub upstream_time: Option<Duration>,
     /// Number of attempts at upstream servers.
     pub attempts: u32,
-    /// Why it ended early; `None` if it did not.
+    /// Why the request or its response ended early; `None` if it did not.
     pub cut: Option<CutReason>,
     /// Whether the response was sent completely.
     pub complete: bool,
@@ -119,51 +119,51 @@ impl LineFormatter {
         // Enough for everything below, except for escapes.
         out.reserve(512 + length + line.route.len() + line.upstream.len());
         out.extend_from_slice(b"{\"time\":\"");
-        self.time(line.time, out);
+        self.push_time(line.time, out);
         out.extend_from_slice(b"\",\"client\":\"");
-        address(line.client, out);
+        push_address(line.client, out);
         out.extend_from_slice(b"\",\"method\":\"");
-        text(line.method, out);
+        push_text(line.method, out);
         out.extend_from_slice(b"\",\"host\":\"");
-        text(line.host, out);
+        push_text(line.host, out);
         out.extend_from_slice(b"\",\"path\":\"");
-        text(line.path, out);
+        push_text(line.path, out);
         out.extend_from_slice(b"\",\"status\":");
-        number(line.status.into(), out);
+        push_number(line.status.into(), out);
         out.extend_from_slice(b",\"route\":\"");
-        text(line.route.as_bytes(), out);
+        push_text(line.route.as_bytes(), out);
         out.extend_from_slice(b"\",\"limit\":\"");
-        text(line.limit.as_bytes(), out);
+        push_text(line.limit.as_bytes(), out);
         out.extend_from_slice(b"\",\"token\":\"");
         if let Some(hash) = line.token {
-            hexadecimal(hash, out);
+            push_hex(hash, out);
         }
         out.extend_from_slice(b"\",\"bytes\":");
-        number(line.bytes, out);
+        push_number(line.bytes, out);
         out.extend_from_slice(b",\"duration_ms\":");
-        millis(line.took, out);
+        push_millis(line.duration, out);
         out.extend_from_slice(b",\"delay_ms\":");
-        millis(line.delay, out);
+        push_millis(line.delay, out);
         out.extend_from_slice(b",\"upstream\":\"");
-        text(line.upstream.as_bytes(), out);
+        push_text(line.upstream.as_bytes(), out);
         out.extend_from_slice(b"\",\"upstream_ms\":");
         match line.upstream_time {
-            Some(time) => millis(time, out),
+            Some(time) => push_millis(time, out),
             None => out.extend_from_slice(b"null"),
         }
         out.extend_from_slice(b",\"attempts\":");
-        number(line.attempts.into(), out);
+        push_number(line.attempts.into(), out);
         out.extend_from_slice(b",\"cut\":\"");
         out.extend_from_slice(line.cut.map_or("", CutReason::as_str).as_bytes());
         out.extend_from_slice(b"\",\"complete\":");
         out.extend_from_slice(if line.complete { b"true".as_slice() } else { b"false" });
         out.extend_from_slice(b",\"request_id\":\"");
-        text(line.request_id, out);
+        push_text(line.request_id, out);
         out.extend_from_slice(b"\"}\n");
     }
 
     /// Appends `time`, in ms since the epoch, in UTC by RFC 3339 with milliseconds.
-    fn time(&mut self, time: u64, out: &mut Vec<u8>) {
+    fn push_time(&mut self, time: u64, out: &mut Vec<u8>) {
         let second = (time / 1000).min(LAST_SECOND);
         if second != self.second {
             let at = std::time::UNIX_EPOCH + Duration::from_secs(second);
@@ -175,30 +175,33 @@ impl LineFormatter {
             }
         }
         out.extend_from_slice(&self.text);
-        out.extend_from_slice(&decimals((time % 1000) as u32));
+        out.extend_from_slice(&last_three_digits((time % 1000) as u32));
         out.push(b'Z');
     }
 }
 
 /// The last three decimal digits.
-fn decimals(number: u32) -> [u8; 3] {
+fn last_three_digits(number: u32) -> [u8; 3] {
     let digit = |value: u32| b'0' + (value % 10) as u8;
     [digit(number / 100), digit(number / 10), digit(number)]
 }
 
-fn number(number: u64, out: &mut Vec<u8>) {
+fn push_number(number: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
 /// Appends milliseconds with three decimals.
-fn millis(time: Duration, out: &mut Vec<u8>) {
-    number(time.as_secs().saturating_mul(1000).saturating_add(time.subsec_millis().into()), out);
-    let [a, b, c] = decimals(time.subsec_micros() % 1000);
+fn push_millis(time: Duration, out: &mut Vec<u8>) {
+    push_number(
+        time.as_secs().saturating_mul(1000).saturating_add(time.subsec_millis().into()),
+        out,
+    );
+    let [a, b, c] = last_three_digits(time.subsec_micros() % 1000);
     out.extend_from_slice(&[b'.', a, b, c]);
 }
 
 /// Appends sixteen hexadecimal digits.
-fn hexadecimal(number: u64, out: &mut Vec<u8>) {
+fn push_hex(number: u64, out: &mut Vec<u8>) {
     let digits: [u8; 16] = std::array::from_fn(|at| {
         let digit = (number >> (60 - 4 * at)) as usize & 15;
         b"0123456789abcdef"[digit]
@@ -206,43 +209,43 @@ fn hexadecimal(number: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&digits);
 }
 
-fn address(address: IpAddr, out: &mut Vec<u8>) {
+fn push_address(address: IpAddr, out: &mut Vec<u8>) {
     match address {
         IpAddr::V4(address) => {
             let [a, b, c, d] = address.octets();
-            number(a.into(), out);
+            push_number(a.into(), out);
             for octet in [b, c, d] {
                 out.push(b'.');
-                number(octet.into(), out);
+                push_number(octet.into(), out);
             }
         }
-        IpAddr::V6(address) => address_v6(address, out),
+        IpAddr::V6(address) => push_ipv6(address, out),
     }
 }
 
 /// Appends the address in the form of RFC 5952: the longest run of zero groups is replaced by `::`.
-fn address_v6(address: Ipv6Addr, out: &mut Vec<u8>) {
+fn push_ipv6(address: Ipv6Addr, out: &mut Vec<u8>) {
     if address.to_ipv4_mapped().is_some() {
         out.extend_from_slice(address.to_string().as_bytes());
         return;
     }
     let groups = address.segments();
-    let (mut skipped, mut at) = (0..0, 0);
+    let (mut longest_zeros, mut at) = (0..0, 0);
     while at < groups.len() {
         let zeros = groups[at..].iter().take_while(|group| **group == 0).count();
-        if zeros > 1 && zeros > skipped.len() {
-            skipped = at..at + zeros;
+        if zeros > 1 && zeros > longest_zeros.len() {
+            longest_zeros = at..at + zeros;
         }
         at += zeros.max(1);
     }
-    // The longest text has eight groups of four digits and seven colons. One more colon is counted below,
-    // and removed.
+    // The buffer is filled with colons, and `length` is advanced over them. Each group is followed by a
+    // colon; the last one is removed.
     let (mut text, mut length) = ([b':'; 42], 0);
     at = 0;
     while at < groups.len() {
-        if at == skipped.start && !skipped.is_empty() {
+        if at == longest_zeros.start && !longest_zeros.is_empty() {
             length = if at == 0 { 2 } else { length + 1 };
-            at = skipped.end;
+            at = longest_zeros.end;
             continue;
         }
         let group = groups[at];
@@ -254,26 +257,26 @@ fn address_v6(address: Ipv6Addr, out: &mut Vec<u8>) {
         length += 1;
         at += 1;
     }
-    // The colon after the last group.
-    length -= usize::from(skipped.end != groups.len() || skipped.is_empty());
+    // No colon follows the last group, unless the address ends in `::`.
+    length -= usize::from(longest_zeros.end != groups.len() || longest_zeros.is_empty());
     out.extend_from_slice(&text[..length]);
 }
 
 /// Appends the content of a JSON string. Invalid UTF-8 is replaced.
-fn text(bytes: &[u8], out: &mut Vec<u8>) {
+fn push_text(bytes: &[u8], out: &mut Vec<u8>) {
     if is_plain(bytes) {
         out.extend_from_slice(bytes);
     } else {
-        escape(bytes, out);
+        push_escaped(bytes, out);
     }
 }
 
-/// Whether `bytes` are ASCII without characters to escape. Tests eight bytes at a time, as one word.
+/// Whether `bytes` are ASCII and need no escaping. Tests eight bytes at a time, as one word.
 fn is_plain(bytes: &[u8]) -> bool {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     const HIGH: u64 = ONES * 0x80;
-    // Sets the high bit of the first byte to escape, if there is one. A borrow can set high bits only above
-    // a byte whose own high bit is set.
+    // The result is 0 if no byte needs escaping. A borrow can set the high bit of a plain byte, but only
+    // above a byte that needs escaping.
     let special = |word: u64| {
         let zero = |word: u64| word.wrapping_sub(ONES) & !word;
         let control = word.wrapping_sub(ONES * 0x20) & !word;
@@ -292,7 +295,7 @@ fn is_plain(bytes: &[u8]) -> bool {
 }
 
 #[cold]
-fn escape(bytes: &[u8], out: &mut Vec<u8>) {
+fn push_escaped(bytes: &[u8], out: &mut Vec<u8>) {
     for chunk in bytes.utf8_chunks() {
         let valid = chunk.valid().as_bytes();
         let mut from = 0;

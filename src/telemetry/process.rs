@@ -20,7 +20,7 @@ use super::{
 /// Maximum size of the queue, in bytes.
 const MAX_QUEUED_BYTES: usize = 4 * 1024 * 1024;
 
-/// The queue of the log's thread; empty until [`start`], as in tests and short commands.
+/// The queue of the log's thread; empty until [`start_process_log`], as in tests and short commands.
 static QUEUE: OnceLock<LogQueue> = OnceLock::new();
 
 /// Parses a filter of the process log, such as `info` or `tidegate=debug`.
@@ -53,11 +53,11 @@ pub struct ProcessLogGuard {
 /// # Errors
 ///
 /// If stderr cannot be duplicated or the thread cannot be started.
-pub fn start(filter: &str) -> io::Result<ProcessLogGuard> {
+pub fn start_process_log(filter: &str) -> io::Result<ProcessLogGuard> {
     let filter = parse_filter(filter).unwrap_or_else(|_| EnvFilter::new("info"));
     let sink = FileSink::open(&Destination::Stderr)?;
     let (queue, thread) = LogQueue::start("process", Box::new(sink), MAX_QUEUED_BYTES, 0)?;
-    // Tests start it several times in one process: the first queue stays in use.
+    // Tests start the log several times in one process: the first queue stays in use.
     let queue = QUEUE.get_or_init(|| queue);
     let _ = tracing_subscriber::fmt()
         .json()
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_watcher_does_not_log_the_log_itself() {
+    fn the_file_watcher_is_limited_to_info_unless_the_filter_names_it() {
         for (text, shown) in [
             ("trace", "notify=info,trace"),
             ("notify=trace", "notify=trace"),

@@ -21,7 +21,7 @@ use crate::clock;
 
 /// Minimum interval between two reports of losses.
 const REPORT_INTERVAL: Duration = Duration::from_mins(1);
-/// Interval at which the thread checks for a due report while losses are unreported.
+/// Interval at which the thread checks whether a report of losses is due.
 const REPORT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// At exit, a sink that accepts no byte for this long is abandoned.
 const STALL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -64,7 +64,7 @@ struct State {
     spare_capacity: usize,
 }
 
-/// The totals of the last report, and its time.
+/// The time and the totals of the last report of losses.
 #[derive(Default)]
 struct LossReport {
     at: Option<Instant>,
@@ -184,7 +184,9 @@ impl State {
         }
         // A thread that holds the lock reports.
         let Some(mut report) = self.report.try_lock() else { return };
-        let Some((dropped, write_errors)) = report.losses(self, clock::instant()) else { return };
+        let Some((dropped, write_errors)) = report.take_losses(self, clock::instant()) else {
+            return;
+        };
         let error = report.last_error.take().map(|error| error.to_string());
         drop(report);
         let log = self.name;
@@ -203,8 +205,8 @@ impl State {
 }
 
 impl LossReport {
-    /// Dropped lines and failed writes since the last report, if one is due.
-    fn losses(&mut self, state: &State, now: Instant) -> Option<(u64, u64)> {
+    /// Dropped lines and failed writes since the last report, if a report is due.
+    fn take_losses(&mut self, state: &State, now: Instant) -> Option<(u64, u64)> {
         if self.at.is_some_and(|at| now.saturating_duration_since(at) < REPORT_INTERVAL) {
             return None;
         }
@@ -224,7 +226,7 @@ impl LossReport {
     }
 }
 
-/// The state of the thread.
+/// The state of a log's thread.
 struct Writer {
     sink: Box<dyn Sink>,
     receiver: Receiver<Message>,
@@ -319,7 +321,7 @@ impl Writer {
     }
 }
 
-/// Number of lines that end in the unwritten rest.
+/// Number of lines that end in `rest`, which was not written.
 fn lost_lines(rest: &[u8]) -> u64 {
     memchr::memchr_iter(b'\n', rest).count() as u64
 }

@@ -15,7 +15,7 @@ use rustix::{
     fs::OFlags,
 };
 
-/// How long the thread waits for a sink that is not ready before it retries, in ns.
+/// How long a log's thread waits for a sink that is not ready before it retries, in ns.
 const READY_TIMEOUT_NS: i64 = 100_000_000;
 
 /// The destination of a log.
@@ -76,7 +76,7 @@ impl Sink for FileSink {
 
     fn wait(&self) {
         let timeout = Timespec { tv_sec: 0, tv_nsec: READY_TIMEOUT_NS };
-        // The result is not needed: the next write shows whether it is ready.
+        // The result is not needed: the next write shows whether the sink is ready.
         let _ = poll(&mut [PollFd::new(&self.file, PollFlags::OUT)], Some(&timeout));
     }
 

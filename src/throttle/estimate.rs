@@ -1,13 +1,13 @@
 //! Estimates the number of active users from the fill of the filters.
 //!
 //! Linear counting (Whang, Vander-Zanden and Taylor, "A linear-time probabilistic counting algorithm
-//! for database applications", 1990) with `k` positions a token (Swamidass and Baldi, "Mathematical
+//! for database applications", 1990) with `k` positions per token (Swamidass and Baldi, "Mathematical
 //! correction for fingerprint similarity measures to improve chemical retrieval", 2007): for `X`
 //! occupied of `m` positions, the most likely number of tokens is `n = -(m/k) ln(1 - X/m)`. A token that
 //! was recorded in several generations has the same positions in each and counts once.
 //!
 //! With the load `t = kn/m`, the number of free positions has the mean `m e^-t` and the variance
-//! `m e^-t (1 - (1+t) e^-t)`. The slope of `n` in this number is `e^t / k`, so the estimate has the
+//! `m e^-t (1 - (1+t) e^-t)`. The derivative of `n` with respect to it is `-e^t / k`, so the estimate has the
 //! variance `m (e^t - t - 1) / k^2` and the relative standard deviation `sqrt((e^t - t - 1) / m) / t`. It
 //! grows with `t`, from `1 / sqrt(2m)` without bound as the last positions fill.
 
@@ -16,7 +16,7 @@ use super::geometry::Geometry;
 /// Standard deviations of a 95 % confidence interval.
 const Z_95: f64 = 1.96;
 
-/// Maximum error of an estimate relative to it; beyond it, the filters are saturated.
+/// Maximum relative error of an estimate; with a larger one, the filters are saturated.
 const MAX_RELATIVE_ERROR: f64 = 0.05;
 
 /// An estimate of the number of distinct tokens over all live generations.
@@ -51,9 +51,9 @@ pub fn max_countable(geometry: &Geometry) -> u64 {
     (max_load(positions) * positions / f64::from(geometry.hashes)) as u64
 }
 
-/// The standard deviation of the load, in positions.
+/// The standard deviation of `load * positions`.
 fn deviation(positions: f64, load: f64) -> f64 {
-    // The difference would lose its digits to cancellation: use the series instead.
+    // The subtraction would cancel most digits: use the first term of the series instead.
     let excess = if load < 1e-4 { load * load / 2.0 } else { load.exp_m1() - load };
     (positions * excess).sqrt()
 }

@@ -1,8 +1,9 @@
 //! The rotating filter: 32 bit-sliced Bloom filters, one per generation.
 //!
-//! Each position has one 32-bit word, whose bit `i % 32`, the slot, belongs to generation `i`. A lookup ands
-//! the words at the token's positions with the mask of the live generations; recording sets the bit of the
-//! current generation in each of these words. Neither locks, allocates or waits.
+//! Each position has one 32-bit word, whose bit `i % 32`, the slot, belongs to generation `i`. A lookup
+//! computes the bitwise AND of the words at the token's positions and the mask of the live generations;
+//! recording sets the bit of the current generation in each of these words. Neither locks, allocates or
+//! waits.
 //!
 //! # Memory orderings
 //!
@@ -19,8 +20,8 @@
 //! # Limitation
 //!
 //! A thread that is suspended in [`Filter::record`] between reading the epoch and setting the last bit, and
-//! resumes when the slot belongs to a later generation, records in that generation. That is at least
-//! `31 - memory` generations after its own left memory.
+//! resumes when the slot belongs to a later generation, records in that generation. A slot is reused at
+//! the earliest `31 - complete_generations` generations after its own generation expired.
 
 use std::{
     ops::RangeInclusive,
@@ -47,11 +48,11 @@ mod positions;
 mod scan;
 mod sweep;
 
-/// How long a generation stays live beyond its memory, in ms. A token that was recorded by a clock that is
-/// late by less than this is held for its whole memory.
+/// How long a generation stays live beyond its memory, in ms. A token is active for its whole memory even
+/// if the last rotation before it was recorded was late by less than this.
 ///
-/// The control thread rotates the filters at least once a second; until it does, tokens are recorded in the
-/// previous generation.
+/// The throttle's thread rotates the filters at least once a second; until it does, tokens are recorded in
+/// the previous generation.
 pub const GRACE: Millis = 2_000;
 
 /// Number of positions that are read before the result is tested, so that their cache misses overlap.
@@ -60,8 +61,8 @@ const READ_BATCH: u32 = 8;
 
 /// A rotating Bloom filter of tokens. A token is a keyed 64-bit hash.
 ///
-/// Any thread may look up and record at any time. The operations of the control thread (rotate, take and mark
-/// changes, export, merge) exclude each other, but never block lookups and recordings.
+/// Any thread may look up and record at any time. The operations of the throttle's thread (rotate, take and
+/// mark changes, export, merge) exclude each other, but never block lookups and recordings.
 pub struct Filter<A: Atomics = Native> {
     geometry: Geometry,
     seed: Seed,
@@ -71,16 +72,16 @@ pub struct Filter<A: Atomics = Native> {
     epoch: A::Epoch,
     /// The slots in which tokens were recorded since [`Self::take_changed`]. Workers write it.
     changed: CachePadded<A::Word>,
-    /// The control thread's lock and state.
+    /// The lock and state of the throttle's thread.
     sweep: CachePadded<Mutex<Sweep>>,
 }
 
 /// The result of a merge, in positions.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct MergeCounts {
-    /// Set in the merged bits and not here before.
+    /// Set in the merged bits, and not in this filter before.
     pub added: u64,
-    /// Set here and not in the merged bits.
+    /// Set in this filter, and not in the merged bits.
     pub remote_missing: u64,
 }
 
@@ -146,7 +147,7 @@ impl<A: Atomics> Filter<A> {
 
     /// Records `token` in the current generation. Returns whether it was new there.
     pub fn record(&self, token: u64) -> bool {
-        let slot = Epoch::slot(self.epoch.load(Acquire));
+        let slot = Epoch::current_slot_mask(self.epoch.load(Acquire));
         let (positions, hashes) = (self.positions.of(token), self.geometry.hashes);
         // Reads first: their cache misses overlap, those of read-modify-writes do not.
         let words = || (0..hashes).map(|i| &self.words[positions.at(i)]);
@@ -167,22 +168,22 @@ impl<A: Atomics> Filter<A> {
 
     /// Moves to the generation of `now`, in ms since the epoch; never back. Call it at least once a second.
     ///
-    /// A generation that leaves memory is no longer live, and each call clears a part of its slot. If a
-    /// clock jump needs the slot before that is done, this call clears the rest.
+    /// An expired generation is no longer live, and each call clears a part of its slot. If the clock jumps
+    /// and the slot is reused before it is cleared, this call clears the rest.
     pub fn rotate(&self, now: Millis) {
         let mut sweep = self.sweep.lock();
         let old = self.load_epoch();
         let new = old.advanced(&self.geometry, now);
         if new != old {
             let kept = (old.oldest.max(new.oldest)..=old.current)
-                .fold(0, |slots, index| slots | Self::slot_of(index));
-            let (left, taken) = (old.mask() & !kept, new.mask() & !kept);
+                .fold(0, |slots, index| slots | Self::slot_mask(index));
+            let (expired, reused) = (old.mask() & !kept, new.mask() & !kept);
             // A slot that is not live is marked only by a thread that was suspended while it recorded.
-            let marked = self.changed.fetch_and(!(left | taken), Acquire);
-            let dirty = (left & (sweep.used | marked)) | (taken & marked);
-            sweep.used &= !left;
-            sweep.add(dirty);
-            if sweep.dirty() & taken != 0 {
+            let marked = self.changed.fetch_and(!(expired | reused), Acquire);
+            let with_bits = (expired & (sweep.used | marked)) | (reused & marked);
+            sweep.used &= !expired;
+            sweep.schedule(with_bits);
+            if sweep.uncleared() & reused != 0 {
                 sweep.finish(&self.words);
             }
             self.epoch.store(new.pack(), Release);
@@ -239,7 +240,7 @@ impl<A: Atomics> Filter<A> {
     }
 
     /// The mask of the slot of a generation.
-    fn slot_of(index: u64) -> u32 {
+    fn slot_mask(index: u64) -> u32 {
         1 << (index % 32)
     }
 }

@@ -12,18 +12,18 @@ use crate::mix::local_token;
 /// permission.
 const UNAUTHORIZED: u16 = 401;
 
-/// How many minutes after the minute of its 401 a token stays rejected. Short, because an active user
-/// with one stray 401 is denied for as long.
+/// A token stays rejected in the minute of its 401 and this many minutes after it. Few, because an active
+/// user with one stray 401 is denied for as long.
 const REJECTED_MINUTES: u64 = 1;
 
 /// Retry times are spread over the memory divided by this, within [`MIN_RETRY_SPREAD`] and
 /// [`MAX_RETRY_SPREAD`].
 const RETRY_SPREAD_DIVISOR: u64 = 10;
 
-/// In ms.
+/// Minimum spread of retry times, in ms.
 const MIN_RETRY_SPREAD: Millis = 30_000;
 
-/// In ms.
+/// Maximum spread of retry times, in ms.
 const MAX_RETRY_SPREAD: Millis = 300_000;
 
 /// Why a caller is admitted.
@@ -78,8 +78,8 @@ impl AdmissionGate {
     }
 
     /// The key of the hash of callers.
-    pub fn secret(&self) -> (u64, u64) {
-        self.filter.borrow_mut().load().seed().secret
+    pub fn token_key(&self) -> (u64, u64) {
+        self.filter.borrow_mut().load().seed().token_key
     }
 
     /// Decides whether a caller is admitted. `caller` is the keyed hash of the token or, without a token,
@@ -145,8 +145,8 @@ impl AdmissionGate {
         }
     }
 
-    /// Records the status of an upstream's response to a request with `token`: as active, unless the
-    /// status is one of the settings' `forget_status`; as rejected for a 401 among them. Returns whether
+    /// Records `token` as active after an upstream's response, unless its `status` is one of the settings'
+    /// `forget_status`. If it is one and 401, records `token` as rejected instead. Returns whether
     /// the token is new in the current generation.
     pub fn record_response(&self, token: u64, status: u16, settings: &Settings) -> bool {
         let mut filter = self.filter.borrow_mut();
@@ -162,8 +162,8 @@ impl AdmissionGate {
         self.record(filter, token, generation)
     }
 
-    /// Records `token` as active at the end of a response whose status [`Self::record_response`] recorded;
-    /// the end may be much later.
+    /// Records `token` as active again when a response ends, which may be long after
+    /// [`Self::record_response`].
     pub fn record_activity(&self, token: u64) {
         let mut filter = self.filter.borrow_mut();
         let filter = filter.load();

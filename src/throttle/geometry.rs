@@ -7,14 +7,14 @@ pub type Millis = u64;
 
 const MINUTE: Millis = 60_000;
 
-/// Maximum number of complete generations in memory. With the current one and the one being cleared
-/// they are the 32 bits of a word.
-pub const MAX_MEMORY: u32 = 30;
+/// Maximum number of complete generations that are kept. With the current one and the one that is being
+/// cleared, they take the 32 bits of a word.
+pub const MAX_COMPLETE_GENERATIONS: u32 = 30;
 
 /// Maximum number of positions: 4 TiB of filters.
 const MAX_BITS: f64 = (1_u64 << 40) as f64;
 
-/// Maximum number of positions of a token: a false-positive rate of 2^-64, which is below the collision
+/// Maximum number of hashes of a token: a false-positive rate of 2^-64, which is below the collision
 /// rate of the tokens' own hashes.
 const MAX_HASHES: u32 = 64;
 
@@ -23,7 +23,7 @@ const MAX_HASHES: u32 = 64;
 pub struct Sizing {
     /// Distinct tokens per minute; above 0.
     pub capacity: u64,
-    /// The share of unknown tokens that may be taken for active ones, over all live generations together;
+    /// The share of unknown tokens that may be mistaken for active ones, over all live generations together;
     /// above 0, below 1.
     pub false_positive: f64,
     /// How long a token stays active after its last good response, in ms: whole minutes; above 0.
@@ -36,9 +36,9 @@ pub enum SizingError {
     /// The capacity or the memory is 0.
     #[error("capacity and memory must be above 0")]
     Zero,
-    /// The false-positive rate is not between 0 and 1, or is too low for 64-bit hashes.
+    /// The false-positive rate is not between 0 and 1, or needs more than 64 hashes per token.
     #[error(
-        "the rate of false positives must be below 1, and above the rate of 64 positions per token"
+        "the false-positive rate must be below 1, and reachable with at most 64 hashes per token"
     )]
     Rate,
     /// The filters would need more than 4 TiB; the value is their size in bytes.
@@ -51,12 +51,13 @@ pub enum SizingError {
 pub struct Geometry {
     /// Number of positions, which is the number of bits of one generation: a multiple of 8, above 0.
     pub bits: usize,
-    /// Number of positions of a token; above 0.
+    /// Number of hashes of a token, and so of its positions; above 0.
     pub hashes: u32,
     /// Duration of a generation in ms: whole minutes, above 0.
-    pub generation: Millis,
-    /// Number of complete generations in memory beside the current one; at most [`MAX_MEMORY`].
-    pub memory: u32,
+    pub generation_length: Millis,
+    /// Number of complete generations that are kept beside the current one; at most
+    /// [`MAX_COMPLETE_GENERATIONS`].
+    pub complete_generations: u32,
 }
 
 impl Geometry {
@@ -66,8 +67,8 @@ impl Geometry {
     /// whole bytes) and `bits/n ln2` positions per token, as in the `bloomfilter` crate. The false-positive
     /// rate of `G` such filters together is `P = 1 - (1-p)^G`.
     ///
-    /// A memory of more than [`MAX_MEMORY`] minutes has longer generations, and is rounded up to a
-    /// multiple of them.
+    /// A memory of more than [`MAX_COMPLETE_GENERATIONS`] minutes has generations of several minutes, and is
+    /// rounded up to a multiple of their length.
     ///
     /// # Errors
     ///
@@ -77,9 +78,9 @@ impl Geometry {
             return Err(SizingError::Zero);
         }
         let minutes = sizing.memory.div_ceil(MINUTE);
-        let generation = minutes.div_ceil(u64::from(MAX_MEMORY));
-        let memory = minutes.div_ceil(generation) as u32;
-        let live = f64::from(memory + 1);
+        let generation = minutes.div_ceil(u64::from(MAX_COMPLETE_GENERATIONS));
+        let complete_generations = minutes.div_ceil(generation) as u32;
+        let live = f64::from(complete_generations + 1);
         let rate = -f64::exp_m1(f64::ln_1p(-sizing.false_positive) / live);
         // NaN is outside as well.
         if !(f64::MIN_POSITIVE..1.0).contains(&rate) {
@@ -97,7 +98,7 @@ impl Geometry {
         if hashes > MAX_HASHES {
             return Err(SizingError::Rate);
         }
-        Ok(Self { bits, hashes, generation: generation * MINUTE, memory })
+        Ok(Self { bits, hashes, generation_length: generation * MINUTE, complete_generations })
     }
 
     /// Memory of the filters, in bytes.
@@ -107,12 +108,12 @@ impl Geometry {
 
     /// The index of the generation of `now`, counted from the Unix epoch.
     pub fn index(&self, now: Millis) -> u64 {
-        now / self.generation
+        now / self.generation_length
     }
 
     /// The first minute of the generation `index`, counted from the Unix epoch.
     pub fn minute(&self, index: u64) -> u64 {
-        index * (self.generation / MINUTE)
+        index * (self.generation_length / MINUTE)
     }
 }
 

@@ -46,16 +46,16 @@ pub struct Watermarks {
     pub resume_below: u64,
 }
 
-/// Decides by the number of active users, from tick to tick, whether to throttle.
+/// Decides once per tick, by the number of active users, whether mode [`Mode::Auto`] throttles.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Hysteresis {
-    throttling: bool,
+    over_threshold: bool,
     /// Number of consecutive ticks above `max_active`.
     ticks_above: u32,
     /// Since when the number is below `resume_below`, in ms since the epoch.
     calm_since: Option<Millis>,
-    /// [`Self::retry_at`]. It does not move back while throttling lasts. It is also computed while
-    /// `throttling` is false, for mode `on`.
+    /// [`Self::retry_at`]. It never moves back while `over_threshold` is true. It is also computed while
+    /// that is false, for mode `on`.
     retry_at: Millis,
 }
 
@@ -75,25 +75,25 @@ impl Hysteresis {
         self.ticks_above = if too_many { self.ticks_above.saturating_add(1) } else { 0 };
         self.calm_since = if few { Some(self.calm_since.unwrap_or(now)) } else { None };
         let is_calm = self.calm_since.is_some_and(|since| now.saturating_sub(since) >= CALM_PERIOD);
-        let before = self.throttling;
-        self.throttling = if before { !is_calm } else { self.ticks_above >= TRIGGER_TICKS };
+        let before = self.over_threshold;
+        self.over_threshold = if before { !is_calm } else { self.ticks_above >= TRIGGER_TICKS };
         // Denials while this is false come from mode `on`, which no calm period ends.
-        let calm_since = self.calm_since.filter(|_| self.throttling);
+        let calm_since = self.calm_since.filter(|_| self.over_threshold);
         let retry_at = calm_since.unwrap_or(next_expiry) + CALM_PERIOD;
         self.retry_at =
-            if before && self.throttling { self.retry_at.max(retry_at) } else { retry_at };
-        self.throttling
+            if before && self.over_threshold { self.retry_at.max(retry_at) } else { retry_at };
+        self.over_threshold
     }
 
-    /// Lets the next tick alone start throttling. Called after the shared filters were loaded: the other
-    /// gateways have counted their users before.
+    /// Makes the next tick above `max_active` start throttling. Called once the shared filters are loaded:
+    /// their users were active before this gateway started.
     pub fn prime(&mut self) {
         self.ticks_above = TRIGGER_TICKS - 1;
     }
 
     /// The result of the last tick.
-    pub fn is_throttling(&self) -> bool {
-        self.throttling
+    pub fn is_over_threshold(&self) -> bool {
+        self.over_threshold
     }
 
     /// The earliest time at which an unknown token may be admitted, in ms since the epoch.
@@ -111,14 +111,14 @@ mod tests {
     const MARKS: Watermarks = Watermarks { max_active: 100, resume_below: 90 };
     const T0: Millis = 1_700_000_000_000;
 
-    fn of(tokens: u64) -> Estimate {
+    fn estimated(tokens: u64) -> Estimate {
         Estimate { tokens, error: 0, saturated: false }
     }
 
     /// The results of one tick per second.
     fn run(hysteresis: &mut Hysteresis, from: Millis, counts: &[u64]) -> Vec<bool> {
         let ticks = counts.iter().zip(0..);
-        ticks.map(|(&n, s)| hysteresis.tick(from + s * 1_000, &of(n), &MARKS, T0)).collect()
+        ticks.map(|(&n, s)| hysteresis.tick(from + s * 1_000, &estimated(n), &MARKS, T0)).collect()
     }
 
     #[test]
@@ -142,12 +142,12 @@ mod tests {
     fn one_uninterrupted_minute_below_stops_throttling() {
         let mut hysteresis = Hysteresis::default();
         run(&mut hysteresis, T0, &[500; 3]);
-        assert!(hysteresis.tick(T0 + 10_000, &of(89), &MARKS, T0));
-        assert!(hysteresis.tick(T0 + 69_999, &of(89), &MARKS, T0));
-        assert!(hysteresis.tick(T0 + 69_999, &of(90), &MARKS, T0), "90 is not below 90");
-        assert!(hysteresis.tick(T0 + 80_000, &of(1), &MARKS, T0));
-        assert!(hysteresis.tick(T0 + 139_999, &of(1), &MARKS, T0));
-        assert!(!hysteresis.tick(T0 + 140_000, &of(1), &MARKS, T0));
+        assert!(hysteresis.tick(T0 + 10_000, &estimated(89), &MARKS, T0));
+        assert!(hysteresis.tick(T0 + 69_999, &estimated(89), &MARKS, T0));
+        assert!(hysteresis.tick(T0 + 69_999, &estimated(90), &MARKS, T0), "90 is not below 90");
+        assert!(hysteresis.tick(T0 + 80_000, &estimated(1), &MARKS, T0));
+        assert!(hysteresis.tick(T0 + 139_999, &estimated(1), &MARKS, T0));
+        assert!(!hysteresis.tick(T0 + 140_000, &estimated(1), &MARKS, T0));
         assert_eq!(run(&mut hysteresis, T0 + 141_000, &[101, 101, 101]), [false, false, true]);
     }
 
@@ -158,7 +158,7 @@ mod tests {
         for _ in 0..TRIGGER_TICKS {
             hysteresis.tick(T0, &full, &MARKS, T0);
         }
-        assert!(hysteresis.is_throttling());
+        assert!(hysteresis.is_over_threshold());
     }
 
     proptest! {
@@ -169,7 +169,7 @@ mod tests {
             let (mut hysteresis, mut before) = (Hysteresis::default(), T0);
             for (n, second) in counts.into_iter().zip(0_u64..) {
                 let now = T0 + second * 1_000;
-                hysteresis.tick(now, &of(n), &MARKS, (now / 60_000 + 1) * 60_000);
+                hysteresis.tick(now, &estimated(n), &MARKS, (now / 60_000 + 1) * 60_000);
                 prop_assert!(hysteresis.retry_at() >= before);
                 before = hysteresis.retry_at();
                 prop_assert!(before > now);

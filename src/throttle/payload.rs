@@ -34,9 +34,9 @@ const SATURATION_RATIO: u64 = 256;
 pub enum PayloadError {
     /// Not in the format that gateways write: empty, truncated, an unknown flag or version, trailing bytes.
     Malformed,
-    /// Larger than a generation can be, compressed or decompressed.
+    /// Longer than the payload of a generation can be, compressed or decompressed.
     TooLong,
-    /// Well-formed, but of filters of another size.
+    /// Well-formed, but from filters of another size.
     Geometry,
     /// Well-formed, but hashed with another seed.
     Seed,
@@ -70,11 +70,11 @@ pub fn max_len(geometry: &Geometry) -> usize {
     1 + HEADER_LEN + geometry.bits / 8
 }
 
-/// The payload of `bits`, which [`super::Filter::export`] returned.
+/// Encodes `bits`, which [`super::Filter::export`] returned.
 pub fn encode(geometry: &Geometry, seed: &Seed, bits: &[u8]) -> Vec<u8> {
     let header = header(geometry, seed);
     let length = 1 + HEADER_LEN + bits.len();
-    if ones(bits) * SPARSE_RATIO < bits.len() as u64 * 8 {
+    if count_ones(bits) * SPARSE_RATIO < bits.len() as u64 * 8 {
         let mut packed = GzEncoder::new(vec![GZIP], Compression::fast());
         let written = packed.write_all(&header).and_then(|()| packed.write_all(bits));
         // Writing to memory does not fail.
@@ -91,8 +91,8 @@ pub fn encode(geometry: &Geometry, seed: &Seed, bits: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// The bits of a payload of this geometry and seed, for [`super::Filter::merge`]. Allocates no more than
-/// they need, so a decompression bomb is harmless.
+/// Decodes the bits of a payload of this geometry and seed, for [`super::Filter::merge`]. Allocates no more
+/// than they need, so a decompression bomb is harmless.
 ///
 /// # Errors
 ///
@@ -105,7 +105,7 @@ pub fn decode(geometry: &Geometry, seed: &Seed, payload: &[u8]) -> Result<Vec<u8
     let bits = match *flag {
         PLAIN => {
             let (head, bits) = value.split_first_chunk().ok_or(PayloadError::Malformed)?;
-            check(geometry, seed, head)?;
+            check_header(geometry, seed, head)?;
             if bits.len() != geometry.bits / 8 {
                 return Err(PayloadError::Malformed);
             }
@@ -114,7 +114,7 @@ pub fn decode(geometry: &Geometry, seed: &Seed, payload: &[u8]) -> Result<Vec<u8
         GZIP => decompress(geometry, seed, value)?,
         _ => return Err(PayloadError::Malformed),
     };
-    let clear = geometry.bits as u64 - ones(&bits).min(geometry.bits as u64);
+    let clear = geometry.bits as u64 - count_ones(&bits).min(geometry.bits as u64);
     if clear * SATURATION_RATIO < geometry.bits as u64 {
         Err(PayloadError::Saturated)
     } else {
@@ -122,12 +122,13 @@ pub fn decode(geometry: &Geometry, seed: &Seed, payload: &[u8]) -> Result<Vec<u8
     }
 }
 
-/// Checks the header before it allocates memory for the bits, and reads to the end, where the checksum is.
+/// Decompresses a payload. The header is checked before memory for the bits is allocated, and the stream is
+/// read to its end, where the checksum is.
 fn decompress(geometry: &Geometry, seed: &Seed, packed: &[u8]) -> Result<Vec<u8>, PayloadError> {
     let mut reader = GzDecoder::new(packed);
     let mut head = [0; HEADER_LEN];
     reader.read_exact(&mut head).map_err(|_| PayloadError::Malformed)?;
-    check(geometry, seed, &head)?;
+    check_header(geometry, seed, &head)?;
     let length = geometry.bits / 8;
     let mut bits = Vec::with_capacity(length + 1);
     let limit = length as u64 + 1;
@@ -142,7 +143,11 @@ fn decompress(geometry: &Geometry, seed: &Seed, packed: &[u8]) -> Result<Vec<u8>
 }
 
 /// Checks that `head` is the header of this geometry and seed.
-fn check(geometry: &Geometry, seed: &Seed, head: &[u8; HEADER_LEN]) -> Result<(), PayloadError> {
+fn check_header(
+    geometry: &Geometry,
+    seed: &Seed,
+    head: &[u8; HEADER_LEN],
+) -> Result<(), PayloadError> {
     let expected = header(geometry, seed);
     let differs = |part: std::ops::Range<usize>| head[part.clone()] != expected[part];
     if differs(0..1) {
@@ -164,7 +169,7 @@ pub(super) fn header(geometry: &Geometry, seed: &Seed) -> [u8; HEADER_LEN] {
     header
 }
 
-fn ones(bits: &[u8]) -> u64 {
+fn count_ones(bits: &[u8]) -> u64 {
     let (words, rest) = bits.as_chunks::<8>();
     let ones = |word: &[u8; 8]| u64::from(u64::from_ne_bytes(*word).count_ones());
     words.iter().map(ones).sum::<u64>()

@@ -15,11 +15,12 @@ use crate::{
     store::{Connector, Failure, NodeConnection},
 };
 
-/// Timeout of one call. The filter of a minute has megabytes, so it is much longer than that of a decision.
+/// Timeout of one call. A payload can be several MB long, so this is much longer than the timeout of a
+/// decision.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The keys of one throttle, `NAMESPACE:{NAME}:MINUTE`. The braces are a hash tag, which puts all of them on
-/// one node of a Cluster.
+/// The filters of one throttle in Redis, under the keys `NAMESPACE:{NAME}:MINUTE`. The braces are a hash
+/// tag, which puts all keys on one node of a Cluster.
 pub struct RedisFilterStore {
     connector: Connector,
     /// The hash tag of the keys.
@@ -35,7 +36,7 @@ pub struct RedisFilterStore {
 }
 
 impl RedisFilterStore {
-    /// Does not connect yet. A manual `clock` also replaces the time of Redis.
+    /// Does not connect yet. A manual `clock` also replaces Redis' clock.
     pub fn new(connector: Connector, name: &str, clock: Clock, stats: Arc<SyncStats>) -> Self {
         Self {
             name: name.to_owned(),
@@ -56,7 +57,7 @@ impl RedisFilterStore {
         Self { timeout, ..self }
     }
 
-    /// The time that the scripts use, in ms since the epoch; 0: the clock of Redis.
+    /// The time that the scripts use, in ms since the epoch; 0 for Redis' clock.
     fn manual_now(&self) -> u64 {
         self.clock.manual_now().unwrap_or(0)
     }

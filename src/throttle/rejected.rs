@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Number of slots; a power of two.
 const SLOTS: usize = 1 << 14;
 
-/// A token's lowest bits are the index of its slot. An entry has the token's other bits and, in place of
-/// these, the lowest bits of the minute.
+/// A token's lowest bits are the index of its slot, so an entry has the lowest bits of the minute in their
+/// place, and the token's other bits.
 const INDEX_MASK: u64 = SLOTS as u64 - 1;
 
 /// Tokens that were answered with 401, with the minute of the answer. A direct-mapped table: a later token
@@ -28,7 +28,7 @@ impl RejectedTokens {
         self.slot(token).store(token & !INDEX_MASK | minute & INDEX_MASK, Ordering::Relaxed);
     }
 
-    /// Removes `token`: it got a good response.
+    /// Removes `token`, after a good response.
     pub(super) fn remove(&self, token: u64) {
         let slot = self.slot(token);
         let entry = slot.load(Ordering::Relaxed);
@@ -37,11 +37,11 @@ impl RejectedTokens {
         }
     }
 
-    /// Whether `token` was rejected in `minute` or in the `before` minutes before it.
-    pub(super) fn contains(&self, token: u64, minute: u64, before: u64) -> bool {
+    /// Whether `token` was rejected in `minute` or in the `minutes_before` minutes before it.
+    pub(super) fn contains(&self, token: u64, minute: u64, minutes_before: u64) -> bool {
         let entry = self.slot(token).load(Ordering::Relaxed);
         let age = minute.wrapping_sub(entry) & INDEX_MASK;
-        entry != 0 && entry & !INDEX_MASK == token & !INDEX_MASK && age <= before
+        entry != 0 && entry & !INDEX_MASK == token & !INDEX_MASK && age <= minutes_before
     }
 
     fn slot(&self, token: u64) -> &AtomicU64 {

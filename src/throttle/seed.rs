@@ -6,14 +6,14 @@ use siphasher::sip::SipHasher13;
 
 use crate::secret::SharedSecret;
 
-/// 16 bytes for the keyed hash of the token, which itself never leaves the request, and 32 bytes for the
-/// positions in the filters.
+/// The key of the hash of tokens (16 bytes) and that of the positions in the filters (32 bytes). Filters
+/// have only hashes of tokens, never tokens.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub struct Seed {
     /// The key of the hash of tokens.
-    pub secret: (u64, u64),
-    /// The seed of the `bloomfilter` crate. Each payload's header contains it, so filters of another secret
-    /// are recognized.
+    pub token_key: (u64, u64),
+    /// The seed of the `bloomfilter` crate. Each payload's header contains it, so filters with
+    /// another secret are recognized.
     pub positions: [u8; 32],
 }
 
@@ -26,7 +26,7 @@ impl fmt::Debug for Seed {
 impl Seed {
     /// The seed of all gateways with this secret.
     pub fn of(secret: &SharedSecret) -> Self {
-        Self { secret: secret.for_tokens(), positions: secret.for_filters() }
+        Self { token_key: secret.for_tokens(), positions: secret.for_filters() }
     }
 
     /// The two keyed hash functions that determine positions.
@@ -42,9 +42,11 @@ mod tests {
 
     #[test]
     fn a_seed_is_derived_from_the_secret_and_is_not_printed() {
-        let [one, same, other] = ["one", "one", "other"].map(SharedSecret::of_namespace);
+        let [one, same, other] = ["one", "one", "other"].map(SharedSecret::from_namespace);
         let [one, same, other] = [one, same, other].map(|secret| Seed::of(&secret));
-        assert!(one == same && one.secret != other.secret && one.positions != other.positions);
+        assert!(
+            one == same && one.token_key != other.token_key && one.positions != other.positions
+        );
         assert_eq!(format!("{one:?}"), "Seed(..)");
         assert_ne!(one.hashers()[0].key(), one.hashers()[1].key());
     }

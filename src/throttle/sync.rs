@@ -1,23 +1,23 @@
 //! Shares the filters between gateways: once a second, through Redis, with optimistic locking.
 //!
-//! Each minute has one payload in Redis: the union of the bits that the gateways recorded in it. A gateway
-//! merges this payload into its filter. If the payload lacks bits, the gateway writes the union back, unless
-//! another gateway has written in between: then it retries in its next tick. The minute stays *dirty* until
-//! it is written, also after it has ended, so a conflict delays bits but never loses them.
+//! Each generation has one payload in Redis: the union of the bits that the gateways recorded in it. A
+//! gateway merges this payload into its filter. If the payload lacks bits, the gateway writes the union back,
+//! unless another gateway has written in between: then it retries in its next tick. The generation stays
+//! *dirty* until it is written, even after it has ended, so a conflict delays bits but never loses them.
 //!
-//! Invariant: **a minute that is not dirty has no bit that its known version in Redis has not.** Recording
-//! marks the minute in the filter after it sets the bits, and the mark is taken before the bits are read; a
-//! version is known only after its bits were merged or were written by this gateway.
+//! Invariant: **a generation that is not dirty has no bit that its known version in Redis lacks.** Recording
+//! marks the generation in the filter after it sets the bits, and the mark is taken before the bits are read;
+//! a version is known only after its bits were merged, or were written by this gateway.
 //!
 //! A tick makes at most [`MAX_CALLS_PER_TICK`] calls, whatever the traffic.
 
 mod filter_store;
-mod minutes;
+mod generations;
 mod stats;
 
 use std::{sync::Arc, time::Duration};
 
-use self::minutes::MinuteTable;
+use self::generations::GenerationTable;
 pub use self::{
     filter_store::{CommitOutcome, FilterStore, PayloadVersion, ReadOutcome, ServerTime},
     stats::SyncStats,
@@ -29,28 +29,30 @@ use super::{
 };
 use crate::store::Failure;
 
-/// Maximum number of dirty minutes before the previous one that a tick synchronizes. A tick adds one minute
-/// by rotation. So a gateway catches up slowly after an outage: a minute has megabytes.
+/// Maximum number of dirty generations, older than the previous one, that a tick synchronizes. It also reads
+/// one other generation, round-robin. The bound is low because a payload can be several MB long: a gateway
+/// catches up slowly after an outage.
 const MAX_OLDER: usize = 2;
 
-/// Maximum number of minutes that a tick writes.
+/// Maximum number of generations that a tick writes.
 const MAX_COMMITS: usize = 2 + MAX_OLDER;
 
 /// Maximum number of [`FilterStore`] calls of a tick: the time; reads of the current, the previous and older
-/// minutes; writes. Without changes there are four: time, current, previous, and one older minute.
+/// generations; writes. Without changes there are four: the time, and reads of the current, the previous and
+/// one older generation.
 pub const MAX_CALLS_PER_TICK: usize = 1 + 2 + (MAX_OLDER + 1) + MAX_COMMITS;
 
-/// How long Redis keeps a minute after it has left memory.
+/// How long Redis keeps a payload after its generation has expired.
 const EXPIRY_MARGIN: Duration = Duration::from_mins(10);
 
 /// One tick happens in each interval of this length, in ms.
 const TICK_INTERVAL: Millis = 1_000;
 
-/// The time of the tick in the interval number `slot`, in ms since the Unix epoch. `random`, 32 new random
-/// bits for each tick, places it within the interval: gateways with a fixed phase would conflict in every
-/// tick or in none.
-pub fn tick_time(slot: u64, random: u32) -> Millis {
-    slot * TICK_INTERVAL + ((u64::from(random) * TICK_INTERVAL) >> 32)
+/// The time of the tick in the interval number `interval`, in ms since the Unix epoch. `random`, 32 new
+/// random bits for each tick, places it within the interval: gateways with a fixed phase would conflict in
+/// every tick or in none.
+pub fn tick_time(interval: u64, random: u32) -> Millis {
+    interval * TICK_INTERVAL + ((u64::from(random) * TICK_INTERVAL) >> 32)
 }
 
 /// The report of a complete tick or load.
@@ -60,18 +62,18 @@ pub struct SyncReport {
     pub now: Millis,
     /// Redis' clock minus this machine's, in ms.
     pub clock_offset: i64,
-    /// Number of live minutes that are still dirty.
+    /// Number of live generations that are still dirty.
     pub pending: usize,
 }
 
 /// Synchronizes one filter. The thread that rotates the filter drives it.
 pub struct FilterSync {
     stats: Arc<SyncStats>,
-    minutes: MinuteTable,
+    generations: GenerationTable,
     loaded: bool,
     /// Number of the current tick.
     tick: u64,
-    /// Number of older minutes still to read after a failure, because others may have changed them.
+    /// Number of older generations to read after a failure, because other gateways may have changed them.
     backlog: usize,
     /// Whether the last tick or load failed.
     is_failing: bool,
@@ -85,11 +87,11 @@ struct WriteBudget {
 }
 
 impl FilterSync {
-    /// For a filter without unshared tokens.
+    /// For a filter that has no unshared tokens.
     pub fn new(stats: Arc<SyncStats>) -> Self {
         Self {
             stats,
-            minutes: MinuteTable::default(),
+            generations: GenerationTable::default(),
             loaded: false,
             tick: 0,
             backlog: 0,
@@ -106,16 +108,17 @@ impl FilterSync {
     /// left memory since.
     pub fn is_complete(&self, filter: &Filter) -> bool {
         let live = filter.live();
-        self.loaded && !self.minutes.live(live).any(|minute| minute.missing)
+        self.loaded && !self.generations.live(live).any(|state| state.missing)
     }
 
-    /// Whether minutes in Redis may have unread changes because of a failure: the last tick failed, or the
-    /// following pass over all minutes is not complete.
+    /// Whether payloads in Redis may have unread changes because of a failure: the last tick failed, or the
+    /// following pass over all generations is not complete.
     pub fn is_behind(&self) -> bool {
         self.is_failing || self.backlog > 0
     }
 
-    /// Merges every live minute, newest first. Repeat it until it succeeds, before the first tick.
+    /// Merges the payload of every live generation, newest first. Repeat it until it succeeds, before the
+    /// first tick.
     ///
     /// # Errors
     ///
@@ -169,15 +172,17 @@ impl FilterSync {
         let live = filter.live();
         let (oldest, current) = (*live.start(), *live.end());
         for index in live.clone() {
-            self.minutes.entry(index).dirty |= filter.take_changed(index);
+            self.generations.entry(index).dirty |= filter.take_changed(index);
         }
         let mut budget = WriteBudget { commits: MAX_COMMITS, write_error: None };
         for index in (oldest..=current).rev().take(2) {
-            self.sync_minute(filter, store, index, &mut budget).await?;
+            self.sync_generation(filter, store, index, &mut budget).await?;
         }
         let at_least = if self.backlog > 0 { MAX_OLDER + 1 } else { 0 };
-        for index in self.minutes.select(oldest..=current.saturating_sub(2), MAX_OLDER, at_least) {
-            self.sync_minute(filter, store, index, &mut budget).await?;
+        for index in
+            self.generations.select(oldest..=current.saturating_sub(2), MAX_OLDER, at_least)
+        {
+            self.sync_generation(filter, store, index, &mut budget).await?;
             self.backlog = self.backlog.saturating_sub(1);
         }
         if live.count() <= 2 {
@@ -186,7 +191,7 @@ impl FilterSync {
         if let Some(failure) = budget.write_error {
             return Err(failure);
         }
-        let unwritten = self.minutes.live(filter.live()).filter(|minute| minute.dirty);
+        let unwritten = self.generations.live(filter.live()).filter(|state| state.dirty);
         report.pending = unwritten.count();
         Ok(report)
     }
@@ -198,8 +203,8 @@ impl FilterSync {
         Ok(SyncReport { now, clock_offset, pending: 0 })
     }
 
-    /// Reads a minute, and writes it if it is dirty afterwards.
-    async fn sync_minute(
+    /// Reads a generation, and writes it if it is dirty afterwards.
+    async fn sync_generation(
         &mut self,
         filter: &Filter,
         store: &mut impl FilterStore,
@@ -208,33 +213,33 @@ impl FilterSync {
     ) -> Result<(), Failure> {
         let is_absent = self.read(filter, store, index).await?;
         let tick = self.tick;
-        let minute = self.minutes.entry(index);
-        if !minute.dirty || minute.foreign || budget.commits == 0 || budget.write_error.is_some() {
+        let state = self.generations.entry(index);
+        if !state.dirty || state.foreign || budget.commits == 0 || budget.write_error.is_some() {
             return Ok(());
         }
-        // It left memory since it was read, so no gateway needs it.
+        // It has expired since it was read, so no gateway needs it.
         let Some(bits) = filter.export(index) else { return Ok(()) };
         if is_absent && bits.iter().all(|&byte| byte == 0) {
-            minute.dirty = false;
+            state.dirty = false;
             return Ok(());
         }
         let geometry = filter.geometry();
         let payload = payload::encode(geometry, filter.seed(), &bits);
         if is_saturated(filter, &payload) {
-            // The others would reject it and write theirs, and so on without end.
-            minute.dirty = false;
+            // Other gateways would reject it and write their own, in an endless loop.
+            state.dirty = false;
             return Ok(());
         }
         budget.commits -= 1;
-        minute.last_attempt = tick;
-        let expected = minute.known.map(|version| version.ts);
-        let number = geometry.minute(index);
-        match store.commit(number, expected, &payload, expiry(geometry)).await {
+        state.last_attempt = tick;
+        let expected = state.known.map(|version| version.ts);
+        let minute = geometry.minute(index);
+        match store.commit(minute, expected, &payload, expiry(geometry)).await {
             Ok(CommitOutcome::Done(ts)) => {
                 self.stats.commits.add(1);
-                let minute = self.minutes.entry(index);
-                minute.known = Some(PayloadVersion { ts, len: payload.len() as u64 });
-                (minute.dirty, minute.last_attempt) = (false, 0);
+                let state = self.generations.entry(index);
+                state.known = Some(PayloadVersion { ts, len: payload.len() as u64 });
+                (state.dirty, state.last_attempt) = (false, 0);
             }
             Ok(CommitOutcome::Conflict) => self.stats.conflicts.add(1),
             // Reads may still succeed.
@@ -244,7 +249,7 @@ impl FilterSync {
         Ok(())
     }
 
-    /// Merges the payload of a minute. Returns whether there is none.
+    /// Merges the payload of a generation. Returns whether there is none.
     async fn read(
         &mut self,
         filter: &Filter,
@@ -252,18 +257,18 @@ impl FilterSync {
         index: u64,
     ) -> Result<bool, Failure> {
         let geometry = filter.geometry();
-        let (number, max_len) = (geometry.minute(index), payload::max_len(geometry));
-        let known = self.minutes.entry(index).known;
-        match store.read(number, known, max_len).await? {
+        let (minute, max_len) = (geometry.minute(index), payload::max_len(geometry));
+        let known = self.generations.entry(index).known;
+        match store.read(minute, known, max_len).await? {
             ReadOutcome::Unchanged => {}
             ReadOutcome::Absent => {
                 if known.is_some() {
-                    // It was evicted or Redis was flushed: other minutes may be gone as well.
+                    // It was evicted or Redis was flushed: other payloads may be gone as well.
                     self.backlog = filter.live().count();
                 }
-                let minute = self.minutes.entry(index);
-                minute.dirty |= known.is_some();
-                (minute.known, minute.foreign) = (None, false);
+                let state = self.generations.entry(index);
+                state.dirty |= known.is_some();
+                (state.known, state.foreign) = (None, false);
                 return Ok(true);
             }
             ReadOutcome::Unusable(error, version) => self.reject(index, error, version),
@@ -272,10 +277,10 @@ impl FilterSync {
                     Err(error) => self.reject(index, error, Some(version)),
                     Ok(bits) => {
                         let Some(merged) = filter.merge(index, &bits) else { return Ok(false) };
-                        let minute = self.minutes.entry(index);
-                        minute.known = Some(version);
-                        minute.dirty = merged.remote_missing > 0;
-                        (minute.foreign, minute.missing) = (false, false);
+                        let state = self.generations.entry(index);
+                        state.known = Some(version);
+                        state.dirty = merged.remote_missing > 0;
+                        (state.foreign, state.missing) = (false, false);
                     }
                 }
             }
@@ -283,18 +288,18 @@ impl FilterSync {
         Ok(false)
     }
 
-    /// Handles an unusable payload. It is replaced by the bits of this gateway, even if there are none: other
-    /// gateways then read the new version and add their bits. Only payloads of gateways with another
+    /// Handles an unusable payload. It is replaced with the bits of this gateway, even if there are none:
+    /// other gateways then read the new version and add their bits. Only payloads of gateways with another
     /// configuration are not replaced.
     fn reject(&mut self, index: u64, error: PayloadError, version: Option<PayloadVersion>) {
         self.stats.count_unusable(error);
         let is_missing = !self.loaded;
-        let minute = self.minutes.entry(index);
+        let state = self.generations.entry(index);
         let foreign = matches!(error, PayloadError::Geometry | PayloadError::Seed);
         // The bits that this gateway had written are gone.
-        minute.dirty |= !foreign || (minute.known.is_some() && !minute.foreign);
-        (minute.known, minute.foreign) = (version, foreign);
-        minute.missing |= is_missing;
+        state.dirty |= !foreign || (state.known.is_some() && !state.foreign);
+        (state.known, state.foreign) = (version, foreign);
+        state.missing |= is_missing;
     }
 
     /// Counts the outcome of a tick or load. Logs the first failure and the first success after it.
@@ -326,9 +331,9 @@ fn is_saturated(filter: &Filter, payload: &[u8]) -> bool {
         && payload::decode(geometry, filter.seed(), payload) == Err(PayloadError::Saturated)
 }
 
-/// How long Redis keeps a minute after a commit: its time in memory and [`EXPIRY_MARGIN`].
+/// How long Redis keeps a payload after a commit: the time its generation is live, and [`EXPIRY_MARGIN`].
 fn expiry(geometry: &Geometry) -> Duration {
-    let live = geometry.generation * (u64::from(geometry.memory) + 1);
+    let live = geometry.generation_length * (u64::from(geometry.complete_generations) + 1);
     Duration::from_millis(live) + EXPIRY_MARGIN
 }
 
@@ -344,8 +349,9 @@ mod tests {
     }
 
     #[test]
-    fn redis_keeps_a_minute_longer_than_gateways() {
-        let geometry = Geometry { bits: 8, hashes: 1, generation: 1_200_000, memory: 30 };
+    fn redis_keeps_a_payload_longer_than_gateways_keep_its_generation() {
+        let geometry =
+            Geometry { bits: 8, hashes: 1, generation_length: 1_200_000, complete_generations: 30 };
         assert_eq!(expiry(&geometry), Duration::from_mins(31 * 20 + 10));
     }
 }

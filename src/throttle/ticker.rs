@@ -20,7 +20,7 @@ use crate::{
     store::Failure,
 };
 
-/// Interval between two attempts to load the shared filters.
+/// Pause between two attempts to load the shared filters.
 const LOAD_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Timeout of one load or synchronization.
@@ -30,8 +30,8 @@ const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 const ROTATE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Throttle {
-    /// Runs the control loop until `stop` is cancelled. `store` has the shared filters; `None` if the filters
-    /// are not shared.
+    /// Runs the control loop until `stop` is cancelled. `store` has the shared filters; without it, the
+    /// filters are not shared.
     pub async fn run<S: FilterStore>(
         self: Arc<Self>,
         mut store: Option<S>,
@@ -48,7 +48,7 @@ impl Throttle {
             let waited = if self.status().loaded {
                 let random = getrandom::u32().unwrap_or_default();
                 let next = tick_time(started / 1000 + 1, random);
-                stop.run_until_cancelled(clock.reached(next)).await
+                stop.run_until_cancelled(clock.sleep_until_time(next)).await
             } else {
                 stop.run_until_cancelled(tokio::time::sleep(LOAD_RETRY_INTERVAL)).await
             };
@@ -125,7 +125,7 @@ impl<'a> Ticker<'a> {
         self.clock.now().saturating_add_signed(self.clock_offset.unwrap_or(0))
     }
 
-    /// Shares the filters with the other gateways.
+    /// Exchanges filters with the other gateways once.
     async fn synchronize<S: FilterStore>(&mut self, store: &mut S) -> Result<(), Failure> {
         let report = self.sync.tick(&self.filter(), store).await?;
         self.set_clock_offset(report.clock_offset);
@@ -150,7 +150,7 @@ impl<'a> Ticker<'a> {
     /// filters are complete again.
     fn set_clock_offset(&mut self, clock_offset: i64) {
         let before = self.clock_offset.replace(clock_offset).unwrap_or(clock_offset);
-        let generation = self.filter().geometry().generation;
+        let generation = self.filter().geometry().generation_length;
         if before.abs_diff(clock_offset) > generation {
             tracing::warn!(
                 by_ms = clock_offset - before,
@@ -160,8 +160,8 @@ impl<'a> Ticker<'a> {
         }
     }
 
-    /// Detects that this machine's clock was set. With Redis, only the offset changes; without, the filters
-    /// follow the clock and may drop active users too early.
+    /// Detects that this machine's clock was set. With Redis, only the offset changes; without Redis, the
+    /// filters follow the clock and may drop active users too early.
     fn detect_clock_step(&mut self, shared: bool) {
         // Tests step a manual clock on purpose.
         if self.clock.manual_now().is_some() {
@@ -175,7 +175,7 @@ impl<'a> Ticker<'a> {
 
     /// Handles a step of this machine's clock by `step` ms, negative if it was set back.
     fn apply_clock_step(&mut self, step: i64, shared: bool) {
-        if step.unsigned_abs() <= self.filter().geometry().generation {
+        if step.unsigned_abs() <= self.filter().geometry().generation_length {
             return;
         }
         tracing::warn!(by_ms = step, "clock step detected: this machine's clock was set");
@@ -196,8 +196,8 @@ impl<'a> Ticker<'a> {
         self.throttle.publish(|status| status.complete = false);
     }
 
-    /// Replaces a filter that is ahead of Redis' time by an empty one, because a filter cannot rotate back.
-    /// If tokens were recorded in it, denials are suspended until they would have expired.
+    /// Replaces a filter that is ahead of Redis' time with an empty one, because a filter cannot rotate back.
+    /// If tokens were recorded in the old one, denials are suspended until they would have expired.
     fn replace_filter(&mut self) {
         let old = self.filter();
         let new = Arc::new(Filter::new(*old.geometry(), *old.seed(), self.now()));
@@ -217,8 +217,8 @@ impl<'a> Ticker<'a> {
     fn publish_status(&mut self, shared: bool) {
         let (filter, estimate, now) = (self.filter(), self.estimate(), self.now());
         let geometry = filter.geometry();
-        // The oldest generation leaves memory when the next one starts.
-        let next_expiry = (geometry.index(now) + 1) * geometry.generation + GRACE;
+        // The oldest generation expires `GRACE` after the next one starts.
+        let next_expiry = (geometry.index(now) + 1) * geometry.generation_length + GRACE;
         let watermarks = self.throttle.settings().watermarks;
         let over_threshold = self.hysteresis.tick(now, &estimate, &watermarks, next_expiry);
         let retry_at = self.hysteresis.retry_at();

@@ -1,6 +1,6 @@
 //! One connection to an upstream server, and one exchange on it.
 //!
-//! The task of the request drives the connection, so an exchange needs no switch between tasks.
+//! The request's own task drives the connection, so an exchange needs no switch between tasks.
 
 use std::{
     io,
@@ -13,7 +13,7 @@ use crate::framing::{
     Timeout, Version, buffer::poll_read, head::resume_parse, start_line::StatusLine, state::Wait,
 };
 
-/// The most interim (1xx) responses before the final one.
+/// The maximum number of interim (1xx) responses before the final one.
 const MAX_INTERIM: usize = 32;
 
 /// One connection to an upstream server.
@@ -72,9 +72,9 @@ impl UpstreamConnection {
         self.response_started = false;
     }
 
-    /// Sends `outgoing` and waits for the response's head, at most `within` ms after the last progress.
-    /// A response that arrives before the body is sent is returned at once; [`super::ResponseBody`] sends
-    /// the rest. Interim responses are forwarded to `client`.
+    /// Sends `outgoing` and waits for the response's head, at most `response_timeout` ms after the last
+    /// progress. A response that arrives before the body is sent is returned at once;
+    /// [`super::ResponseBody`] sends the rest. Interim responses are forwarded to `client`.
     ///
     /// # Errors
     /// A deadline has passed, the client's body failed, or the connection or the response failed.
@@ -82,10 +82,10 @@ impl UpstreamConnection {
         &mut self,
         outgoing: &mut OutgoingRequest,
         client: &dyn ClientStream,
-        within: Option<u64>,
+        response_timeout: Option<u64>,
     ) -> Result<ResponseHead, ExchangeError> {
         let state = client.state();
-        state.wait_for(Wait::Gateway);
+        state.set_wait(Wait::Gateway);
         std::future::poll_fn(|cx| {
             match state.timeout() {
                 Some(Timeout::Upstream | Timeout::Request) => {
@@ -101,7 +101,7 @@ impl UpstreamConnection {
                 return Poll::Ready(Err(ExchangeError::Body(error)));
             }
             // An upstream may respond and close without reading the whole request. If the write fails but
-            // a response was received, the response counts.
+            // a response was received, the response is used.
             match (self.poll_response(cx, client), sending) {
                 (Poll::Ready(response), Poll::Ready(Err(SendError::Io(error)))) => {
                     Poll::Ready(response.map_err(|_| ExchangeError::Failed(error)))
@@ -109,9 +109,9 @@ impl UpstreamConnection {
                 (Poll::Ready(response), _) => Poll::Ready(response.map_err(ExchangeError::Failed)),
                 (Poll::Pending, _) => {
                     if outgoing.waits_for_client() {
-                        state.wait_for_body();
+                        state.begin_body_wait();
                     } else {
-                        state.wait_for_upstream(within);
+                        state.begin_upstream_wait(response_timeout);
                     }
                     Poll::Pending
                 }

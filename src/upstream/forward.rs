@@ -65,11 +65,11 @@ pub struct LoadBalancer {
     retry_budget: Cell<u32>,
 }
 
-/// The cost of a retry in the budget. Five requests pay for one retry, so retries stay below a fifth of
-/// the load.
+/// The cost of a retry in the budget. Five requests pay for one retry, so at most a fifth of the requests
+/// are retried in the long run.
 const RETRY_COST: u32 = 5;
-/// The most new connections for a request of which nothing was sent. Ends the loop with a server that
-/// accepts connections and closes them at once.
+/// The maximum number of new connections for a request of which nothing was sent. Bounds the attempts at
+/// a server that accepts connections and closes them at once.
 const MAX_NEW_CONNECTIONS: u32 = 2;
 /// The largest budget: 20 retries.
 const MAX_RETRY_BUDGET: u32 = 20 * RETRY_COST;
@@ -95,22 +95,24 @@ impl LoadBalancer {
     /// The first server from `turn` on that is not in `tried`. Servers that are not ejected come first.
     fn pick(&self, turn: usize, tried: &[usize]) -> Option<usize> {
         let order = (0..self.pools.len()).map(|step| (turn + step) % self.pools.len());
-        let mut untried = order.filter(|at| !tried.contains(at)).peekable();
+        let mut untried = order.filter(|server| !tried.contains(server)).peekable();
         let first = untried.peek().copied();
-        untried.find(|at| !self.pools[*at].is_ejected()).or(first)
+        untried.find(|server| !self.pools[*server].is_ejected()).or(first)
     }
 
     /// Records a failure of a server, which may eject it. A single server is never ejected.
-    fn record_failure(&self, at: usize, failure: Failure) {
+    fn record_failure(&self, server: usize, failure: Failure) {
         if self.pools.len() > 1 {
-            self.pools[at].record_failure(failure);
+            self.pools[server].record_failure(failure);
         }
     }
 
+    /// Adds a request to the retry budget.
     fn earn_retry(&self) {
         self.retry_budget.set((self.retry_budget.get() + 1).min(MAX_RETRY_BUDGET));
     }
 
+    /// Takes a retry from the budget. Returns whether the budget allowed it.
     fn spend_retry(&self) -> bool {
         let left = self.retry_budget.get().checked_sub(RETRY_COST);
         self.retry_budget.set(left.unwrap_or(self.retry_budget.get()));
@@ -136,15 +138,15 @@ impl LoadBalancer {
     ) -> Result<(ResponseHead, ResponseBody), ForwardError> {
         self.earn_retry();
         let turn = self.next_turn();
-        let within = Some(servers.response_timeout.as_millis() as u64);
+        let response_timeout = Some(servers.response_timeout.as_millis() as u64);
         let (mut retries, mut new_connections) = (servers.retries, 0);
         let mut tried: SmallVec<[usize; 4]> = SmallVec::new();
         loop {
             let acquired = self.acquire(servers, turn, &mut tried, client.state(), attempts).await;
-            let (at, mut connection) = acquired.map_err(ForwardError::Upstream)?;
-            let pool = &self.pools[at];
+            let (server, mut connection) = acquired.map_err(ForwardError::Upstream)?;
+            let pool = &self.pools[server];
             new_connections += u32::from(!connection.is_reused);
-            match connection.exchange(&mut outgoing, client, within).await {
+            match connection.exchange(&mut outgoing, client, response_timeout).await {
                 Ok(head) => {
                     pool.record_success();
                     let pool = Rc::clone(pool);
@@ -153,16 +155,16 @@ impl LoadBalancer {
                 }
                 Err(ExchangeError::Expired) => {
                     if client.state().timeout() == Some(Timeout::Upstream) {
-                        self.record_failure(at, Failure::Exchange);
+                        self.record_failure(server, Failure::Exchange);
                     }
                     return Err(ForwardError::Upstream(UpstreamError::Timeout));
                 }
                 Err(ExchangeError::Body(error)) => return Err(ForwardError::Body(error)),
                 Err(ExchangeError::Failed(error)) => {
-                    // The server may close an idle connection at any time: no failure of the server.
+                    // The server may close an idle connection at any time. That is not a failure.
                     let stale = connection.is_reused && !connection.response_started;
                     if !stale {
-                        self.record_failure(at, Failure::Exchange);
+                        self.record_failure(server, Failure::Exchange);
                     }
                     let retryable =
                         outgoing.is_retryable() && !connection.response_started && retries > 0;
@@ -173,7 +175,7 @@ impl LoadBalancer {
                     retries -= u32::from(!unsent);
                     // After a stale connection the same server is tried again.
                     if !stale {
-                        tried.push(at);
+                        tried.push(server);
                     }
                     outgoing.rewind();
                 }
@@ -196,18 +198,18 @@ impl LoadBalancer {
             // All servers have failed; the retry budget allows another round.
             tried.clear();
         }
-        while let Some(at) = self.pick(turn, tried) {
-            let pool = &self.pools[at];
+        while let Some(server) = self.pick(turn, tried) {
+            let pool = &self.pools[server];
             attempts.count += 1;
             attempts.server = Some(Rc::clone(pool));
             if let Some(connection) = pool.take() {
-                return Ok((at, connection));
+                return Ok((server, connection));
             }
             match connect(pool, servers.connect_timeout, state).await? {
-                Ok(connection) => return Ok((at, connection)),
+                Ok(connection) => return Ok((server, connection)),
                 Err(error) => {
-                    self.record_failure(at, Failure::Connect);
-                    tried.push(at);
+                    self.record_failure(server, Failure::Connect);
+                    tried.push(server);
                     failed = Some(error);
                 }
             }
@@ -217,14 +219,14 @@ impl LoadBalancer {
     }
 }
 
-/// Opens a connection. The outer error: the request's own deadline has passed.
+/// Opens a connection. The outer error means that the request's own deadline has passed.
 async fn connect(
     pool: &Pool,
-    within: Duration,
+    connect_timeout: Duration,
     state: &StateCell,
 ) -> Result<io::Result<UpstreamConnection>, UpstreamError> {
-    state.wait_for(Wait::Gateway);
-    let mut connecting = std::pin::pin!(pool.connect(within));
+    state.set_wait(Wait::Gateway);
+    let mut connecting = std::pin::pin!(pool.connect(connect_timeout));
     std::future::poll_fn(|cx| match state.timeout() {
         Some(_) => Poll::Ready(Err(UpstreamError::Timeout)),
         None => connecting.as_mut().poll(cx).map(Ok),

@@ -22,7 +22,7 @@ impl PeerAddress {
     }
 
     /// The element that is added to `Forwarded`: RFC 7239, 4.
-    fn forwarded(&self) -> String {
+    fn forwarded_element(&self) -> String {
         let address = &self.address;
         if self.is_v6 {
             format!("for=\"[{address}]\";proto=http")
@@ -32,9 +32,9 @@ impl PeerAddress {
     }
 }
 
-/// The values of the fields that this gateway adds to a request.
+/// The inputs for the fields that the gateway adds to a request.
 #[derive(Clone, Copy, Debug)]
-pub struct HopHeaders<'a> {
+pub struct AddedHeaders<'a> {
     /// The address of the connection's peer.
     pub peer: &'a PeerAddress,
     /// Whether the peer is a trusted proxy, whose forwarding fields are kept.
@@ -53,19 +53,19 @@ pub struct HopHeaders<'a> {
 pub struct ProtectedHeaders(Rc<[HeaderName]>);
 
 impl ProtectedHeaders {
-    /// Protects exactly the headers in `names`.
+    /// Protects the headers in `names`.
     pub fn new(names: &[HeaderName]) -> Self {
         Self(names.into())
     }
 
     fn contains(&self, name: &[u8]) -> bool {
-        self.0.iter().any(|known| name.eq_ignore_ascii_case(known.as_str().as_bytes()))
+        self.0.iter().any(|own| name.eq_ignore_ascii_case(own.as_str().as_bytes()))
     }
 
     /// Whether `name` is an alias of a protected header. CGI-like upstreams read `X_Cost` and `X.Cost` as
-    /// `X-Cost`, so a client could send one cost to the gateway and another one to the upstream.
+    /// `X-Cost`, so a client could send one cost to the gateway and another to the upstream.
     fn has_alias(&self, name: &[u8]) -> bool {
-        !self.0.is_empty() && can_be_alias(name) && self.contains(&dashed(name))
+        !self.0.is_empty() && can_be_alias(name) && self.contains(&dashed_name(name))
     }
 }
 
@@ -75,7 +75,8 @@ fn can_be_alias(name: &[u8]) -> bool {
     !name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-')
 }
 
-fn dashed(name: &[u8]) -> SmallVec<[u8; 64]> {
+/// `name` with a dash in place of each character that is neither a letter nor a digit.
+fn dashed_name(name: &[u8]) -> SmallVec<[u8; 64]> {
     name.iter().map(|byte| if byte.is_ascii_alphanumeric() { *byte } else { b'-' }).collect()
 }
 
@@ -90,8 +91,8 @@ fn is_x_forwarded(name: &[u8]) -> bool {
 pub struct ListedFields<'f>(SmallVec<[&'f [u8]; 4]>);
 
 impl<'f> ListedFields<'f> {
-    /// The fields that `Connection` lists in `fields`, without those that are always end-to-end.
-    /// `options` are the parsed options of the same message.
+    /// The fields that `Connection` in `fields` lists, without those that are always end-to-end. `options`
+    /// are the parsed options of the same message.
     pub fn of(fields: &'f Fields, options: ConnectionOptions) -> Self {
         if !options.lists_fields {
             return Self::default();
@@ -109,13 +110,13 @@ impl<'f> ListedFields<'f> {
 
 /// Writes the header fields that the upstream receives, each as a line with CR LF.
 ///
-/// Hop-by-hop fields are dropped, RFC 9110, 7.6.1, also those that `Connection` lists, except `protected`
-/// ones. The forwarding fields of a trusted peer are kept and extended, those of another peer replaced.
-/// `Forwarded` is only extended, never added: it would repeat `X-Forwarded-For`.
+/// Hop-by-hop fields (RFC 9110, 7.6.1) are dropped, including those that `Connection` lists unless they are
+/// `protected`. The forwarding fields of a trusted peer are kept and extended, those of any other peer are
+/// replaced. `Forwarded` is only extended, never added: it would repeat `X-Forwarded-For`.
 pub(super) fn write_request_fields(
     out: &mut Vec<u8>,
     head: &RequestHead,
-    hop: &HopHeaders<'_>,
+    added: &AddedHeaders<'_>,
     protected: &ProtectedHeaders,
 ) {
     let fields = &head.fields;
@@ -125,27 +126,27 @@ pub(super) fn write_request_fields(
         let kept = match FieldRule::of(name) {
             FieldRule::Forward => true,
             FieldRule::Drop => false,
-            FieldRule::TrustedOnly => hop.trusted,
-            FieldRule::Proto => std::mem::replace(&mut proto, hop.trusted) != hop.trusted,
-            FieldRule::Host => std::mem::replace(&mut host, hop.trusted) != hop.trusted,
+            FieldRule::TrustedOnly => added.trusted,
+            FieldRule::Proto => std::mem::replace(&mut proto, added.trusted) != added.trusted,
+            FieldRule::Host => std::mem::replace(&mut host, added.trusted) != added.trusted,
         };
         let stripped = || listed.contains(name) && !protected.contains(name);
         kept && !protected.has_alias(name) && (listed.0.is_empty() || !stripped())
     });
-    if hop.trusted {
-        write_chain(out, fields, "x-forwarded-for", &hop.peer.address);
+    if added.trusted {
+        write_list(out, fields, "x-forwarded-for", &added.peer.address);
         if fields.contains("forwarded") {
-            write_chain(out, fields, "forwarded", &hop.peer.forwarded());
+            write_list(out, fields, "forwarded", &added.peer.forwarded_element());
         }
     } else {
-        write_field(out, "x-forwarded-for", hop.peer.address.as_bytes());
+        write_field(out, "x-forwarded-for", added.peer.address.as_bytes());
     }
     if !proto {
         out.extend_from_slice(b"x-forwarded-proto: http\r\n");
     }
-    write_host(out, fields, hop.server, host);
-    write_field(out, "via", hop.via.as_bytes());
-    write_field(out, "x-request-id", hop.request_id);
+    write_host(out, fields, added.server, host);
+    write_field(out, "via", added.via.as_bytes());
+    write_field(out, "x-request-id", added.request_id);
 }
 
 /// Writes the end-to-end fields of an upstream's head for which `keep` returns true, each as a line with
@@ -195,7 +196,7 @@ impl FieldRule {
         match dropped {
             true => Self::Drop,
             // CGI-like upstreams read `X_Forwarded_For` as `X-Forwarded-For`.
-            false if can_be_alias(name) => match Self::of(&dashed(name)) {
+            false if can_be_alias(name) => match Self::of(&dashed_name(name)) {
                 Self::Forward => Self::Forward,
                 _ => Self::Drop,
             },
@@ -205,8 +206,8 @@ impl FieldRule {
     }
 }
 
-/// Writes `X-Forwarded-Host`, unless it `is_forwarded` already, or `Host` for an HTTP/1.0 request without
-/// one: the forwarded request is HTTP/1.1.
+/// Writes `X-Forwarded-Host` with the value of `Host`, unless it `is_forwarded` already. An HTTP/1.0 request
+/// without `Host` gets one, because the forwarded request is HTTP/1.1.
 fn write_host(out: &mut Vec<u8>, fields: &Fields, server: &ServerAddress, is_forwarded: bool) {
     match fields.get("host") {
         Some(host) if !is_forwarded => write_field(out, "x-forwarded-host", host),
@@ -215,8 +216,8 @@ fn write_host(out: &mut Vec<u8>, fields: &Fields, server: &ServerAddress, is_for
     }
 }
 
-/// Writes all values of a header and `last` as one list.
-fn write_chain(out: &mut Vec<u8>, fields: &Fields, name: &str, last: &str) {
+/// Writes one field that lists all values of the header `name` and then `last`.
+fn write_list(out: &mut Vec<u8>, fields: &Fields, name: &str, last: &str) {
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b": ");
     for value in fields.get_all(name) {
@@ -268,7 +269,7 @@ fn is_end_to_end(name: &[u8]) -> bool {
 }
 
 /// Whether a trailer field is forwarded: RFC 9110, 6.5.1. Fields for framing, routing, identity and limits
-/// are not, nor their aliases.
+/// and their aliases are not.
 pub fn is_trailer_allowed(name: &[u8], protected: &ProtectedHeaders) -> bool {
     const FORBIDDEN: [&str; 12] = [
         "set-cookie",
@@ -284,14 +285,14 @@ pub fn is_trailer_allowed(name: &[u8], protected: &ProtectedHeaders) -> bool {
         "location",
         "x-real-ip",
     ];
-    let name = &*dashed(name);
+    let name = &*dashed_name(name);
     let starts = |prefix: &[u8]| {
         name.get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix))
     };
     let forbidden = FORBIDDEN.iter().any(|other| name.eq_ignore_ascii_case(other.as_bytes()));
-    let family = is_x_forwarded(name) || starts(b"x-ratelimit") || starts(b"ratelimit");
-    let framing = is_hop_by_hop(name) || is_end_to_end(name);
-    !(framing || family || forbidden || starts(b"if-") || protected.contains(name))
+    let by_prefix = is_x_forwarded(name) || starts(b"x-ratelimit") || starts(b"ratelimit");
+    let by_role = is_hop_by_hop(name) || is_end_to_end(name);
+    !(by_role || by_prefix || forbidden || starts(b"if-") || protected.contains(name))
 }
 
 #[cfg(test)]

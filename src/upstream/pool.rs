@@ -12,18 +12,18 @@ use tokio::{net::TcpStream, time::timeout};
 use super::{ServerAddress, connection::UpstreamConnection};
 use crate::framing::SharedSocket;
 
-/// The most idle connections; a further one is closed.
+/// The maximum number of idle connections; a further one is closed.
 const MAX_IDLE: usize = 512;
-/// The failures in a row, without a response, that eject a server.
+/// The number of failures without a response in between that ejects a server.
 const MAX_FAILURES: u32 = 5;
-/// The time of the first ejection, in ms. It doubles with each further ejection.
+/// The duration of the first ejection, in ms. It doubles with each further one.
 const BASE_EJECTION: u64 = 10_000;
-/// The longest ejection, in ms.
+/// The longest duration of an ejection, in ms.
 const MAX_EJECTION: u64 = 300_000;
 
 /// One worker's connections to one server. The most recently used idle connection is taken first.
 pub struct Pool {
-    target: ServerAddress,
+    address: ServerAddress,
     authority: Box<str>,
     idle: RefCell<Vec<UpstreamConnection>>,
     clock: Rc<Cell<u64>>,
@@ -47,15 +47,15 @@ pub(super) enum Failure {
 
 impl Pool {
     /// An empty pool. `clock` is the worker's coarse time, in ms.
-    pub fn new(target: ServerAddress, clock: Rc<Cell<u64>>) -> Rc<Self> {
-        let (authority, idle) = (target.authority().into(), RefCell::default());
+    pub fn new(address: ServerAddress, clock: Rc<Cell<u64>>) -> Rc<Self> {
+        let (authority, idle) = (address.authority().into(), RefCell::default());
         let (failures, ejections, ejected_until) = (Cell::new(0), Cell::new(0), Cell::new(0));
-        Rc::new(Self { target, authority, idle, clock, failures, ejections, ejected_until })
+        Rc::new(Self { address, authority, idle, clock, failures, ejections, ejected_until })
     }
 
     /// The server's address.
-    pub fn target(&self) -> &ServerAddress {
-        &self.target
+    pub fn address(&self) -> &ServerAddress {
+        &self.address
     }
 
     /// The server's address as text: `host:port`.
@@ -74,11 +74,15 @@ impl Pool {
         }
     }
 
-    /// Opens a connection, within the time `within`.
-    pub(super) async fn connect(&self, within: Duration) -> io::Result<UpstreamConnection> {
-        let stream = timeout(within, TcpStream::connect((&*self.target.host, self.target.port)))
-            .await
-            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    /// Opens a connection within `connect_timeout`.
+    pub(super) async fn connect(
+        &self,
+        connect_timeout: Duration,
+    ) -> io::Result<UpstreamConnection> {
+        let stream =
+            timeout(connect_timeout, TcpStream::connect((&*self.address.host, self.address.port)))
+                .await
+                .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         stream.set_nodelay(true)?;
         Ok(UpstreamConnection::new(SharedSocket::new(stream)))
     }
@@ -101,7 +105,7 @@ impl Pool {
     }
 
     /// The number of idle connections.
-    pub fn idle(&self) -> usize {
+    pub fn idle_count(&self) -> usize {
         self.idle.borrow().len()
     }
 
@@ -119,17 +123,17 @@ impl Pool {
         }
     }
 
-    /// Records a failure. A failed connect ejects the server at once, failed exchanges after
-    /// [`MAX_FAILURES`] in a row.
+    /// Records a failure. A failed connect ejects the server at once; a failed exchange ejects it as the
+    /// [`MAX_FAILURES`]th failure since the last response.
     pub(super) fn record_failure(&self, failure: Failure) {
         let failures = self.failures.get() + 1;
         self.failures.set(failures);
         if self.is_ejected() || (failure == Failure::Exchange && failures < MAX_FAILURES) {
             return;
         }
-        let before = self.ejections.replace(self.ejections.get().saturating_add(1));
-        let lasts = BASE_EJECTION.saturating_mul(1 << before.min(5)).min(MAX_EJECTION);
-        self.ejected_until.set(self.clock.get() + lasts);
+        let earlier = self.ejections.replace(self.ejections.get().saturating_add(1));
+        let duration = BASE_EJECTION.saturating_mul(1 << earlier.min(5)).min(MAX_EJECTION);
+        self.ejected_until.set(self.clock.get() + duration);
         let reason = match failure {
             Failure::Connect => "connect",
             Failure::Exchange => "no_answer",
@@ -137,7 +141,7 @@ impl Pool {
         tracing::warn!(
             target_server = self.authority(),
             reason,
-            ejected_ms = lasts,
+            ejected_ms = duration,
             "upstream server ejected: other servers of the upstream are preferred"
         );
     }

@@ -9,17 +9,17 @@ use std::{
 
 use http::Method;
 
-use super::headers::{HopHeaders, ProtectedHeaders, is_trailer_allowed, write_request_fields};
+use super::headers::{AddedHeaders, ProtectedHeaders, is_trailer_allowed, write_request_fields};
 use crate::framing::{
     BodyEncoder, BodyError, Buffer, ClientStream, Length, RequestHead, SharedSocket,
     socket::yield_turn, state::Wait,
 };
 
-/// The bytes of a body that are gathered before a write.
+/// The number of body bytes that are collected before a write.
 const BODY_CHUNK: usize = 16 * 1024;
 
-/// The most writes of a body before the task yields.
-const MAX_CHUNKS_PER_TURN: usize = 8;
+/// The maximum number of body writes in one poll; then the task yields.
+const MAX_WRITES_PER_POLL: usize = 8;
 
 /// Why a request was not completely sent.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub struct OutgoingRequest {
     /// Whether a part of the body was read from the client.
     body_started: bool,
     /// Whether a byte was written to a socket.
-    sent: bool,
+    send_started: bool,
     idempotent: bool,
 }
 
@@ -50,20 +50,20 @@ struct Body {
     client: Rc<dyn ClientStream>,
     encoder: BodyEncoder,
     /// The number of bytes that may still be read.
-    left: u64,
+    remaining: u64,
     /// Whether the last read from the client was pending.
     client_pending: bool,
     protected: ProtectedHeaders,
 }
 
 impl OutgoingRequest {
-    /// Writes the head of a request. `path` is the path to forward, `hop` the fields that this gateway
+    /// Writes the head of a request. `path` is the path to forward, `added` the fields that the gateway
     /// adds, `protected` the fields that `Connection` cannot remove. The body is read from `client`, at
     /// most `max_body` bytes.
     pub fn new(
         head: &RequestHead,
         path: &str,
-        hop: &HopHeaders<'_>,
+        added: &AddedHeaders<'_>,
         protected: &ProtectedHeaders,
         client: &Rc<dyn ClientStream>,
         max_body: u64,
@@ -77,7 +77,7 @@ impl OutgoingRequest {
             bytes.extend_from_slice(query.as_bytes());
         }
         bytes.extend_from_slice(b" HTTP/1.1\r\n");
-        write_request_fields(&mut bytes, head, hop, protected);
+        write_request_fields(&mut bytes, head, added, protected);
         let encoder = match client.length() {
             Length::Chunked => {
                 bytes.extend_from_slice(b"transfer-encoding: chunked\r\n");
@@ -96,12 +96,12 @@ impl OutgoingRequest {
         let body = encoder.map(|encoder| Body {
             client: Rc::clone(client),
             encoder,
-            left: max_body,
+            remaining: max_body,
             client_pending: false,
             protected: protected.clone(),
         });
         let idempotent = head.method.is_idempotent();
-        Self { bytes, written: 0, body, body_started: false, sent: false, idempotent }
+        Self { bytes, written: 0, body, body_started: false, send_started: false, idempotent }
     }
 
     /// Whether the request may be sent again although the upstream may have received it: idempotent
@@ -110,13 +110,13 @@ impl OutgoingRequest {
         self.idempotent && self.body.is_none() && !self.body_started
     }
 
-    /// Whether no byte was sent; the part of the body that was read is still in the buffer.
+    /// Whether no byte was sent. What was read of the body is then still in the buffer.
     pub(super) fn is_unsent(&self) -> bool {
-        !self.sent
+        !self.send_started
     }
 
     /// Whether the whole request was sent.
-    pub(super) fn is_sent(&self) -> bool {
+    pub(super) fn is_fully_sent(&self) -> bool {
         self.body.is_none() && self.written == self.bytes.len()
     }
 
@@ -137,10 +137,10 @@ impl OutgoingRequest {
         socket: &SharedSocket,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), SendError>> {
-        if self.is_sent() {
+        if self.is_fully_sent() {
             return Poll::Ready(Ok(()));
         }
-        for _ in 0..MAX_CHUNKS_PER_TURN {
+        for _ in 0..MAX_WRITES_PER_POLL {
             // A body that has arrived is written together with the head.
             let read = self.poll_read_body(cx)?;
             while self.written < self.bytes.len() {
@@ -149,10 +149,10 @@ impl OutgoingRequest {
                     0 => return Poll::Ready(Err(SendError::Io(io::ErrorKind::WriteZero.into()))),
                     count => self.written += count,
                 }
-                self.sent = true;
+                self.send_started = true;
                 if let Some(body) = &self.body {
                     // Progress: the next wait starts now.
-                    body.client.state().wait_for(Wait::Gateway);
+                    body.client.state().set_wait(Wait::Gateway);
                 }
             }
             if self.body.is_none() {
@@ -180,25 +180,26 @@ impl OutgoingRequest {
             let polled = body.client.poll_body(cx, body.encoder, &mut self.bytes);
             body.client_pending = polled.is_pending();
             let Poll::Ready(count) = polled else {
-                // The bytes gathered so far are written first.
+                // The bytes collected so far are written first.
                 return if self.bytes.is_empty() { Poll::Pending } else { Poll::Ready(Ok(())) };
             };
             let count = count.map_err(SendError::Body)?;
             if count == 0 {
                 self.body_started = true;
-                self.finish();
+                self.finish_body();
                 return Poll::Ready(Ok(()));
             }
             self.body_started = true;
-            let left = body.left.checked_sub(count as u64);
-            body.left = left.ok_or(SendError::Body(BodyError::TooLong))?;
+            let remaining = body.remaining.checked_sub(count as u64);
+            body.remaining = remaining.ok_or(SendError::Body(BodyError::TooLong))?;
             if self.bytes.len() >= BODY_CHUNK {
                 return Poll::Ready(Ok(()));
             }
         }
     }
 
-    fn finish(&mut self) {
+    /// Ends the body and appends its trailers to the buffer.
+    fn finish_body(&mut self) {
         let Some(body) = self.body.take() else { return };
         let trailers = body.client.take_trailers();
         body.encoder.finish(&mut self.bytes, |out| {

@@ -27,6 +27,7 @@ pub struct ResponseBody {
     decoder: BodyDecoder,
     /// See [`Self::declared_length`].
     declared_length: Option<u64>,
+    /// Whether the connection can be reused after the body.
     persistent: bool,
     pool: Rc<Pool>,
 }
@@ -40,8 +41,8 @@ impl ResponseBody {
         outgoing: OutgoingRequest,
         pool: Rc<Pool>,
     ) -> Self {
-        let bodiless = *method == Method::HEAD || matches!(head.status, 204 | 304);
-        let decoder = if bodiless { BodyDecoder::none() } else { BodyDecoder::new(head.length) };
+        let has_no_body = *method == Method::HEAD || matches!(head.status, 204 | 304);
+        let decoder = if has_no_body { BodyDecoder::none() } else { BodyDecoder::new(head.length) };
         // A 204 response has no body. If it declares one, the next bytes are ambiguous.
         let ambiguous = head.status == 204 && !matches!(head.length, None | Some(Length::Known(0)));
         let declared_length = match head.length {
@@ -49,7 +50,7 @@ impl ResponseBody {
             _ => None,
         };
         let persistent = head.is_persistent() && !ambiguous;
-        let outgoing = Some(outgoing).filter(|outgoing| !outgoing.is_sent());
+        let outgoing = Some(outgoing).filter(|outgoing| !outgoing.is_fully_sent());
         Self { connection: Some(connection), outgoing, decoder, declared_length, persistent, pool }
     }
 
@@ -120,14 +121,14 @@ impl ResponseBody {
                 ready!(poll_read(&connection.socket, cx, |bytes| {
                     if bytes.is_empty() {
                         *persistent = false;
-                        return decoder.end_of_stream().map(|()| 0);
+                        return decoder.finish().map(|()| 0);
                     }
-                    let (used, added) = decoder.transfer(bytes, encoder, out)?;
+                    let (used, added) = decoder.transcode(bytes, encoder, out)?;
                     buffer.push(&bytes[used..]);
                     Ok(added)
                 }))?
             } else {
-                let (used, added) = decoder.transfer(connection.buffer.bytes(), encoder, out)?;
+                let (used, added) = decoder.transcode(connection.buffer.bytes(), encoder, out)?;
                 connection.buffer.consume(used);
                 Ok(added)
             }?;
@@ -137,8 +138,8 @@ impl ResponseBody {
         }
     }
 
-    /// Continues to send the request. A failure is ignored, except for the reuse of the connection: the
-    /// response may still be complete.
+    /// Continues to send the request. A failure only prevents the reuse of the connection: the response may
+    /// still be complete.
     fn continue_sending(&mut self, cx: &mut Context<'_>) {
         if let (Some(outgoing), Some(connection)) = (&mut self.outgoing, &self.connection) {
             match outgoing.poll_send(&connection.socket, cx) {

@@ -25,7 +25,7 @@ fn start(admin: &str) -> Gateway {
 #[test]
 fn unknown_host_names_are_refused() {
     let loopback = start("address: '127.0.0.1:0'");
-    let every = start("address: '0.0.0.0:0'");
+    let wildcard = start("address: '0.0.0.0:0'");
     let named = start("address: '127.0.0.1:0', hosts: [Admin.example.com, tidegate]");
     let port = loopback.admin().port();
     for (host, wanted) in [
@@ -48,7 +48,7 @@ fn unknown_host_names_are_refused() {
         ("0x7f.0.0.1".to_owned(), [421, 421, 421]),
         (String::new(), [421, 421, 421]),
     ] {
-        for (gateway, wanted) in [&loopback, &every, &named].into_iter().zip(wanted) {
+        for (gateway, wanted) in [&loopback, &wildcard, &named].into_iter().zip(wanted) {
             for target in ["/healthz", "/metrics", "/api/limits", "/api/limits/calls?key=a"] {
                 let line = format!("GET {target} HTTP/1.1");
                 let response = ask(gateway, &line, &format!("Host: {host}\r\n"));
@@ -121,9 +121,9 @@ fn cross_origin_writes_are_refused() {
 }
 
 #[test]
-fn half_open_connections_do_not_block_the_operator() {
+fn unfinished_requests_do_not_block_the_operator() {
     let gateway = start("address: '127.0.0.1:0'");
-    let mut held = Vec::new();
+    let mut unfinished = Vec::new();
     for index in 0..300 {
         let mut client = Client::connect(gateway.admin());
         match index % 4 {
@@ -134,7 +134,7 @@ fn half_open_connections_do_not_block_the_operator() {
                 "PUT /api/throttle HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{",
             )),
         }
-        held.push(client);
+        unfinished.push(client);
     }
     for _ in 0..10 {
         let began = instant();
@@ -143,14 +143,14 @@ fn half_open_connections_do_not_block_the_operator() {
         assert!(instant() - began < Duration::from_secs(1), "{:?}", instant() - began);
         assert_eq!(get(gateway.address(), "/", "").status, 200, "clients are served");
     }
-    // The oldest connection was closed to make room.
+    // The oldest connections were closed to make room.
     sleep(Duration::from_millis(50));
-    let mut ended = 0;
-    for client in &mut held {
+    let mut closed = 0;
+    for client in &mut unfinished {
         client.socket.set_nonblocking(true).expect("a socket");
-        ended += usize::from(client.is_closed_or_reset());
+        closed += usize::from(client.is_closed_or_reset());
     }
-    assert!(ended >= 300 - 64, "{ended} of 300 ended");
+    assert!(closed >= 300 - 64, "{closed} of 300 closed");
 }
 
 #[test]

@@ -37,14 +37,14 @@ fn standard() -> String {
     yaml.replace("{address: 127.0.0.1:9900}", "{address: 127.0.0.1:0, hosts: [gateway.test]}")
 }
 
-/// Its output and exit status, for commands that exit by themselves.
+/// Runs a command that exits by itself; its output and exit status.
 fn output(folder: &TempDir, arguments: &[&str]) -> Output {
     let mut command = tidegate_command(folder.path(), arguments);
     let mut child =
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
-    let patience = clock::instant() + Duration::from_secs(10);
+    let deadline = clock::instant() + Duration::from_secs(10);
     while child.try_wait().expect("our own child").is_none() {
-        if clock::instant() > patience {
+        if clock::instant() > deadline {
             let _ = child.kill();
             panic!("{arguments:?} does not end");
         }
@@ -80,11 +80,11 @@ fn exit_codes_distinguish_errors() {
     let fault = format!("config/tidegate.yaml:{line}:12: `none`, expected a whole number");
     let folder = folder_with(&faulty);
     for arguments in [&[][..], &["serve"], &["serve", "--config", "config/tidegate.yaml"]] {
-        let ended = output(&folder, arguments);
-        assert_eq!(ended.status.code(), Some(1), "{arguments:?}");
-        let said = String::from_utf8_lossy(&ended.stderr);
+        let exited = output(&folder, arguments);
+        assert_eq!(exited.status.code(), Some(1), "{arguments:?}");
+        let said = String::from_utf8_lossy(&exited.stderr);
         assert!(said.lines().any(|line| line.starts_with(&fault)), "{said}");
-        assert!(ended.stdout.is_empty());
+        assert!(exited.stdout.is_empty());
     }
     let checked = output(&folder, &["check"]);
     assert_eq!(checked.status.code(), Some(1));
@@ -95,16 +95,16 @@ fn exit_codes_distinguish_errors() {
     assert_eq!(absent.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&absent.stderr).contains("absent.yaml:1:1: "));
     for arguments in [&["--no-such-flag"][..], &["no-such-command"], &["serve", "--config"]] {
-        let ended = output(&folder, arguments);
-        assert_eq!(ended.status.code(), Some(2), "{arguments:?}");
-        assert!(!ended.stderr.is_empty() && ended.stdout.is_empty());
+        let exited = output(&folder, arguments);
+        assert_eq!(exited.status.code(), Some(2), "{arguments:?}");
+        assert!(!exited.stderr.is_empty() && exited.stdout.is_empty());
     }
 
     let good = folder_with(&standard());
     for arguments in [&["check"][..], &["schema"], &["--version"], &["--help"]] {
-        let ended = output(&good, arguments);
-        assert_eq!(ended.status.code(), Some(0), "{arguments:?}");
-        assert!(!ended.stdout.is_empty() && ended.stderr.is_empty(), "{arguments:?}");
+        let exited = output(&good, arguments);
+        assert_eq!(exited.status.code(), Some(0), "{arguments:?}");
+        assert!(!exited.stdout.is_empty() && exited.stderr.is_empty(), "{arguments:?}");
     }
 }
 
@@ -117,9 +117,9 @@ fn an_address_in_use_exits_with_1() {
         &format!("address: {address}"),
         1,
     ));
-    let ended = output(&folder, &[]);
-    assert_eq!(ended.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&ended.stderr);
+    let exited = output(&folder, &[]);
+    assert_eq!(exited.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&exited.stderr);
     assert!(said.contains(&format!("cannot listen on {address}")), "{said}");
 }
 
@@ -130,9 +130,9 @@ fn listeners_are_exclusive() {
     // Without an admin address, so that the listener is the only conflict.
     let yaml = standard().replace("admin:", "# admin:");
     let yaml = yaml.replacen("address: 127.0.0.1:0", &format!("address: {}", first.address), 1);
-    let ended = output(&folder_with(&yaml), &[]);
-    assert_eq!(ended.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&ended.stderr);
+    let exited = output(&folder_with(&yaml), &[]);
+    assert_eq!(exited.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&exited.stderr);
     assert!(said.contains(&format!("cannot listen on {}", first.address)), "{said}");
     assert_eq!(get(first.address, "/", "").status, 200);
 }
@@ -140,9 +140,9 @@ fn listeners_are_exclusive() {
 #[test]
 fn an_unwritable_access_log_exits_with_1() {
     let folder = folder_with(&(standard() + "access_log: no-such-folder/access.log\n"));
-    let ended = output(&folder, &[]);
-    assert_eq!(ended.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&ended.stderr);
+    let exited = output(&folder, &[]);
+    assert_eq!(exited.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&exited.stderr);
     assert!(
         said.contains("cannot open the access log no-such-folder/access.log: No such"),
         "{said}"
@@ -174,18 +174,18 @@ pub(crate) struct Gate(Arc<(Mutex<bool>, Condvar)>);
 
 impl Gate {
     pub(crate) fn open(&self) {
-        *self.0.0.lock().expect("no panic with it") = true;
+        *self.0.0.lock().expect("not poisoned") = true;
         self.0.1.notify_all();
     }
 
     pub(crate) fn pass(&self) {
-        let open = self.0.0.lock().expect("no panic with it");
-        drop(self.0.1.wait_while(open, |open| !*open).expect("no panic with it"));
+        let open = self.0.0.lock().expect("not poisoned");
+        drop(self.0.1.wait_while(open, |open| !*open).expect("not poisoned"));
     }
 }
 
 /// An upstream that delays every response until the gate is opened.
-pub(crate) fn held_back(gate: &Gate, body: &'static str) -> Upstream {
+pub(crate) fn delayed_upstream(gate: &Gate, body: &'static str) -> Upstream {
     let gate = gate.clone();
     Upstream::with(move |_, socket: &mut TcpStream| {
         gate.pass();
@@ -197,7 +197,7 @@ pub(crate) fn held_back(gate: &Gate, body: &'static str) -> Upstream {
 #[test]
 fn sigterm_drains_requests_in_flight() {
     let gate = Gate::default();
-    let upstream = held_back(&gate, "finished");
+    let upstream = delayed_upstream(&gate, "finished");
     let folder = folder_with(&format!(
         "listen: [{{address: \"127.0.0.1:0\"}}]
 admin: {{address: \"127.0.0.1:0\", hosts: [gateway.test]}}
@@ -214,7 +214,7 @@ routes: [{{name: a, match: {{path: /a}}, upstream: slow}}]
     for client in &mut clients {
         client.send("GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
     }
-    eventually("all are at the upstream", || upstream.request_count() == 6);
+    eventually("all requests are at the upstream", || upstream.request_count() == 6);
     process.signal(Signal::TERM);
     eventually("new connections are refused", || TcpStream::connect(process.address).is_err());
     assert!(idle.is_closed(), "an idle connection is closed at once");
@@ -247,12 +247,12 @@ fn a_secret_mismatch_is_logged_once() {
     let (_third, third) = start("fedcba9876543210");
     for process in [&first, &second, &third] {
         eventually("it is logged", || process.log_line(message).is_some());
-        let said = process.log_line(message).expect("it was");
+        let said = process.log_line(message).expect("a log line");
         assert!(said.contains("set the same `store.redis.secret` at all of them"), "{said}");
     }
     third.signal(Signal::TERM);
-    let over = "all gateways in this namespace hash under the same secret";
-    eventually("it is over", || first.log_line(over).is_some());
+    let resolved = "all gateways in this namespace hash under the same secret";
+    eventually("the end is logged", || first.log_line(resolved).is_some());
     assert_eq!(first.log().matches(message).count(), 1, "once");
     assert!(!first.log().contains("0123456789abcdef"), "no secret in any log");
 }

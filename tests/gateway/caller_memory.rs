@@ -46,9 +46,9 @@ routes: [{name: a, match: {path: /a}, upstream: hello, limits: [few]}]
     clock.set(NOW + 50_000);
     let response = get(gateway.address(), "/a", "Authorization: 0-0\r\n");
     assert_eq!(response.number("X-RateLimit-Used"), 2);
-    // The window, a sub-window, and the seconds to which expiry is rounded up.
+    // After the window and a sub-window, with the expiry rounded up to whole seconds.
     clock.set(NOW + 50_000 + 72_000);
-    eventually("silence", || metric(&gateway, "tidegate_store_keys") == 0);
+    eventually("every counter is removed", || metric(&gateway, "tidegate_store_keys") == 0);
     let response = get(gateway.address(), "/a", "Authorization: 0-0\r\n");
     assert_eq!(response.number("X-RateLimit-Used"), 1);
 }

@@ -24,11 +24,11 @@ use tidegate::clock::Clock;
 
 const NOW: u64 = 1_700_000_000_000;
 const MINUTE: u64 = 60_000;
-/// Minutes of the virtual hour with every fault, and with stalls only.
-const WILD: u64 = 50;
-const STALLS: u64 = 10;
+/// Minutes with every kind of fault, then with stalls only: together the virtual hour.
+const FAULT_MINUTES: u64 = 50;
+const STALL_MINUTES: u64 = 10;
 /// A step of virtual time, in ms.
-const STEP: u64 = 6_000;
+const CLOCK_STEP: u64 = 6_000;
 const CLIENTS: u64 = 8;
 const CALLERS: u64 = 3;
 /// Longer than the hour, so that no lease expires before it is checked.
@@ -94,10 +94,10 @@ routes:\n",
     yaml
 }
 
-/// Sends requests until `stop`; abandons many of them at some point.
-fn roam(address: std::net::SocketAddr, seed: u64, over: &AtomicBool) {
+/// Sends requests until `stop`, and abandons many of them at some point.
+fn send_requests(address: std::net::SocketAddr, seed: u64, stop: &AtomicBool) {
     let mut rng = SplitMix64(seed);
-    while !over.load(Ordering::Relaxed) {
+    while !stop.load(Ordering::Relaxed) {
         let route = ROUTES[rng.below(4) as usize];
         let path = PATHS[rng.below(5) as usize];
         let token = rng.below(CALLERS);
@@ -125,7 +125,7 @@ fn roam(address: std::net::SocketAddr, seed: u64, over: &AtomicBool) {
 }
 
 /// Injects one fault into Redis.
-fn disturb(redis: &mut RedisServer, rng: &mut SplitMix64, stalls_only: bool) {
+fn inject_fault(redis: &mut RedisServer, rng: &mut SplitMix64, stalls_only: bool) {
     match rng.below(if stalls_only { 1 } else { 5 }) {
         0 => {
             redis.suspend();
@@ -163,34 +163,34 @@ struct Chaos {
 }
 
 impl Chaos {
-    fn clients(&self, over: &Arc<AtomicBool>, seed: u64) -> Vec<JoinHandle<()>> {
+    fn clients(&self, stop: &Arc<AtomicBool>, seed: u64) -> Vec<JoinHandle<()>> {
         let client = |number: u64| {
             let address = self.gateways[number as usize % self.gateways.len()].address();
-            let over = Arc::clone(over);
-            thread::spawn(move || roam(address, seed + number, &over))
+            let stop = Arc::clone(stop);
+            thread::spawn(move || send_requests(address, seed + number, &stop))
         };
         (0..CLIENTS).map(client).collect()
     }
 
     /// Lets `minutes` of virtual time pass with clients and faults; then all clients disconnect.
     fn run(&mut self, minutes: u64, stalls_only: bool) {
-        let over = Arc::new(AtomicBool::new(false));
-        let clients = self.clients(&over, minutes);
-        for step in 0..minutes * MINUTE / STEP {
-            self.clock.set(self.clock.now() + STEP);
+        let stop = Arc::new(AtomicBool::new(false));
+        let clients = self.clients(&stop, minutes);
+        for step in 0..minutes * MINUTE / CLOCK_STEP {
+            self.clock.set(self.clock.now() + CLOCK_STEP);
             sleep(Duration::from_millis(15));
             if step % 10 == 9 {
-                disturb(&mut self.redis, &mut self.rng, stalls_only);
+                inject_fault(&mut self.redis, &mut self.rng, stalls_only);
             }
         }
-        over.store(true, Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
         for client in clients {
-            client.join().expect("a client that does not panic");
+            client.join().expect("no client panics");
         }
     }
 
-    /// The virtual time is stopped: a free slot was released, not expired.
-    fn nothing_is_held(&self, what: &str) {
+    /// Asserts that every slot is free. The virtual time stands still: none of them has expired.
+    fn assert_no_slot_held(&self, what: &str) {
         for gateway in &self.gateways {
             gateway.wait_for_metric("tidegate_connections ", 0);
             for limit in ["flying", "crew", "line"] {
@@ -210,17 +210,17 @@ fn no_slot_leaks_after_an_hour_of_chaos() {
     let gateways: Vec<_> = (0..2).map(|_| Gateway::start_at(&yaml, clock.clone())).collect();
     let mut chaos = Chaos { clock, redis, gateways, rng: SplitMix64(7) };
 
-    chaos.run(WILD, false);
-    // A charge whose connection broke may have been made: its lease expires.
+    chaos.run(FAULT_MINUTES, false);
+    // Redis may have made a charge whose connection broke: its lease expires.
     chaos.clock.set(chaos.clock.now() + LEASE + LEASE / 32);
-    chaos.nothing_is_held("after every fault");
+    chaos.assert_no_slot_held("after every fault");
 
-    chaos.run(STALLS, true);
-    chaos.nothing_is_held("after stalls");
+    chaos.run(STALL_MINUTES, true);
+    chaos.assert_no_slot_held("after stalls");
 
     // Idle tokens are returned to Redis.
     for gateway in &chaos.gateways {
-        eventually("no token is kept", || {
+        eventually("all leased tokens are returned", || {
             chaos.clock.set(chaos.clock.now() + 100);
             gateway.metric("tidegate_store_tokens_outstanding") == 0
         });
@@ -233,7 +233,7 @@ fn no_slot_leaks_after_an_hour_of_chaos() {
             client.send("GET /flying/late HTTP/1.1\r\nHost: a\r\nAuthorization: 0\r\n\r\n");
         }
         for client in &mut flying {
-            assert_eq!(client.read_response().status, 200, "a slot is held in memory");
+            assert_eq!(client.read_response().status, 200, "the whole local share is free");
         }
     }
 }

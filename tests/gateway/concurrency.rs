@@ -27,15 +27,15 @@ struct ResponseLatch(Arc<Mutex<BTreeSet<String>>>);
 
 impl ResponseLatch {
     fn release(&self, path: &str) {
-        self.0.lock().expect("no test panics with it").insert(path.to_owned());
+        self.0.lock().expect("not poisoned").insert(path.to_owned());
     }
 
     fn is_released(&self, path: &str) -> bool {
-        self.0.lock().expect("no test panics with it").contains(path)
+        self.0.lock().expect("not poisoned").contains(path)
     }
 
-    /// An upstream whose responses end when their path is released: `/half...` begin before. `/now`
-    /// and `/other` are answered at once.
+    /// An upstream whose responses wait until their path is released; those to `/half...` begin before.
+    /// `/now` and `/other` are answered at once.
     fn upstream(&self) -> Upstream {
         let latch = self.clone();
         for path in ["/now", "/refused", "/other"] {
@@ -89,7 +89,7 @@ fn wait_all_free(fleet: &Fleet) {
 }
 
 /// Sends requests for these paths to the gateways in turn and waits until the upstream has them.
-/// Before that, no slot is in use.
+/// First waits until no slot is in use.
 fn send_held(fleet: &Fleet, upstream: &Upstream, paths: &[&str]) -> Vec<Client> {
     wait_all_free(fleet);
     let before = upstream.request_count();
@@ -130,16 +130,16 @@ fn requests_in_flight_are_bounded_by_the_slots() {
         for (at, path) in [(1, "/half"), (0, "/a")] {
             latch.release(path);
             assert_eq!(flying[at].read_response().status, 200);
-            eventually("one more may come", || status(&fleet.gateways[0]) == 200);
+            eventually("a slot is free", || status(&fleet.gateways[0]) == 200);
         }
         // A refused request was charged nowhere else.
-        eventually("one more may come", || {
+        eventually("a slot is free", || {
             let response = fleet.get("/now", "");
             response.status == 200 && response.header("x-ratelimit-resource") == Some("hourly")
         });
         latch.release("/c");
         assert_eq!(flying[2].read_response().status, 200);
-        // All are free again, and no more than that.
+        // All slots are free again, and no more than these.
         wait_all_free(&fleet);
         let more = send_held(&fleet, &upstream, &["/d", "/e", "/f"]);
         assert!(all_refuse(&fleet));
@@ -150,8 +150,8 @@ fn requests_in_flight_are_bounded_by_the_slots() {
     });
 }
 
-/// Free slots do not predict how many requests may follow: a client that obeyed them would send one per
-/// lease.
+/// Free slots do not say how many requests may follow: a client that obeyed `remaining` would send that
+/// many per lease.
 #[test]
 fn headers_advertise_slots_only_when_exhausted() {
     on_every_store(|backend| {
@@ -191,7 +191,7 @@ fn disconnected_clients_hold_no_slot() {
         // Neither does a request that fails or that another limit refuses.
         for path in ["/gone", "/refused"] {
             for _ in 0..5 {
-                eventually("it is not the slots", || {
+                eventually("the concurrency limit admits", || {
                     let response = fleet.get_in_order(path, "");
                     response.header("x-ratelimit-resource") != Some("flying")
                         || response.status == 502
@@ -216,12 +216,12 @@ fn unrenewed_slots_expire_with_their_lease() {
         // A lease ends up to 1/64 of its window late.
         clock.set(NOW + 300_000 + 4_688);
         wait_all_free(&fleet);
-        // The former holders release no slot of others.
+        // The former holders must not release slots of others.
         let others = send_held(&fleet, &upstream, &["/c", "/d"]);
         latch.release("/a");
         latch.release("/b");
         assert!(flying.iter_mut().all(|client| client.read_response().status == 200));
-        // The releases of their connections have arrived.
+        // By now the gateway has processed the ends of the first requests.
         assert!(flying.iter_mut().all(|client| client.get("/other", "").status == 200));
         for gateway in &fleet.gateways {
             eventually("the others' slots are free", || slots_in_use(gateway, "other") == Some(0));
@@ -264,19 +264,19 @@ fn a_client_that_disconnects_during_the_charge_holds_no_slot() {
         redis.url()
     );
     let gateway = Gateway::start(&limited(&upstream, "quota: 2, window: 300s", &store));
-    let asked = || {
+    let connect = || {
         let mut client = Client::connect(gateway.address());
         assert_eq!(client.get("/now", "").status, 200);
         client
     };
-    let mut clients: Vec<_> = (0..2).map(|_| asked()).collect();
+    let mut clients: Vec<_> = (0..2).map(|_| connect()).collect();
     eventually("both are free", || slots_in_use(&gateway, "flying") == Some(0));
-    let asked = gateway.metric("tidegate_store_calls_total");
+    let calls = gateway.metric("tidegate_store_calls_total");
     redis.suspend();
     for client in &mut clients {
         client.send("GET /never HTTP/1.1\r\nHost: a\r\n\r\n");
     }
-    gateway.wait_for_metric("tidegate_store_calls_total", asked + 2);
+    gateway.wait_for_metric("tidegate_store_calls_total", calls + 2);
     drop(clients);
     gateway.wait_for_metric("tidegate_connections ", 0);
     redis.resume();
@@ -306,9 +306,9 @@ fn unsent_releases_are_made_after_an_outage() {
     }
     eventually("all are in flight", || slots_in_use(&gateway, "flying") == Some(3));
     redis.suspend();
-    let not_asked = "tidegate_store_failures_total{kind=\"open\"}";
-    eventually("Redis is lost", || {
-        get(gateway.address(), "/other", "").status == 200 && gateway.metric(not_asked) > 0
+    let breaker_open = "tidegate_store_failures_total{kind=\"open\"}";
+    eventually("the breaker is open", || {
+        get(gateway.address(), "/other", "").status == 200 && gateway.metric(breaker_open) > 0
     });
     latch.release("/long");
     assert!(clients.iter_mut().all(|client| client.read_response().status == 200));

@@ -85,7 +85,7 @@ fn options_asterisk_is_answered_by_the_gateway() {
         assert!(response.header("allow").is_some(), "{}", response.head);
     }
     assert_eq!(client.get("/a", "").status, 200);
-    assert_eq!(upstream.request_count(), 1, "only what was asked of it");
+    assert_eq!(upstream.request_count(), 1, "only the GET is forwarded");
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn head_answered_204_with_a_length_is_a_204_without_one() {
     let mut client = Client::connect(gateway.address());
     for _ in 0..3 {
         client.send("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
-        let (status, head) = client.read_head().expect("an answer");
+        let (status, head) = client.read_head().expect("a response");
         assert_eq!(status, 204);
         assert!(!head.to_ascii_lowercase().contains("content-length"), "{head}");
     }
@@ -158,7 +158,7 @@ fn connections_are_bounded_exactly_over_all_workers() {
         let mut served: Vec<Client> = Vec::new();
         let has_answer = |client: &Client| client.socket.peek(&mut [0]).is_ok();
         for left in [8, 7, 6, 5, 4, 3, 2, 1, 0] {
-            eventually("all places are taken", || {
+            eventually("all permitted connections are open", || {
                 waiting.iter().filter(|client| has_answer(client)).count() + served.len() >= 5
             });
             // The gauge counts the five accepted connections, not those in the backlog.
@@ -286,8 +286,8 @@ fn a_stalled_response_is_cut() {
     assert!(took < Duration::from_secs(5), "{took:?}");
 }
 
-/// A listener with a full backlog: a connect gets no answer.
-fn unreachable_target() -> (String, Vec<socket2::Socket>) {
+/// The URL of a listener with a full backlog, where connects time out, and the sockets that fill it.
+fn start_unreachable() -> (String, Vec<socket2::Socket>) {
     use socket2::{Domain, Socket, Type};
     let socket = || Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     let listener = socket();
@@ -307,7 +307,7 @@ fn unreachable_target() -> (String, Vec<socket2::Socket>) {
 
 #[test]
 fn connects_and_retries_count_towards_the_request_timeout() {
-    let (unreachable, _kept) = unreachable_target();
+    let (unreachable, _kept) = start_unreachable();
     // Each attempt takes a while, fails, and may be retried.
     let closing = Upstream::on_connection(|socket| {
         let _ = socket.read(&mut [0; 4096]);
@@ -347,7 +347,7 @@ fn a_slow_body_past_the_request_timeout_is_a_client_error() {
 
 #[test]
 fn only_the_first_request_waits_for_an_unreachable_server() {
-    let (unreachable, _kept) = unreachable_target();
+    let (unreachable, _kept) = start_unreachable();
     for bad in [unreachable.as_str(), "http://127.0.0.1:1"] {
         let good = Upstream::hello();
         let gateway = Gateway::start(&format!(
@@ -364,7 +364,7 @@ routes: [{{name: a, match: {{path: /a}}, upstream: origin}}]",
         }
         assert!(slow <= 1, "{bad}: {slow} requests waited for it");
         let retries = gateway.metric("tidegate_upstream_retries_total{upstream=\"origin\"");
-        assert_eq!(retries, 1, "{bad}: what it cost is counted");
+        assert_eq!(retries, 1, "{bad}: the retry is counted");
     }
 }
 
@@ -398,7 +398,7 @@ fn a_slow_sender_receives_its_refusal() {
         clock.advance(Duration::from_millis(100));
     }
     assert_eq!(client.read_response().status, 413);
-    assert!(client.is_closed(), "in order");
+    assert!(client.is_closed(), "an orderly close");
 }
 
 #[test]
@@ -407,14 +407,14 @@ fn a_disconnect_is_detected_behind_buffered_bytes() {
     let notify = Mutex::new(notify);
     let upstream = Upstream::on_connection(move |socket| {
         read_until_closed(socket);
-        let _ = notify.lock().expect("no test panics with it").send(());
+        let _ = notify.lock().expect("not poisoned").send(());
     });
     let gateway = start("", &upstream, "");
     for behind in ["", "GET /next HTTP/1.1\r\nHost: a\r\n\r\n", "GET /ne"] {
         let connections = upstream.connections();
         let mut client = Client::connect(gateway.address());
         client.send(format!("GET / HTTP/1.1\r\nHost: a\r\n\r\n{behind}"));
-        eventually("it is at the upstream", || upstream.connections() > connections);
+        eventually("the request is at the upstream", || upstream.connections() > connections);
         if !behind.is_empty() {
             // Also for bytes that arrive after the request was forwarded.
             client.send(behind);

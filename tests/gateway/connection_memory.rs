@@ -18,15 +18,15 @@ use testkit::{
 use crate::tidegate_command;
 
 const MIB: u64 = 1024 * 1024;
-/// Bytes that each of these clients sends or receives; `TIDEGATE_PROOF_MIB` raises it.
-const VOLUME: u64 = 64;
+/// MiB that each of these clients sends or receives; `TIDEGATE_PROOF_MIB` raises it.
+const DEFAULT_MIB: u64 = 64;
 /// Allowed growth without a leak: pooled buffers, and memory that the allocator retains.
 const SLACK: u64 = 12 * MIB;
 
 #[expect(clippy::disallowed_methods, reason = "a manual run may raise it")]
-fn volume() -> u64 {
+fn volume_bytes() -> u64 {
     let given = std::env::var("TIDEGATE_PROOF_MIB").ok();
-    given.and_then(|given| given.parse().ok()).unwrap_or(VOLUME) * MIB
+    given.and_then(|given| given.parse().ok()).unwrap_or(DEFAULT_MIB) * MIB
 }
 
 /// A process with a fixed response at `/hello` and everything else from `upstream`, after one request.
@@ -56,11 +56,11 @@ routes:
 /// Asserts that the memory of `process` has not grown since `before`.
 fn assert_flat(process: &Process, before: u64, what: &str) {
     let now = process.resident_bytes();
-    let gained = now.saturating_sub(before) / 1024;
-    assert!(now <= before + SLACK, "{what}: {gained} KiB more than before");
+    let growth = now.saturating_sub(before) / 1024;
+    assert!(now <= before + SLACK, "{what}: {growth} KiB more than before");
     #[expect(clippy::print_stdout, reason = "the figure is a part of the proof")]
     {
-        println!("{what}: {gained} KiB more than {} KiB", before / 1024);
+        println!("{what}: {growth} KiB more than {} KiB", before / 1024);
     }
 }
 
@@ -73,7 +73,7 @@ fn abandoned_heads_leak_no_memory() {
     let head = format!("GET /hello HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "y".repeat(16_000));
     let (half, rest) = head.split_at(head.len() / 2);
     let step = [rest, half].concat();
-    let count = volume() / step.len() as u64;
+    let count = volume_bytes() / step.len() as u64;
     let reading = thread::spawn(move || {
         for _ in 0..count {
             assert_eq!(reader.read_response().status, 200);
@@ -83,10 +83,10 @@ fn abandoned_heads_leak_no_memory() {
     for _ in 0..count {
         client.send(&step);
     }
-    reading.join().expect("every whole request is answered");
-    assert_flat(&process, before, "half a head left, while it lasts");
+    reading.join().expect("every complete request gets a response");
+    assert_flat(&process, before, "half a head unread, connection open");
     drop(client);
-    assert_flat(&process, before, "half a head left, afterwards");
+    assert_flat(&process, before, "half a head unread, connection closed");
 }
 
 #[test]
@@ -102,16 +102,16 @@ fn unread_pipelines_leak_no_memory() {
         // Until no byte was accepted for a second: the kernel's buffers are full in both directions.
         while let Ok(count) = client.socket.write(many.as_bytes()) {
             taken += count as u64;
-            assert!(taken < 64 * MIB, "whatever is sent is taken");
+            assert!(taken < 64 * MIB, "the gateway never stops reading");
         }
-        assert_flat(&process, before, "answers that are not read");
+        assert_flat(&process, before, "unread responses");
         assert_eq!(get(process.address, "/hello", "").status, 200, "others are served meanwhile");
     }
 }
 
 #[test]
 fn slow_readers_leak_no_memory() {
-    let length = volume();
+    let length = volume_bytes();
     let upstream = Upstream::with(move |_, socket| {
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
         let _ = socket.write_all(head.as_bytes());
@@ -120,16 +120,16 @@ fn slow_readers_leak_no_memory() {
     });
     let (_folder, process) = start(&upstream);
     let before = process.resident_bytes();
-    let mut client = Client::from_socket(narrow(process.address));
+    let mut client = Client::from_socket(connect_narrow(process.address));
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-    assert_eq!(client.read_head().expect("an answer").0, 200);
+    assert_eq!(client.read_head().expect("a response").0, 200);
     // The upstream is always ahead of the client.
     read_slowly(&mut client.socket, length * 7 / 8);
-    assert_flat(&process, before, "an answer that is read slowly");
+    assert_flat(&process, before, "a response read slowly");
 }
 
-/// A connection as over a slow link: small segments and a small window, so that the kernel buffers little.
-fn narrow(address: SocketAddr) -> TcpStream {
+/// Connects with small segments and a small window, as over a slow link: the kernel buffers little.
+fn connect_narrow(address: SocketAddr) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     socket.set_recv_buffer_size(4096).expect("a small window");
     socket.set_tcp_mss(536).expect("small segments");
@@ -137,12 +137,12 @@ fn narrow(address: SocketAddr) -> TcpStream {
     socket.into()
 }
 
-/// Reads `count` bytes, a few at a time.
+/// Reads `length` bytes, a few at a time.
 fn read_slowly(socket: &mut TcpStream, length: u64) {
     let (mut buffer, mut sum) = ([0; 2048], 0);
     while sum < length {
-        let count = socket.read(&mut buffer).expect("the answer goes on");
-        assert!(count > 0, "the answer ends early");
+        let count = socket.read(&mut buffer).expect("the response continues");
+        assert!(count > 0, "the response ends early");
         sum += count as u64;
         if sum % (32 * 1024) < count as u64 {
             sleep(Duration::from_micros(500));

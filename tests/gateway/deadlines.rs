@@ -16,10 +16,10 @@ use tidegate::clock::Clock;
 
 /// Every timeout here is 1 s of the gateway's clock, which the test advances. It may start before the
 /// measurement, and workers check timeouts every 100 ms.
-const MIN: Duration = Duration::from_millis(500);
+const MIN_WAIT: Duration = Duration::from_millis(500);
 
 /// Below every default timeout, which is 10 s or more.
-const MAX: Duration = Duration::from_secs(5);
+const MAX_WAIT: Duration = Duration::from_secs(5);
 
 fn start(http: &str, upstream: &str, route: &str) -> Gateway {
     let yaml = format!(
@@ -34,10 +34,10 @@ routes:
     Gateway::start_at(&yaml, Clock::simulated(1_700_000_000_000))
 }
 
-/// Asserts that a timeout of `gateway` ends `act`.
-fn assert_late<T>(gateway: &Gateway, act: impl FnOnce() -> T) -> T {
+/// Runs `act` and asserts that a timeout of about 1 s ended it.
+fn assert_times_out<T>(gateway: &Gateway, act: impl FnOnce() -> T) -> T {
     let (value, took) = gateway.while_time_passes(act);
-    assert!(took >= MIN && took < MAX, "{took:?}");
+    assert!(took >= MIN_WAIT && took < MAX_WAIT, "{took:?}");
     value
 }
 
@@ -45,7 +45,7 @@ fn assert_late<T>(gateway: &Gateway, act: impl FnOnce() -> T) -> T {
 fn a_silent_connection_is_closed() {
     let gateway = start("head_timeout: 1s", "respond: {body: hi}", "");
     for bytes in ["", "\r\n\r\n"] {
-        assert_late(&gateway, || {
+        assert_times_out(&gateway, || {
             let mut client = Client::connect(gateway.address());
             assert!(client.send(bytes).is_closed(), "{bytes:?}");
         });
@@ -60,7 +60,7 @@ fn a_slow_head_is_a_408() {
     for (before, bytes) in
         [(0, "GET / HTTP/1.1\r\nHo"), (0, "G"), (1, "GET / HTTP/1.1\r\nHost: a\r\n")]
     {
-        let (mut client, response) = assert_late(&gateway, || {
+        let (mut client, response) = assert_times_out(&gateway, || {
             let mut client = Client::connect(gateway.address());
             for _ in 0..before {
                 assert_eq!(client.get("/hello", "").status, 200);
@@ -78,7 +78,7 @@ fn a_slow_head_is_a_408() {
 #[test]
 fn a_head_in_single_bytes_is_a_408() {
     let gateway = start("head_timeout: 1s", "respond: {body: hi}", "");
-    let response = assert_late(&gateway, || {
+    let response = assert_times_out(&gateway, || {
         let mut client = Client::connect(gateway.address());
         client.send("GET / HTTP/1.1\r\nX: ");
         client.socket.set_read_timeout(Some(Duration::from_millis(30))).expect("a timeout");
@@ -98,7 +98,7 @@ fn a_stalled_body_is_a_408_and_no_upstream_failure() {
     let target = format!("targets: [{}], response_timeout: 30s", upstream.target());
     let gateway = start("body_timeout: 1s", &target, "");
     for body in ["Content-Length: 10\r\n\r\n12345", "Transfer-Encoding: chunked\r\n\r\n5\r\n123"] {
-        let (mut client, response) = assert_late(&gateway, || {
+        let (mut client, response) = assert_times_out(&gateway, || {
             let mut client = Client::connect(gateway.address());
             let response =
                 client.send(format!("POST / HTTP/1.1\r\nHost: a\r\n{body}")).read_response();
@@ -160,7 +160,7 @@ fn idle_connections_are_closed() {
     for (path, status) in [("/hello", 200), ("//", 504)] {
         let mut client = Client::connect(gateway.address());
         assert_eq!(gateway.while_time_passes(|| client.get(path, "").status).0, status);
-        assert_late(&gateway, || {
+        assert_times_out(&gateway, || {
             assert_eq!(client.get(path, "").status, status);
             assert!(client.is_closed(), "after {status}");
         });
@@ -198,7 +198,7 @@ fn a_stalled_reader_is_cut() {
     let gateway = start("body_timeout: 300ms", &target, "");
     let mut client = Client::connect(gateway.address());
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-    let (status, _) = client.read_head().expect("an answer");
+    let (status, _) = client.read_head().expect("a response");
     assert_eq!(status, 200);
     gateway.while_time_passes(|| gateway.wait_for_metric("tidegate_connections", 0));
     assert!(client.read_to_end().map_or(0, |all| all.len()) < 100_000_000, "not complete");
@@ -219,13 +219,13 @@ fn an_upstream_that_never_answers_is_a_504() {
     });
     thread::scope(|scope| {
         for upstream in [silent, half, interim] {
-            scope.spawn(move || check_late_answers(&upstream));
+            scope.spawn(move || check_response_timeouts(&upstream));
         }
     });
 }
 
 /// Sends two requests over one connection to an `upstream` that never responds.
-fn check_late_answers(upstream: &Upstream) {
+fn check_response_timeouts(upstream: &Upstream) {
     let target = format!("targets: [{}], response_timeout: 1s", upstream.target());
     let gateway = start("", &target, "");
     let mut client = Client::connect(gateway.address());
@@ -233,14 +233,14 @@ fn check_late_answers(upstream: &Upstream) {
         "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi",
     ] {
-        let response = assert_late(&gateway, || {
+        let response = assert_times_out(&gateway, || {
             let first = client.send(request).read_response();
             if first.status == 103 { client.read_response() } else { first }
         });
         assert_eq!(response.status, 504, "{}", response.text());
         assert_eq!(response.json()["title"], "Gateway Timeout");
     }
-    assert_eq!(client.get("/hello", "").status, 200, "the connection goes on");
+    assert_eq!(client.get("/hello", "").status, 200, "the connection is kept");
     let timeouts = "tidegate_upstream_failures_total{upstream=\"origin\",kind=\"timeout\"}";
     assert_eq!(gateway.metric(timeouts), 2);
 }
@@ -288,7 +288,10 @@ fn the_request_timeout_covers_the_whole_request() {
         let mut client = Client::connect(gateway.address());
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").try_read_response()
     };
-    assert_eq!(assert_late(&gateway, || ask(&gateway)).map(|response| response.status), Some(504));
+    assert_eq!(
+        assert_times_out(&gateway, || ask(&gateway)).map(|response| response.status),
+        Some(504)
+    );
     // Once the response has begun that timeout is over, and another one applies if it is set: no status is
     // left to send, so the response is truncated.
     let endless = Upstream::on_connection(|socket| {
@@ -300,11 +303,11 @@ fn the_request_timeout_covers_the_whole_request() {
     });
     let target = format!("targets: [{}]", endless.target());
     let gateway = start("", &target, ", request_timeout: 1s, answer_timeout: 1s");
-    assert!(assert_late(&gateway, || ask(&gateway)).is_none());
+    assert!(assert_times_out(&gateway, || ask(&gateway)).is_none());
     let mut client = Client::connect(gateway.address());
     client.send("GET / HTTP/1.0\r\nHost: a\r\n\r\n");
     assert!(
         gateway.while_time_passes(|| client.read_to_end()).0.is_err(),
-        "a close would look like the answer's end"
+        "an orderly close would look like the end of the response"
     );
 }

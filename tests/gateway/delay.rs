@@ -1,6 +1,6 @@
 //! Delayed requests. Tests that measure how exactly they are released use the system's clock, the others a
 //! simulated one.
-#![expect(clippy::print_stdout, reason = "what is measured is shown")]
+#![expect(clippy::print_stdout, reason = "the measured lateness is printed")]
 
 /// Disconnects during the delay.
 mod disconnect;
@@ -44,7 +44,7 @@ impl Arrivals {
             let now = own.clock.uptime();
             let text = String::from_utf8_lossy(request);
             let path = text.split(' ').nth(1).unwrap_or_default().to_owned();
-            own.recorded.lock().expect("no test panics with it").push((path, now));
+            own.recorded.lock().expect("not poisoned").push((path, now));
             std::io::Write::write_all(socket, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
                 .is_ok()
         })
@@ -52,7 +52,7 @@ impl Arrivals {
 
     /// The arrival times for `path` after `start`, in order.
     fn of(&self, path: &str, start: Duration) -> Vec<Duration> {
-        let all = self.recorded.lock().expect("no test panics with it");
+        let all = self.recorded.lock().expect("not poisoned");
         let found = all.iter().filter(|(known, _)| known == path);
         let mut found: Vec<_> = found.map(|(_, at)| at.saturating_sub(start)).collect();
         found.sort_unstable();
@@ -83,7 +83,7 @@ const SLOT: Duration = Duration::from_millis(250);
 
 const DELAYED: &str = "tidegate_limit_delayed_total{route=\"all\",limit=\"calls\"}";
 
-/// How late each request of one bucket was for its slot, relative to the earliest.
+/// How long after its slot each request of one bucket arrived, relative to the most punctual one.
 fn lateness(came: &[Duration]) -> Vec<Duration> {
     let offsets: Vec<_> =
         (0..).zip(came).map(|(slot, came)| came.saturating_sub(SLOT * slot)).collect();
@@ -142,25 +142,25 @@ fn four_a_second_are_released_every_250_ms() {
     });
 }
 
-/// Sends requests for 2.5 s; send and response times of each admitted one.
-fn ask_for_a_while(address: SocketAddr, start: Instant) -> Vec<(Duration, Duration)> {
-    let (mut client, mut passed) = (Client::connect(address), Vec::new());
+/// Sends requests for 2.5 s; returns the send and response times of each admitted one.
+fn send_requests(address: SocketAddr, start: Instant) -> Vec<(Duration, Duration)> {
+    let (mut client, mut admitted) = (Client::connect(address), Vec::new());
     while start.elapsed() < Duration::from_millis(2_500) {
         let sent = start.elapsed();
         match client.get("/", "").status {
-            200 => passed.push((sent, start.elapsed())),
+            200 => admitted.push((sent, start.elapsed())),
             status => assert_eq!(status, 429),
         }
         testkit::wait::sleep(Duration::from_millis(5));
     }
-    passed
+    admitted
 }
 
 /// The shortest time from the first send to the last response, of any eleven requests. All of them
 /// were decided in between.
-fn shortest_of_eleven(passed: &[(Duration, Duration)]) -> Option<Duration> {
-    let spans = passed.iter().filter_map(|&(_, last)| {
-        let answered = passed.iter().filter(|&&(_, answered)| answered <= last);
+fn shortest_of_eleven(admitted: &[(Duration, Duration)]) -> Option<Duration> {
+    let spans = admitted.iter().filter_map(|&(_, last)| {
+        let answered = admitted.iter().filter(|&&(_, answered)| answered <= last);
         let mut sent: Vec<_> = answered.map(|&(sent, _)| sent).collect();
         sent.sort_unstable();
         Some(last.saturating_sub(*sent.iter().rev().nth(10)?))
@@ -168,8 +168,8 @@ fn shortest_of_eleven(passed: &[(Duration, Duration)]) -> Option<Duration> {
     spans.min()
 }
 
-/// CALLR's limit: ten calls a second, in any interval of one second.
-fn no_second_holds_more_than_ten(limit: &str) {
+/// Asserts that `limit` admits at most ten calls in any interval of one second.
+fn assert_ten_in_any_second(limit: &str) {
     let redis = Backend::Redis(RedisServer::start());
     let upstream = Upstream::hello();
     let limit = format!("{limit}, quota: 10, window: 1s, key: []");
@@ -178,26 +178,26 @@ fn no_second_holds_more_than_ten(limit: &str) {
     let callers: Vec<_> = (0..4)
         .map(|n| {
             let address = fleet.gateways[n % fleet.gateways.len()].address();
-            thread::spawn(move || ask_for_a_while(address, start))
+            thread::spawn(move || send_requests(address, start))
         })
         .collect();
-    let passed: Vec<_> =
-        callers.into_iter().flat_map(|caller| caller.join().expect("it is answered")).collect();
-    let shortest = shortest_of_eleven(&passed).expect("more than ten were let through");
-    println!("{limit}: {} calls in 2.5 s; eleven take {shortest:?} at the least", passed.len());
-    assert!(passed.len() >= 20, "{} calls", passed.len());
+    let admitted: Vec<_> =
+        callers.into_iter().flat_map(|caller| caller.join().expect("no caller panics")).collect();
+    let shortest = shortest_of_eleven(&admitted).expect("more than ten are admitted");
+    println!("{limit}: {} calls in 2.5 s; eleven take {shortest:?} at the least", admitted.len());
+    assert!(admitted.len() >= 20, "{} calls", admitted.len());
     // Clocks count whole milliseconds.
     assert!(shortest >= Duration::from_millis(998), "{shortest:?}");
 }
 
 #[test]
-fn ten_calls_a_second_by_log() {
-    no_second_holds_more_than_ten("algorithm: sliding_log");
+fn a_sliding_log_admits_ten_calls_in_any_second() {
+    assert_ten_in_any_second("algorithm: sliding_log");
 }
 
 #[test]
-fn ten_calls_a_second_by_strict_window() {
-    no_second_holds_more_than_ten("strict: true, resolution: 10");
+fn a_strict_window_admits_ten_calls_in_any_second() {
+    assert_ten_in_any_second("strict: true, resolution: 10");
 }
 
 #[test]
@@ -259,6 +259,6 @@ fn the_delay_queue_is_bounded() {
         // The third slot begins after 10 s; the second, 6.67 s from now, is the longest permitted delay.
         assert_eq!((response.status, response.number("retry-after")), (429, 4));
         drop(held);
-        testkit::wait::eventually("a decision at once", || waiting() == 0);
+        testkit::wait::eventually("nothing waits", || waiting() == 0);
     });
 }

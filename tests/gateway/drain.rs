@@ -26,17 +26,17 @@ routes:
     ))
 }
 
-/// Sends the head at once and the body after the signal.
-fn held() -> (Upstream, mpsc::Sender<()>) {
+/// An upstream that sends each response after a message, but the first half of `/streaming` at once.
+fn waiting_upstream() -> (Upstream, mpsc::Sender<()>) {
     let (release, wait) = mpsc::channel::<()>();
     let wait = Mutex::new(wait);
     let upstream = Upstream::with(move |request, socket| {
         if request.starts_with(b"GET /streaming") {
             let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe");
-            let _ = wait.lock().expect("no test panics with it").recv();
+            let _ = wait.lock().expect("not poisoned").recv();
             return socket.write_all(b"llo").is_ok();
         }
-        let _ = wait.lock().expect("no test panics with it").recv();
+        let _ = wait.lock().expect("not poisoned").recv();
         socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello").is_ok()
     });
     (upstream, release)
@@ -44,7 +44,7 @@ fn held() -> (Upstream, mpsc::Sender<()>) {
 
 #[test]
 fn requests_in_flight_are_finished_and_idle_connections_closed() {
-    let (upstream, release) = held();
+    let (upstream, release) = waiting_upstream();
     let gateway = Arc::new(start(&upstream, "drain_timeout: 20s"));
     let mut idle = Client::connect(gateway.address());
     assert_eq!(idle.get("/hello", "").status, 200);
@@ -66,8 +66,8 @@ fn requests_in_flight_are_finished_and_idle_connections_closed() {
         let gateway = gateway.clone();
         move || gateway.stop()
     });
-    assert!(idle.is_closed(), "in order");
-    assert!(fresh.is_closed(), "in order");
+    assert!(idle.is_closed(), "an orderly close");
+    assert!(fresh.is_closed(), "an orderly close");
     eventually("the listener is closed", || {
         let refused = TcpStream::connect(gateway.address()).err();
         refused.is_some_and(|error| error.kind() == ErrorKind::ConnectionRefused)
@@ -89,11 +89,11 @@ fn requests_in_flight_are_finished_and_idle_connections_closed() {
 
 #[test]
 fn requests_past_the_drain_timeout_are_cut() {
-    let (upstream, release) = held();
+    let (upstream, release) = waiting_upstream();
     let gateway = start(&upstream, "drain_timeout: 300ms");
     let mut client = Client::connect(gateway.address());
     client.send("GET /waiting HTTP/1.1\r\nHost: a\r\n\r\n");
-    eventually("it is at the upstream", || upstream.request_count() == 1);
+    eventually("the request is at the upstream", || upstream.request_count() == 1);
     gateway.stop();
     assert!(client.try_read_response().is_none());
     drop(release);
@@ -109,7 +109,7 @@ struct Load {
     /// Connections whose first request got a response.
     served: AtomicUsize,
     /// Connections whose first request was too late and got none.
-    gave_up: AtomicUsize,
+    unanswered: AtomicUsize,
 }
 
 #[test]
@@ -125,19 +125,19 @@ fn no_request_is_lost_while_stopping() {
             })
             .collect();
         let count = |counter: &AtomicUsize| counter.load(Ordering::SeqCst);
-        eventually("they are answered", || count(&load.answered) >= 200);
+        eventually("responses arrive", || count(&load.answered) >= 200);
         load.stopped.set(clock::instant()).expect("one stop");
         gateway.stop();
         for client in clients {
             client.join().expect("no request is lost");
         }
         // A connection that the kernel completed during the close was never accepted. Every accepted
-        // connection got a response to its first request, if that arrived in time.
+        // connection got a response to its first request if that arrived in time.
         let [_, accepted, ..] = gateway.server.shared.metrics.connections();
-        let (served, gave_up) = (count(&load.served) as u64, count(&load.gave_up) as u64);
+        let (served, unanswered) = (count(&load.served) as u64, count(&load.unanswered) as u64);
         assert!(
-            served <= accepted && accepted <= served + gave_up,
-            "{served} {accepted} {gave_up}"
+            served <= accepted && accepted <= served + unanswered,
+            "{served} {accepted} {unanswered}"
         );
         assert!(upstream.request_count() >= count(&load.answered));
     }
@@ -154,7 +154,7 @@ impl Load {
                 let was_late = self.is_late();
                 let Some(response) = sent.ok().and_then(|()| client.try_read_response()) else {
                     assert!(turn == 0 || was_late, "a request has no answer (keep: {keep})");
-                    self.gave_up.fetch_add(usize::from(turn == 0 && was_late), Ordering::SeqCst);
+                    self.unanswered.fetch_add(usize::from(turn == 0 && was_late), Ordering::SeqCst);
                     return;
                 };
                 assert_eq!(response.status, 200);

@@ -3,7 +3,7 @@ use std::io::Write;
 use testkit::{client::Client, gateway::Gateway, upstream::Upstream};
 use tidegate::clock::Clock;
 
-/// A route with a quota of one, one without, and one that takes short bodies only.
+/// A route with a quota of one, one that accepts only short bodies, and one without limits.
 fn start(upstream: &Upstream) -> Gateway {
     Gateway::start(&format!(
         "upstreams: {{origin: {{targets: [{}]}}}}
@@ -66,9 +66,9 @@ fn a_long_or_chunked_unread_body_closes_the_connection() {
                     .send("5\r\nhello\r\n0\r\n\r\nGET /open?smuggled HTTP/1.1\r\nHost: a\r\n\r\n");
             }
             // Bytes were unread when the gateway closed: a reset would destroy the response.
-            let response = client.try_read_response().expect("the answer survives the close");
+            let response = client.try_read_response().expect("the response survives the close");
             assert_eq!((response.status, response.header("connection")), (status, Some("close")));
-            assert!(client.is_closed(), "in order");
+            assert!(client.is_closed(), "an orderly close");
         }
     }
     assert_eq!(upstream.request_count(), 1);

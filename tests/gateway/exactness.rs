@@ -4,7 +4,7 @@ use testkit::{backend::on_every_topology, client::Client, gateway::Gateway};
 use tidegate::clock::Clock;
 
 const QUOTA: u64 = 500;
-const BEYOND: u64 = 200;
+const EXCESS: u64 = 200;
 const CLIENTS: u64 = 20;
 
 /// A configuration in which no charge expires during the test.
@@ -20,22 +20,23 @@ routes: [{{name: a, match: {{path: /a}}, upstream: hello, limits: [few, more]}},
     )
 }
 
-/// `remaining` after each admission, and the number of refusals, when all `CLIENTS` send concurrently.
-fn rush(addresses: &[SocketAddr]) -> (Vec<u64>, u64) {
+/// Sends more requests than the quota from all clients at once: `remaining` of each admission, and the
+/// number of refusals.
+fn send_concurrently(addresses: &[SocketAddr]) -> (Vec<u64>, u64) {
     let (admitted, refused) = (Mutex::new(Vec::new()), Mutex::new(0));
     thread::scope(|scope| {
         for number in 0..CLIENTS as usize {
             let (admitted, refused) = (&admitted, &refused);
             scope.spawn(move || {
                 let mut client = Client::connect(addresses[number % addresses.len()]);
-                for _ in 0..(QUOTA + BEYOND) / CLIENTS {
+                for _ in 0..(QUOTA + EXCESS) / CLIENTS {
                     let response = client.get("/a", "Authorization: everyone\r\n");
                     match response.status {
                         200 => {
                             let remaining = response.number("X-RateLimit-Remaining");
-                            admitted.lock().expect("no panic with it").push(remaining);
+                            admitted.lock().expect("not poisoned").push(remaining);
                         }
-                        429 => *refused.lock().expect("no panic with it") += 1,
+                        429 => *refused.lock().expect("not poisoned") += 1,
                         other => panic!("{other}: {}", response.text()),
                     }
                 }
@@ -52,15 +53,15 @@ fn concurrent_requests_admit_exactly_the_quota() {
             let fleet =
                 backend.start(&rules(cost), &Clock::manual(1_700_000_000_000 + cost * 200_000_000));
             let addresses: Vec<_> = fleet.gateways.iter().map(Gateway::address).collect();
-            let (admitted, refused) = rush(&addresses);
+            let (admitted, refused) = send_concurrently(&addresses);
             assert_eq!(admitted.len() as u64, QUOTA / cost);
-            assert_eq!(refused, QUOTA + BEYOND - QUOTA / cost);
+            assert_eq!(refused, QUOTA + EXCESS - QUOTA / cost);
             // Each value of `remaining` occurs once.
             let distinct: BTreeSet<u64> = admitted.iter().copied().collect();
             let all: BTreeSet<u64> = (1..=QUOTA / cost).map(|n| QUOTA - n * cost).collect();
             assert_eq!(distinct, all);
             let broad = fleet.get("/b", "").number("X-RateLimit-Used");
-            assert_eq!(broad, QUOTA / cost + 1, "the refused charged no other limit either");
+            assert_eq!(broad, QUOTA / cost + 1, "refused requests charge no other limit");
         }
     });
 }

@@ -31,8 +31,8 @@ routes:
     )
 }
 
-/// Method, URL, and headers as `-H` takes them.
-const ASKED: [(&str, &str, &[&str]); 39] = [
+/// Requests: method, URL, and headers as `-H` takes them.
+const REQUESTS: [(&str, &str, &[&str]); 39] = [
     ("GET", "http://api.test/v1/items/7?x=1", &[]),
     ("GET", "HTTP://API.test.:8080/v1//items/./%37", &["x-team: a"]),
     ("DELETE", "http://api.test/v1/items/a%2fb?k=%61", &["Origin: http://web.test"]),
@@ -78,8 +78,8 @@ const ASKED: [(&str, &str, &[&str]); 39] = [
     ),
 ];
 
-/// The request of a client with the same method, URL and headers.
-fn sent(method: &str, url: &str, headers: &[&str]) -> String {
+/// The bytes of the same request from a client.
+fn request_text(method: &str, url: &str, headers: &[&str]) -> String {
     let rest = url.split('#').next().unwrap_or_default();
     let rest = rest.get(7..).filter(|_| !rest.starts_with('/')).unwrap_or(rest);
     let slash = rest.find(['/', '?']).unwrap_or(rest.len());
@@ -120,7 +120,7 @@ fn compare(explanation: &Value, response: &Response, text: &str, upstream: &Upst
     }
     let headers = explanation["headers"].as_object().expect("headers");
     for (name, value) in headers {
-        // The two were read at slightly different times.
+        // These depend on the time, and the two requests are not simultaneous.
         if !matches!(&**name, "x-ratelimit-reset" | "ratelimit") {
             assert_eq!(response.header(name), value.as_str(), "{name} {text}");
         }
@@ -143,7 +143,7 @@ fn explanation_matches_a_live_gateway() {
     let more: [(&str, &str, &[&str]); 2] =
         [("GET", &long, &[]), ("GET", "http://api.test/hello", &[&large])];
     let mut routes = Vec::new();
-    for (number, (method, url, headers)) in ASKED.into_iter().chain(more).enumerate() {
+    for (number, (method, url, headers)) in REQUESTS.into_iter().chain(more).enumerate() {
         // A gateway without usage.
         let gateway = Gateway::start(&rules(&upstream));
         let address = format!("X-Forwarded-For: 192.0.2.{number}");
@@ -151,7 +151,7 @@ fn explanation_matches_a_live_gateway() {
         let own = ["Authorization: Bearer t", &*address].into_iter().filter(|_| few);
         let headers: Vec<&str> = headers.iter().copied().chain(own).collect();
         let explanation = explained(config, method, url, &headers);
-        let text = sent(method, url, &headers);
+        let text = request_text(method, url, &headers);
         let mut client = Client::connect(gateway.address());
         let response = client.send(&text).read_response();
         compare(&explanation, &response, &text, &upstream);

@@ -19,12 +19,12 @@ use testkit::{
 };
 
 use crate::framing::{
-    bodies_with_two_ends, heads_with_two_readings, malformed_chunks, post, without_one_host,
+    ambiguous_body_lengths, ambiguous_heads, malformed_chunks, post, without_exactly_one_host,
 };
 
 /// Pause between two fragments, so that they are read separately. If they are read together, the
 /// test is weaker, not wrong.
-const BETWEEN: Duration = Duration::from_millis(1);
+const FRAGMENT_PAUSE: Duration = Duration::from_millis(1);
 /// The most cuts of one message, spread over it; a short message is cut at every byte.
 const MAX_CUTS: usize = 120;
 /// Concurrent connections.
@@ -74,8 +74,8 @@ fn dechunked(body: &str) -> String {
 /// What a client reads: each response, and whether the connection is kept after the last.
 #[derive(Debug, Eq, PartialEq)]
 struct Outcome {
-    answers: Vec<(u16, BTreeMap<String, String>, String)>,
-    goes_on: bool,
+    responses: Vec<(u16, BTreeMap<String, String>, String)>,
+    is_kept: bool,
 }
 
 /// Sends `pieces` one by one on a new connection and reads `count` responses.
@@ -83,33 +83,33 @@ fn outcome(address: SocketAddr, pieces: &[&[u8]], count: usize, to_head: bool) -
     let mut client = Client::connect(address);
     for (index, piece) in pieces.iter().enumerate() {
         if index > 0 {
-            sleep(BETWEEN);
+            sleep(FRAGMENT_PAUSE);
         }
         // A request refused early is not read to its end, so writes may fail.
         if client.socket.write_all(piece).is_err() {
             break;
         }
     }
-    let mut answers = Vec::new();
+    let mut responses = Vec::new();
     for _ in 0..count {
         let response = if to_head {
             client.read_head().map(|(status, head)| Response { status, head, body: Vec::new() })
         } else {
             client.try_read_response()
         };
-        let response = response.unwrap_or_else(|| panic!("no answer to {}", text(pieces)));
-        answers.push(comparable(&response));
+        let response = response.unwrap_or_else(|| panic!("no response to {}", text(pieces)));
+        responses.push(comparable(&response));
     }
-    let closing = answers.last().is_some_and(|(_, fields, _)| {
+    let closing = responses.last().is_some_and(|(_, fields, _)| {
         fields.get("connection").is_some_and(|connection| connection == "close")
     });
-    let goes_on = if closing {
+    let is_kept = if closing {
         assert!(client.is_closed(), "{}", text(pieces));
         false
     } else {
         client.get("/probe", "").status == 200
     };
-    Outcome { answers, goes_on }
+    Outcome { responses, is_kept }
 }
 
 fn text(pieces: &[&[u8]]) -> String {
@@ -126,8 +126,8 @@ fn comparable(response: &Response) -> (u16, BTreeMap<String, String>, String) {
     let fields = response.head.lines().skip(1).filter_map(|line| line.split_once(": "));
     let mut fields: BTreeMap<_, _> =
         fields.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).collect();
-    let id = fields.remove("x-request-id").expect("every answer has an id");
-    fields.remove("date").expect("every answer has a date");
+    let id = fields.remove("x-request-id").expect("every response has an id");
+    fields.remove("date").expect("every response has a date");
     (response.status, fields, response.text().replace(&id, "ID"))
 }
 
@@ -137,7 +137,7 @@ fn cuts(length: usize) -> impl Iterator<Item = usize> {
 }
 
 /// Runs all of `work` concurrently.
-fn at_once(work: &[Box<dyn Fn() + Send + Sync + '_>]) {
+fn run_concurrently(work: &[Box<dyn Fn() + Send + Sync + '_>]) {
     let next = AtomicUsize::new(0);
     thread::scope(|scope| {
         for _ in 0..THREADS {
@@ -150,7 +150,7 @@ fn at_once(work: &[Box<dyn Fn() + Send + Sync + '_>]) {
     });
 }
 
-/// Asserts that each of `messages`, with `count` responses, is answered alike however fragmented.
+/// Asserts that each of `messages` gets the same `count` responses, however it is fragmented.
 fn assert_cuts_do_not_matter(address: SocketAddr, messages: &[Vec<u8>], count: usize) {
     let mut work: Vec<Box<dyn Fn() + Send + Sync>> = Vec::new();
     for message in messages {
@@ -171,7 +171,7 @@ fn assert_cuts_do_not_matter(address: SocketAddr, messages: &[Vec<u8>], count: u
             }));
         }
     }
-    at_once(&work);
+    run_concurrently(&work);
 }
 
 #[test]
@@ -221,9 +221,9 @@ fn valid_requests_are_parsed_alike_however_fragmented() {
 fn invalid_requests_are_refused_alike_however_fragmented() {
     let upstream = mirror();
     let gateway = start(&upstream);
-    let mut messages = bodies_with_two_ends();
-    messages.extend(heads_with_two_readings());
-    messages.extend(without_one_host());
+    let mut messages = ambiguous_body_lengths();
+    messages.extend(ambiguous_heads());
+    messages.extend(without_exactly_one_host());
     messages.extend([
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
         b"GET / HTTP/1.2\r\nHost: a\r\n\r\n".to_vec(),
@@ -247,7 +247,7 @@ fn invalid_requests_are_refused_alike_however_fragmented() {
 }
 
 /// Responses of an upstream, and whether it closes the connection afterwards.
-const ANSWERS: [(&str, &str, bool); 12] = [
+const RESPONSES: [(&str, &str, bool); 12] = [
     ("GET", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX: y\r\n\r\nhello", false),
     ("GET", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", false),
     (
@@ -272,14 +272,14 @@ const ANSWERS: [(&str, &str, bool); 12] = [
     ("GET", "HTTP/1.1 200\r\nContent-Length: 5\r\n\r\nhello", false),
 ];
 
-/// Answers each request `/KIND/CUT` with a response of [`ANSWERS`] cut there; 0 does not cut it,
+/// Answers each request `/KIND/CUT` with the response `KIND`, cut at byte `CUT`; 0 does not cut it,
 /// [`usize::MAX`] cuts it at every byte.
-fn cutting(socket: &mut TcpStream) {
+fn serve_fragmented(socket: &mut TcpStream) {
     let _ = socket.set_nodelay(true);
-    let mut held = Vec::new();
+    let mut buffered = Vec::new();
     loop {
         let end = loop {
-            if let Some(at) = held.windows(4).position(|four| four == b"\r\n\r\n") {
+            if let Some(at) = buffered.windows(4).position(|four| four == b"\r\n\r\n") {
                 break at + 4;
             }
             let mut buffer = [0; 4096];
@@ -287,14 +287,14 @@ fn cutting(socket: &mut TcpStream) {
             if count == 0 {
                 return;
             }
-            held.extend_from_slice(&buffer[..count]);
+            buffered.extend_from_slice(&buffer[..count]);
         };
-        let head = String::from_utf8_lossy(&held[..end]).into_owned();
-        held.drain(..end);
+        let head = String::from_utf8_lossy(&buffered[..end]).into_owned();
+        buffered.drain(..end);
         let mut path = head.split(' ').nth(1).expect("a target").split('/').skip(1);
         let mut number = || path.next().and_then(|part| part.parse::<usize>().ok());
         let (kind, cut) = (number().expect("a kind"), number().expect("a cut"));
-        let (_, answer, closes) = ANSWERS[kind];
+        let (_, answer, closes) = RESPONSES[kind];
         let bytes = answer.as_bytes();
         let step = if cut == usize::MAX { 1 } else { bytes.len() };
         let (first, second) = bytes.split_at(if cut < bytes.len() { cut } else { 0 });
@@ -302,7 +302,7 @@ fn cutting(socket: &mut TcpStream) {
             if socket.write_all(piece).is_err() {
                 return;
             }
-            sleep(BETWEEN);
+            sleep(FRAGMENT_PAUSE);
         }
         if closes {
             return;
@@ -310,10 +310,9 @@ fn cutting(socket: &mut TcpStream) {
     }
 }
 
-/// What a client reads of one response: interim responses, the response, its trailers, and that the
-/// connection is kept.
+/// What a client reads: interim responses, the response, its trailers, and whether the connection is kept.
 fn exchange(address: SocketAddr, version: &str, kind: usize, cut: usize) -> String {
-    let (method, ..) = ANSWERS[kind];
+    let (method, ..) = RESPONSES[kind];
     let mut client = Client::connect(address);
     client.send(format!("{method} /{kind}/{cut} {version}\r\nHost: a\r\n\r\n"));
     let mut summary = String::new();
@@ -335,7 +334,7 @@ fn exchange(address: SocketAddr, version: &str, kind: usize, cut: usize) -> Stri
             let _ = write!(summary, "{:?}", String::from_utf8_lossy(&body));
         }
         if fields.contains_key("connection") {
-            let rest = client.read_to_end().expect("an end in order");
+            let rest = client.read_to_end().expect("an orderly end");
             let rest =
                 if status == 502 { "a problem".into() } else { String::from_utf8_lossy(&rest) };
             let _ = write!(summary, "then {rest:?}, closed");
@@ -349,12 +348,12 @@ fn exchange(address: SocketAddr, version: &str, kind: usize, cut: usize) -> Stri
 
 #[test]
 fn responses_are_parsed_alike_however_fragmented() {
-    let upstream = Upstream::on_connection(cutting);
+    let upstream = Upstream::on_connection(serve_fragmented);
     let gateway = start(&upstream);
     let address = gateway.address();
     let mut work: Vec<Box<dyn Fn() + Send + Sync>> = Vec::new();
     for version in ["HTTP/1.1", "HTTP/1.0"] {
-        for (kind, (_, answer, _)) in ANSWERS.iter().enumerate() {
+        for (kind, (_, answer, _)) in RESPONSES.iter().enumerate() {
             let whole = std::sync::Arc::new(exchange(address, version, kind, 0));
             for cut in cuts(answer.len()).chain([usize::MAX]) {
                 let whole = whole.clone();
@@ -365,5 +364,5 @@ fn responses_are_parsed_alike_however_fragmented() {
             }
         }
     }
-    at_once(&work);
+    run_concurrently(&work);
 }

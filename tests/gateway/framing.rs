@@ -18,7 +18,7 @@ fn assert_refused(gateway: &Gateway, bytes: &[u8], status: u16) -> Response {
     let sent = String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).into_owned();
     let mut client = Client::connect(gateway.address());
     client.send(bytes);
-    let response = client.try_read_response().unwrap_or_else(|| panic!("no answer to {sent:?}"));
+    let response = client.try_read_response().unwrap_or_else(|| panic!("no response to {sent:?}"));
     assert_eq!(response.status, status, "{sent:?}: {}", response.text());
     assert_eq!(response.header("content-type"), Some("application/problem+json"), "{sent:?}");
     let problem = response.json();
@@ -39,14 +39,14 @@ fn assert_passes(gateway: &Gateway, bytes: &[u8]) {
 
 /// Asserts that each of `refused` gets its status and nothing of it reaches the upstream, and that each
 /// of `neighbours` passes and is all that the upstream receives.
-fn assert_screened(refused: &[(&[u8], u16)], neighbours: &[&[u8]]) {
+fn assert_refused_and_passed(refused: &[(&[u8], u16)], neighbours: &[&[u8]]) {
     let upstream = Upstream::hello();
     let gateway = start(&upstream);
     for (bytes, status) in refused {
         assert_refused(&gateway, bytes, *status);
     }
     assert_eq!(upstream.received_bytes(), b"", "nothing refused may reach the upstream");
-    assert_eq!(upstream.connections(), 0, "nor does it cost a connection");
+    assert_eq!(upstream.connections(), 0, "a refused request opens no upstream connection");
     for (index, bytes) in neighbours.iter().enumerate() {
         assert_passes(&gateway, bytes);
         assert_eq!(upstream.request_count(), index + 1);
@@ -60,7 +60,7 @@ pub(crate) fn post(lines: &str, body: &str) -> Vec<u8> {
 }
 
 /// Requests with ambiguous body lengths.
-pub(crate) fn bodies_with_two_ends() -> Vec<Vec<u8>> {
+pub(crate) fn ambiguous_body_lengths() -> Vec<Vec<u8>> {
     let smuggled = "0\r\n\r\nGET /admin HTTP/1.1\r\nHost: a\r\n\r\n";
     [
         "Content-Length: 5\r\nTransfer-Encoding: chunked",
@@ -97,9 +97,9 @@ pub(crate) fn bodies_with_two_ends() -> Vec<Vec<u8>> {
 
 #[test]
 fn ambiguous_body_lengths_are_refused() {
-    let refused = bodies_with_two_ends();
+    let refused = ambiguous_body_lengths();
     let refused: Vec<(&[u8], u16)> = refused.iter().map(|bytes| (&bytes[..], 400)).collect();
-    assert_screened(
+    assert_refused_and_passed(
         &refused,
         &[
             &post("Content-Length: 5", "hello"),
@@ -112,7 +112,7 @@ fn ambiguous_body_lengths_are_refused() {
 }
 
 /// Heads that two recipients could interpret differently.
-pub(crate) fn heads_with_two_readings() -> Vec<Vec<u8>> {
+pub(crate) fn ambiguous_heads() -> Vec<Vec<u8>> {
     let with = |line: &str| format!("GET / HTTP/1.1\r\nHost: a\r\n{line}\r\n\r\n").into_bytes();
     vec![
         with("X: y\nHost: b"),
@@ -154,14 +154,14 @@ pub(crate) fn heads_with_two_readings() -> Vec<Vec<u8>> {
 #[test]
 fn ambiguous_heads_are_refused() {
     let with = |line: &str| format!("GET / HTTP/1.1\r\nHost: a\r\n{line}\r\n\r\n").into_bytes();
-    let refused = heads_with_two_readings();
+    let refused = ambiguous_heads();
     let mut refused: Vec<(&[u8], u16)> = refused.iter().map(|bytes| (&bytes[..], 400)).collect();
     refused.extend([
         (&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], 505),
         (b"GET / HTTP/2.0\r\nHost: a\r\n\r\n", 505),
         (b"GET / HTTP/1.2\r\nHost: a\r\n\r\n", 505),
     ]);
-    assert_screened(
+    assert_refused_and_passed(
         &refused,
         &[
             &with("X: y"),
@@ -174,7 +174,7 @@ fn ambiguous_heads_are_refused() {
 }
 
 /// Requests without one well-formed host.
-pub(crate) fn without_one_host() -> Vec<Vec<u8>> {
+pub(crate) fn without_exactly_one_host() -> Vec<Vec<u8>> {
     let with = |hosts: &str| format!("GET / HTTP/1.1\r\n{hosts}X: y\r\n\r\n").into_bytes();
     vec![
         with(""),
@@ -202,7 +202,7 @@ pub(crate) fn without_one_host() -> Vec<Vec<u8>> {
 #[test]
 fn requests_without_exactly_one_host_are_refused() {
     let with = |hosts: &str| format!("GET / HTTP/1.1\r\n{hosts}X: y\r\n\r\n").into_bytes();
-    let refused = without_one_host();
+    let refused = without_exactly_one_host();
     let upstream = Upstream::hello();
     let gateway = start(&upstream);
     for bytes in &refused {
@@ -229,7 +229,7 @@ fn a_head_that_is_too_large_is_refused() {
     };
     let long =
         |length| format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "y".repeat(length)).into_bytes();
-    assert_screened(
+    assert_refused_and_passed(
         &[
             (&many(20), 431),
             (&many(900), 431),

@@ -5,7 +5,7 @@ use testkit::{
 };
 
 /// A gateway with a limit keyed by `key`; `client` is the configuration section.
-fn counting(key: &str, client: &str) -> Gateway {
+fn start_keyed_by(key: &str, client: &str) -> Gateway {
     Gateway::start(&format!(
         "client: {{{client}}}
 upstreams: {{hello: {{respond: {{body: hi}}}}}}
@@ -24,7 +24,7 @@ const TRUSTING: &str = "trusted_proxies: [127.0.0.0/8, 10.0.0.0/8]";
 
 #[test]
 fn an_untrusted_peer_is_keyed_by_its_own_address() {
-    let gateway = counting("client_ip", "");
+    let gateway = start_keyed_by("client_ip", "");
     for (index, claim) in [
         "",
         "X-Forwarded-For: 192.0.2.1\r\n",
@@ -43,7 +43,7 @@ fn an_untrusted_peer_is_keyed_by_its_own_address() {
 
 #[test]
 fn forwarded_addresses_of_trusted_proxies_are_the_key() {
-    let gateway = counting("client_ip", TRUSTING);
+    let gateway = start_keyed_by("client_ip", TRUSTING);
     for (claim, wanted) in [
         ("X-Forwarded-For: 192.0.2.1\r\n", 1),
         ("X-Forwarded-For: 6.6.6.6, 192.0.2.1\r\n", 2),
@@ -104,7 +104,7 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin}}]",
             assert!(text.contains(&format!("\r\n{line}\r\n")), "{line} in {text}");
         }
     }
-    assert!(!seen[0].contains("\r\nforwarded:"), "nor what it claimed: {}", seen[0]);
+    assert!(!seen[0].contains("\r\nforwarded:"), "the claim is not forwarded: {}", seen[0]);
 }
 
 #[test]
@@ -133,7 +133,7 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin, limits: [
 #[test]
 fn ambiguous_key_headers_are_refused() {
     let refused = |key: &str, path: &str, headers: &str| -> Response {
-        let gateway = counting(key, "token: [header:authorization, cookie:session]");
+        let gateway = start_keyed_by(key, "token: [header:authorization, cookie:session]");
         let response = get(gateway.address(), path, headers);
         assert_eq!(response.status, 400, "{key} {path} {headers}");
         assert!(!response.text().contains("secret"), "{}", response.text());
@@ -147,7 +147,7 @@ fn ambiguous_key_headers_are_refused() {
     refused("'query:k'", "/?k=secret1&k=secret2", "");
     refused("'query:k'", "/?k=secret1&%6b=secret2", "");
     // A header that is not a key may be ambiguous.
-    let gateway = counting("client_ip", "");
+    let gateway = start_keyed_by("client_ip", "");
     assert_eq!(
         used(&gateway, "Authorization: a\r\nAuthorization: b\r\nX-Team: a\r\nX-Team: b\r\n"),
         1
@@ -161,7 +161,7 @@ fn a_missing_key_falls_back_to_the_address() {
         ("'header:X-Team'", "X-Team: a\r\n"),
         ("'cookie:c'", "Cookie: c=1\r\n"),
     ] {
-        let gateway = counting(key, TRUSTING);
+        let gateway = start_keyed_by(key, TRUSTING);
         let from = |address: &str, more: &str| {
             used(&gateway, &format!("X-Forwarded-For: {address}\r\n{more}"))
         };
@@ -169,13 +169,13 @@ fn a_missing_key_falls_back_to_the_address() {
         assert_eq!(from("192.0.2.1", ""), 2, "{key}");
         assert_eq!(from("192.0.2.2", ""), 1, "{key}: another address is another caller");
         assert_eq!(from("192.0.2.1", present), 1, "{key}");
-        assert_eq!(from("192.0.2.2", present), 2, "{key}: one key, wherever it is");
+        assert_eq!(from("192.0.2.2", present), 2, "{key}: the key counts, not the address");
     }
 }
 
 #[test]
 fn token_spellings_are_one_key() {
-    let gateway = counting("token", "token: [header:authorization, cookie:session]");
+    let gateway = start_keyed_by("token", "token: [header:authorization, cookie:session]");
     for (index, headers) in [
         "Authorization: Bearer abc\r\n",
         "authorization:bearer   abc  \r\n",
@@ -188,14 +188,14 @@ fn token_spellings_are_one_key() {
         assert_eq!(used(&gateway, headers), index as u64 + 1, "{headers}");
     }
     assert_eq!(used(&gateway, "Authorization: Basic YWJjOg==\r\n"), 1);
-    // In any position.
+    // The same token in a cookie.
     assert_eq!(used(&gateway, "Authorization:\r\nCookie: session=abc\r\n"), 5);
     assert_eq!(used(&gateway, "Cookie: a=b; session=\"abc\"\r\n"), 6);
 }
 
 #[test]
 fn callers_on_one_connection_are_keyed_apart() {
-    let gateway = counting("token", "");
+    let gateway = start_keyed_by("token", "");
     let mut client = Client::connect(gateway.address());
     for round in 1..=3 {
         for token in ["a", "b", "c"] {
@@ -205,18 +205,18 @@ fn callers_on_one_connection_are_keyed_apart() {
     }
 }
 
-/// An additional token buys no second quota: each token of a request is charged.
+/// An additional token adds no quota: each token of a request is charged.
 #[test]
 fn each_of_several_tokens_is_charged() {
     let client = "token: ['header:authorization', 'cookie:session', 'header:x-key']";
-    let gateway = counting("token, path", client);
+    let gateway = start_keyed_by("token, path", client);
     for turn in 1..=20 {
-        let invented = format!("Authorization: Bearer {turn}\r\nCookie: session=mine\r\n");
-        assert_eq!(used(&gateway, &invented), turn, "the cookie's counter is the tightest");
+        let headers = format!("Authorization: Bearer {turn}\r\nCookie: session=mine\r\n");
+        assert_eq!(used(&gateway, &headers), turn, "the cookie's counter has the least left");
     }
     assert_eq!(used(&gateway, "Cookie: session=mine\r\n"), 21);
     assert_eq!(used(&gateway, "Cookie: session=mine\r\nX-Key: new\r\n"), 22);
-    assert_eq!(used(&gateway, "Authorization: Bearer 7\r\n"), 2, "it was counted, too");
+    assert_eq!(used(&gateway, "Authorization: Bearer 7\r\n"), 2, "it was charged too");
     let same = "Authorization: one\r\nCookie: session=one\r\nX-Key: one\r\n";
     assert_eq!(used(&gateway, same), 1, "the same token is counted once");
     assert_eq!(used(&gateway, same), 2);
@@ -225,7 +225,7 @@ fn each_of_several_tokens_is_charged() {
     }
     let refused =
         get(gateway.address(), "/a?k=1", "Authorization: Bearer fresh\r\nCookie: session=mine\r\n");
-    assert_eq!(refused.status, 429, "an invented token buys nothing");
+    assert_eq!(refused.status, 429, "an invented token adds no quota");
     assert_eq!(refused.json()["violated-policies"], serde_json::json!(["caller"]));
     let fresh = used(&gateway, "Authorization: Bearer fresh\r\n");
     assert_eq!(fresh, 1, "a refusal charges none of them");
@@ -240,13 +240,13 @@ upstreams: {hello: {respond: {body: hi}}}
 limits: {caller: {algorithm: sliding_window, quota: 100, window: 1h, key: [token]}}
 routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [caller]}]",
     );
-    let tell = |headers| {
+    let standard_headers = |headers| {
         let response = get(gateway.address(), "/a", headers);
         ["ratelimit", "ratelimit-policy"]
             .map(|name| response.header(name).expect("a header").to_owned())
     };
-    tell("Cookie: session=mine\r\n");
-    let [state, policy] = tell("Authorization: Bearer new\r\nCookie: session=mine\r\n");
+    standard_headers("Cookie: session=mine\r\n");
+    let [state, policy] = standard_headers("Authorization: Bearer new\r\nCookie: session=mine\r\n");
     assert!(state.starts_with("\"caller\";r=98;t=") && !state.contains(','), "{state}");
     assert_eq!(policy, "\"caller\";q=100;w=3600");
 }
@@ -254,7 +254,7 @@ routes: [{name: all, match: {path: '/{*rest}'}, upstream: hello, limits: [caller
 #[test]
 fn a_malformed_token_beside_a_good_one_is_refused() {
     let client = "token: ['header:authorization', 'cookie:session']";
-    let gateway = counting("token", client);
+    let gateway = start_keyed_by("token", client);
     let twice = "Authorization: mine\r\nCookie: session=a; session=b\r\n";
     assert_eq!(get(gateway.address(), "/a?k=1", twice).status, 400);
 }

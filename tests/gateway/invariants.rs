@@ -12,7 +12,7 @@ use testkit::{
 
 use crate::tidegate_command;
 
-/// Asserts an id and, in a response that the gateway made, a problem document with the same id.
+/// Asserts the status, a request id and, for an error, a problem document with the same id.
 fn check(response: &Response, status: u16) {
     assert_eq!(response.status, status, "{}", response.head);
     let id = response.header("X-Request-Id").unwrap_or_else(|| panic!("no id:\n{}", response.head));
@@ -103,7 +103,7 @@ routes: [{name: a, match: {path: /a}, upstream: hello, limits: [few]}]",
     let mut client = Client::connect(gateway.address());
     for (status, left) in [(200, "1"), (200, "0"), (429, "0"), (429, "0")] {
         client.send("HEAD /a HTTP/1.1\r\nHost: a\r\n\r\n");
-        let (seen, head) = client.read_head().expect("an answer");
+        let (seen, head) = client.read_head().expect("a response");
         let response = Response { status: seen, head, body: Vec::new() };
         assert_eq!((seen, response.header("X-RateLimit-Remaining")), (status, Some(left)));
         assert_eq!(response.header("Retry-After").is_some(), status == 429);
@@ -172,8 +172,8 @@ routes: [{name: a, match: {path: /a}, upstream: hello}]",
     let mut third = Client::connect(gateway.address());
     third.send("GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
     third.socket.set_read_timeout(Some(Duration::from_millis(300))).expect("a timeout");
-    assert!(third.socket.read(&mut [0]).is_err(), "it is served though two others are");
-    assert_eq!(second.get("/a", "").status, 200, "those are served on");
+    assert!(third.socket.read(&mut [0]).is_err(), "a third connection is served beside two");
+    assert_eq!(second.get("/a", "").status, 200, "the other two are still served");
     drop(first);
     third.socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
     assert_eq!(third.read_response().status, 200);

@@ -5,7 +5,7 @@ use testkit::{
     gateway::Gateway,
 };
 
-fn counting(key: &str, client: &str) -> Gateway {
+fn start(key: &str, client: &str) -> Gateway {
     Gateway::start(&format!(
         "client: {{{client}}}
 upstreams: {{hello: {{respond: {{body: hi}}}}}}
@@ -23,8 +23,8 @@ fn ask(gateway: &Gateway, target: &str, headers: &[u8]) -> Response {
 }
 
 /// Asserts that all spellings share one counter, and that `others` have different ones.
-fn one_caller(key: &str, spellings: &[(&str, &[u8])], others: &[(&str, &[u8])]) {
-    let gateway = counting(key, "token: [header:authorization, header:x-api-key, cookie:session]");
+fn assert_one_caller(key: &str, spellings: &[(&str, &[u8])], others: &[(&str, &[u8])]) {
+    let gateway = start(key, "token: [header:authorization, header:x-api-key, cookie:session]");
     for (index, (target, headers)) in spellings.iter().enumerate() {
         let response = ask(&gateway, target, headers);
         let request = format!("{key} {target} {}", String::from_utf8_lossy(headers));
@@ -37,8 +37,8 @@ fn one_caller(key: &str, spellings: &[(&str, &[u8])], others: &[(&str, &[u8])]) 
     }
 }
 
-fn refused(key: &str, target: &str, headers: &[u8]) {
-    let gateway = counting(key, "token: [header:authorization, header:x-api-key, cookie:session]");
+fn assert_refused(key: &str, target: &str, headers: &[u8]) {
+    let gateway = start(key, "token: [header:authorization, header:x-api-key, cookie:session]");
     let response = ask(&gateway, target, headers);
     assert_eq!(response.status, 400, "{key} {target} {}", String::from_utf8_lossy(headers));
     assert!(!response.text().contains("secret"), "{}", response.text());
@@ -46,7 +46,7 @@ fn refused(key: &str, target: &str, headers: &[u8]) {
 
 #[test]
 fn forged_forwarding_entries_do_not_change_the_client_address() {
-    let gateway = counting("client_ip", "trusted_proxies: [127.0.0.0/8, 10.0.0.0/8]");
+    let gateway = start("client_ip", "trusted_proxies: [127.0.0.0/8, 10.0.0.0/8]");
     let mut used = 0;
     for before in [
         &b"\xfe, "[..],
@@ -113,7 +113,7 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: hello, limits: [c
 
 #[test]
 fn bearer_token_spellings_are_one_caller() {
-    one_caller(
+    assert_one_caller(
         "token",
         &[
             ("/items/1", b"Authorization: Bearer abc\r\n"),
@@ -143,8 +143,8 @@ fn bearer_token_spellings_are_one_caller() {
         b"secret\xff",
         b"Token token=\"secret\", nonce=\"1\"",
     ] {
-        refused("token", "/items/1", &[b"Authorization: ", value, b"\r\n"].concat());
-        refused(
+        assert_refused("token", "/items/1", &[b"Authorization: ", value, b"\r\n"].concat());
+        assert_refused(
             "'header:authorization'",
             "/items/1",
             &[b"Authorization: ", value, b"\r\n"].concat(),
@@ -155,7 +155,7 @@ fn bearer_token_spellings_are_one_caller() {
 #[test]
 fn basic_credential_spellings_are_one_caller() {
     // user:pass1, whose last base64 digit has four unused bits.
-    one_caller(
+    assert_one_caller(
         "token",
         &[
             ("/items/1", b"Authorization: Basic dXNlcjpwYXNzMQ==\r\n"),
@@ -175,13 +175,13 @@ fn basic_credential_spellings_are_one_caller() {
         "====",
         "a",
     ] {
-        refused("token", "/items/1", format!("Authorization: Basic {junk}\r\n").as_bytes());
+        assert_refused("token", "/items/1", format!("Authorization: Basic {junk}\r\n").as_bytes());
     }
 }
 
 #[test]
 fn cookie_spellings_are_one_caller() {
-    one_caller(
+    assert_one_caller(
         "'cookie:c'",
         &[
             ("/items/1", b"Cookie: c=a b\r\n"),
@@ -198,14 +198,14 @@ fn cookie_spellings_are_one_caller() {
         ],
     );
     for value in ["c=\"secret", "c=\"\\163ecret\"", "c=secret; c=%73ecre", "c=x; c[]=secret"] {
-        refused("'cookie:c'", "/items/1", format!("Cookie: {value}\r\n").as_bytes());
+        assert_refused("'cookie:c'", "/items/1", format!("Cookie: {value}\r\n").as_bytes());
     }
-    refused("'cookie:a_c'", "/items/1", b"Cookie: a_c=x; a.c=secret\r\n");
+    assert_refused("'cookie:a_c'", "/items/1", b"Cookie: a_c=x; a.c=secret\r\n");
 }
 
 #[test]
 fn header_spellings_are_one_caller() {
-    one_caller(
+    assert_one_caller(
         "'header:x-team'",
         &[
             ("/items/1", b"X-Team: r\xc3\xa9d\xc3\xa0\r\n"),
@@ -214,12 +214,12 @@ fn header_spellings_are_one_caller() {
         ],
         &[("/items/1", b"X-Team: r\xc3\xa9d\xc3\x85\r\n"), ("/items/1", b"X-Team: red\r\n")],
     );
-    one_caller(
+    assert_one_caller(
         "'header:x-team'",
         &[("/items/1", b"X-Team: red\r\n"), ("/items/1", b"X-Team: red\xa0\x85\r\n")],
         &[],
     );
-    one_caller(
+    assert_one_caller(
         "'header:host'",
         &[("/items/1", b""), ("http://GATEWAY.test.:81/items/1", b"")],
         &[],
@@ -228,7 +228,7 @@ fn header_spellings_are_one_caller() {
 
 #[test]
 fn parameter_spellings_are_one_caller() {
-    one_caller(
+    assert_one_caller(
         "'path:id'",
         &[
             ("/items/a%20b", b""),
@@ -238,13 +238,13 @@ fn parameter_spellings_are_one_caller() {
         ],
         &[("/items/a+b", b""), ("/items/a%2520b", b""), ("/items/a%2Fb", b"")],
     );
-    one_caller(
+    assert_one_caller(
         "'path:id'",
         &[("/files/a/b", b""), ("/files/a%2fb", b""), ("/files/a;x/b", b"")],
         &[],
     );
-    one_caller("path", &[("/items/a", b""), ("/items/a;x=1", b"")], &[]);
-    one_caller(
+    assert_one_caller("path", &[("/items/a", b""), ("/items/a;x=1", b"")], &[]);
+    assert_one_caller(
         "'query:k.1'",
         &[
             ("/items/1?k.1=a+b", b""),
@@ -262,7 +262,7 @@ fn parameter_spellings_are_one_caller() {
         "k=x&+k=secret",
         "k=x&k%00=secret",
     ] {
-        refused("'query:k'", &format!("/items/1?{query}"), b"");
+        assert_refused("'query:k'", &format!("/items/1?{query}"), b"");
     }
-    refused("'query:k_1'", "/items/1?k_1=x&k.1=secret", b"");
+    assert_refused("'query:k_1'", "/items/1?k_1=x&k.1=secret", b"");
 }

@@ -57,7 +57,7 @@ fn start_blocked(folder: &TempDir, stderr: io::PipeWriter) -> Child {
     command.stdout(Stdio::null()).stderr(stderr).spawn().expect("the binary starts")
 }
 
-/// Killed when the test ends, also by a panic.
+/// Kills the child when the test ends, even by a panic.
 struct KillOnDrop(Child);
 
 impl Drop for KillOnDrop {
@@ -67,9 +67,9 @@ impl Drop for KillOnDrop {
     }
 }
 
-fn ends_well(child: &mut KillOnDrop) {
+fn assert_exits_cleanly(child: &mut KillOnDrop) {
     let mut status = None;
-    eventually("it ends", || {
+    eventually("the process exits", || {
         status = child.0.try_wait().expect("our own child");
         status.is_some()
     });
@@ -97,7 +97,7 @@ fn unread_stderr_blocks_neither_requests_nor_exit() {
         assert_eq!(client.read_response().status, 200);
     }
     kill_process(Pid::from_child(&child.0), Signal::TERM).expect("a signal to our own child");
-    let ((), took) = timed(|| ends_well(&mut child));
+    let ((), took) = timed(|| assert_exits_cleanly(&mut child));
     assert!(took < Duration::from_secs(12), "{took:?}");
     drop(reader);
 }
@@ -117,7 +117,7 @@ fn stderr_that_is_read_again_receives_the_queued_lines() {
     });
     sleep(Duration::from_millis(50));
     kill_process(Pid::from_child(&child.0), Signal::TERM).expect("a signal to our own child");
-    ends_well(&mut child);
+    assert_exits_cleanly(&mut child);
     let lines = reading.join().expect("it only reads");
     for line in &lines {
         serde_json::from_str::<serde_json::Value>(line).unwrap_or_else(|_| panic!("torn: {line}"));
@@ -141,14 +141,14 @@ fn sigusr1_reopens_the_log_without_losing_a_line() {
     ask("/second");
     read_lines(&old, 2);
     process.signal(Signal::USR1);
-    eventually("there is a new file", || log.exists());
+    eventually("the log is created again", || log.exists());
     ask("/third");
     assert!(read_lines(&log, 1).contains("/third"));
     assert_eq!(read_lines(&old, 2).lines().count(), 2);
     // A reload reopens the log as well.
     fs::rename(&log, folder.path().join("access.log.2")).expect("our own file");
     process.signal(Signal::HUP);
-    eventually("there is a new file", || log.exists());
+    eventually("the log is created again", || log.exists());
     ask("/fourth");
     assert!(read_lines(&log, 1).contains("/fourth"));
 }
@@ -195,26 +195,26 @@ fn dropped_log_lines_are_counted_and_logged() {
     // Each reload logs its long list of faults.
     let faulty: Vec<_> = (0..1_000).map(|number| format!("unknown-{number}: 1\n")).collect();
     write_config(&folder, listen, admin, &faulty.concat());
-    let lost = || {
+    let dropped = || {
         let text = get(admin, "/metrics", "Connection: close\r\n").text();
         let name = "tidegate_process_log_dropped_total ";
         let line = text.lines().find_map(|line| line.strip_prefix(name));
         line.and_then(|count| count.parse::<u64>().ok()).expect("the metric")
     };
-    eventually("some are lost", || {
+    eventually("lines are dropped", || {
         let mut client = Client::connect(admin);
         client.send("POST /api/reload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
         client.read_response();
-        lost() > 0
+        dropped() > 0
     });
-    let lost = lost();
+    let dropped = dropped();
     let mut lines = BufReader::new(reader).lines().map_while(Result::ok);
     let report = lines.find(|line| line.contains("log lines were lost")).expect("it is logged");
     let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
-    assert_eq!((&report["log"], report["dropped"].as_u64()), (&"process".into(), Some(lost)));
+    assert_eq!((&report["log"], report["dropped"].as_u64()), (&"process".into(), Some(dropped)));
     let reading = thread::spawn(move || lines.count());
     kill_process(Pid::from_child(&child.0), Signal::TERM).expect("a signal to our own child");
-    ends_well(&mut child);
+    assert_exits_cleanly(&mut child);
     reading.join().expect("it only reads");
 }
 
@@ -246,7 +246,7 @@ fn a_fifo_without_a_reader_blocks_nothing() {
         File::options().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(&fifo);
     let mut text = String::new();
     let mut late = late.expect("our own FIFO");
-    eventually("a reader that comes late gets all", || {
+    eventually("a late reader gets every line", || {
         let mut buffer = [0; 4_096];
         while let Ok(count @ 1..) = late.read(&mut buffer) {
             text.push_str(std::str::from_utf8(&buffer[..count]).expect("text"));
@@ -261,7 +261,7 @@ fn a_fifo_without_a_reader_blocks_nothing() {
         assert_eq!(client.get("/a", "").status, 200);
     }
     kill_process(Pid::from_child(&child.0), Signal::TERM).expect("a signal to our own child");
-    let ((), took) = timed(|| ends_well(&mut child));
+    let ((), took) = timed(|| assert_exits_cleanly(&mut child));
     assert!(took < Duration::from_secs(8), "{took:?}");
 }
 

@@ -41,7 +41,7 @@ impl Model {
     }
 
     fn add(&mut self, request: &Request, id: usize) {
-        match request.breakage {
+        match request.fault {
             // An invalid head gets a response and ends the connection. Nothing of it is forwarded.
             Some(Fault::Version) => return self.refuse(505),
             Some(Fault::ChunkSize) | None => {}
@@ -71,7 +71,7 @@ impl Model {
             self.answers.push((100, String::new()));
         }
         // A fault within the body is a client error, and so is a body that turns out too long.
-        if request.breakage.is_some() {
+        if request.fault.is_some() {
             return self.refuse(400);
         }
         if request.route == Route::Short && long {
@@ -86,11 +86,11 @@ impl Model {
         match answer {
             UpstreamResponse::NoContent => self.answer(204, String::new()),
             UpstreamResponse::NotModified => self.answer(304, String::new()),
-            UpstreamResponse::Informed if !request.http10 => {
+            UpstreamResponse::Interim if !request.http10 => {
                 self.answers.push((103, String::new()));
                 self.answer(200, response_body(id));
             }
-            UpstreamResponse::Length | UpstreamResponse::Informed => {
+            UpstreamResponse::Length | UpstreamResponse::Interim => {
                 self.answer(200, response_body(id));
             }
             // HTTP/1.0 has no chunks: the end of the connection delimits the response.
@@ -140,7 +140,7 @@ proptest! {
         let mut answers = Vec::new();
         let mut heads = requests.iter();
         while answers.len() < model.answers.len() {
-            let is_head = heads.clone().next().is_some_and(Request::answers_head);
+            let is_head = heads.clone().next().is_some_and(Request::gets_head_response);
             let Some((status, body)) = read(&mut client, is_head) else { break };
             answers.push((status, body));
             if status >= 200 {
@@ -149,13 +149,13 @@ proptest! {
         }
         prop_assert_eq!(&answers, &model.answers);
         if model.ends {
-            prop_assert!(client.is_closed_or_reset(), "the connection goes on");
+            prop_assert!(client.is_closed_or_reset(), "the connection is kept");
         } else {
             let probe = Request { route: Route::Open(UpstreamResponse::Length), ..PROBE };
             client.send(probe.bytes(first + requests.len()));
             prop_assert_eq!(client.try_read_response().map(|response| response.status), Some(200), "the probe");
         }
-        let mut received = harness.received.lock().expect("no thread panics with it");
+        let mut received = harness.received.lock().expect("not poisoned");
         let mut received: Vec<_> = ids.iter().filter_map(|id| Some((*id, received.remove(id)?))).collect();
         received.sort_by_key(|(_, (turn, _))| *turn);
         let received: Vec<_> = received.into_iter().map(|(id, (_, body))| (id, body)).collect();
@@ -177,7 +177,7 @@ fn send(client: &mut Client, bytes: &[u8], cuts: &[prop::sample::Index]) {
     }
 }
 
-/// Reads one response, also an interim one; without the body if the gateway itself made it.
+/// Reads one response, even an interim one; its body only if the status is 200.
 fn read(client: &mut Client, is_head: bool) -> Option<(u16, String)> {
     let response = if is_head {
         client.read_head().map(|(status, _)| (status, String::new()))?

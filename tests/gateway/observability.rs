@@ -37,7 +37,7 @@ routes:
 }
 
 /// A request with a secret in every place that may carry one.
-fn secretly(gateway: &Gateway, path: &str) -> Response {
+fn get_with_secrets(gateway: &Gateway, path: &str) -> Response {
     let headers = "Authorization: Bearer tok-3c7e\r\nCookie: c=cook-91ab\r\nX-Team: team-d00d\r\n";
     get(gateway.address(), &format!("{path}?key=query-55f0"), headers)
 }
@@ -54,7 +54,7 @@ fn health_and_readiness_are_reported() {
         (body["workers"].as_u64(), body["store"]["kind"].as_str()),
         (Some(2), Some("memory"))
     );
-    assert_eq!(get(gateway.address(), "/healthz", "").status, 404, "not on the clients' side");
+    assert_eq!(get(gateway.address(), "/healthz", "").status, 404, "only on the admin listener");
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn metrics_count_every_outcome() {
     let upstream = Upstream::hello();
     let gateway = start(&upstream, "");
     for status in [200, 200, 429, 429, 429] {
-        assert_eq!(secretly(&gateway, "/items/5").status, status);
+        assert_eq!(get_with_secrets(&gateway, "/items/5").status, status);
     }
     assert_eq!(get(gateway.address(), "/lost", "").status, 502);
     assert_eq!(get(gateway.address(), "/nowhere", "").status, 404);
@@ -110,7 +110,7 @@ fn access_log_has_one_line_per_request_and_no_secrets() {
     );
     let mut ids = Vec::new();
     for path in ["/items/5", "//items/%35", "/items/6", "/lost", "/nowhere"] {
-        let response = secretly(&gateway, path);
+        let response = get_with_secrets(&gateway, path);
         ids.push(response.header("x-request-id").expect("an id").to_owned());
     }
     let claimed = "X-Forwarded-For: 192.0.2.7\r\nX-Request-Id: mine\r\n";

@@ -1,5 +1,5 @@
 /// Rate-limit headers after an adjustment by the response.
-mod corrections;
+mod adjustments;
 /// Costs from request and response headers.
 mod costs;
 /// Refunded responses.
@@ -16,7 +16,7 @@ use testkit::upstream::Upstream;
 /// The start of the manual clock.
 pub(crate) const NOW: u64 = 1_700_000_000_000;
 
-/// Responds to `/304` and the like with that status, and with an `X-Cost` if the query has one.
+/// Responds to `/304` and the like with that status, and with `X-Cost` if the query has `cost`.
 pub(crate) fn statuses() -> Upstream {
     Upstream::with(|request, socket| {
         let text = String::from_utf8_lossy(request);
@@ -30,7 +30,7 @@ pub(crate) fn statuses() -> Upstream {
     })
 }
 
-/// A configuration of one limit on one route before `upstream`.
+/// A configuration with one route to `upstream` under one limit.
 pub(crate) fn one_limit(upstream: &Upstream, limit: &str) -> String {
     format!(
         "client: {{token: [header:authorization]}}

@@ -56,7 +56,7 @@ fn a_connection_with_an_unfinished_response_is_not_reused() {
     for _ in 0..5 {
         let mut client = Client::connect(gateway.address());
         client.send("GET /long HTTP/1.1\r\nHost: a\r\n\r\n");
-        assert_eq!(client.read_head().expect("an answer").0, 200);
+        assert_eq!(client.read_head().expect("a response").0, 200);
         drop(client);
         assert_eq!(get(gateway.address(), "/", "").text(), "hello");
     }
@@ -89,7 +89,7 @@ fn stale_connections_are_replaced_transparently() {
                 "{more} {round}"
             );
             wait.recv_timeout(Duration::from_secs(30)).expect("the upstream has closed");
-            // The close must reach the gateway: this request gives it time.
+            // This request gives the close time to reach the gateway.
             assert_eq!(client.get("/nowhere/../../", "").status, 400);
             client = Client::connect(gateway.address());
         }
@@ -98,7 +98,7 @@ fn stale_connections_are_replaced_transparently() {
 
 /// An upstream that answers the first request of a connection and closes after it has read the
 /// second.
-fn closes_at_the_second() -> (Upstream, Arc<AtomicUsize>) {
+fn closing_upstream() -> (Upstream, Arc<AtomicUsize>) {
     let sum = Arc::new(AtomicUsize::new(0));
     let requests = sum.clone();
     let upstream = Upstream::on_connection(move |socket| {
@@ -120,12 +120,12 @@ fn closes_at_the_second() -> (Upstream, Arc<AtomicUsize>) {
 #[test]
 fn a_get_on_a_closed_connection_is_retried() {
     for method in ["GET", "HEAD", "OPTIONS", "DELETE"] {
-        let (upstream, requests) = closes_at_the_second();
+        let (upstream, requests) = closing_upstream();
         let gateway = start(&upstream, ", retries: 1");
         let mut client = Client::connect(gateway.address());
         assert_eq!(client.get("/", "").status, 200);
         client.send(format!("{method} / HTTP/1.1\r\nHost: a\r\n\r\n"));
-        assert_eq!(client.read_head().expect("an answer").0, 200, "{method}");
+        assert_eq!(client.read_head().expect("a response").0, 200, "{method}");
         assert_eq!(requests.load(Ordering::SeqCst), 3);
         assert_eq!(gateway.metric("tidegate_upstream_failures_total{upstream=\"origin\""), 0);
     }
@@ -139,18 +139,18 @@ fn unsafe_requests_are_not_retried() {
         "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n12345",
         "PATCH / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     ] {
-        let (upstream, requests) = closes_at_the_second();
+        let (upstream, requests) = closing_upstream();
         let gateway = start(&upstream, ", retries: 5");
         let mut client = Client::connect(gateway.address());
         assert_eq!(client.get("/", "").status, 200);
         assert_eq!(client.send(request).read_response().status, 502, "{request}");
         assert_eq!(requests.load(Ordering::SeqCst), 2, "{request}");
     }
-    let (upstream, requests) = closes_at_the_second();
+    let (upstream, requests) = closing_upstream();
     let gateway = start(&upstream, ", retries: 0");
     let mut client = Client::connect(gateway.address());
     assert_eq!(client.get("/", "").status, 200);
-    assert_eq!(client.get("/", "").status, 502, "nor is a request without retries");
+    assert_eq!(client.get("/", "").status, 502, "no retry with `retries: 0`");
     assert_eq!(requests.load(Ordering::SeqCst), 2);
 }
 
@@ -185,7 +185,7 @@ fn a_disconnected_client_cancels_its_upstream_request() {
     let notify = std::sync::Mutex::new(notify);
     let upstream = Upstream::with(move |_, socket| {
         read_until_closed(socket);
-        let _ = notify.lock().expect("no test panics with it").send(());
+        let _ = notify.lock().expect("not poisoned").send(());
         false
     });
     let gateway = start(&upstream, "");
@@ -197,7 +197,7 @@ fn a_disconnected_client_cancels_its_upstream_request() {
         let before = upstream.request_count();
         let mut client = Client::connect(gateway.address());
         client.send(request);
-        eventually("it is at the upstream", || upstream.request_count() > before);
+        eventually("the request is at the upstream", || upstream.request_count() > before);
         drop(client);
         gone.recv_timeout(Duration::from_secs(30)).expect("the upstream connection is closed");
     }
@@ -216,17 +216,18 @@ fn back_pressure_bounds_memory_for_a_client_that_does_not_read() {
         while let Ok(count) = socket.write(&chunk) {
             sum += count;
         }
-        let _ = notify.lock().expect("no test panics with it").send(sum);
+        let _ = notify.lock().expect("not poisoned").send(sum);
         false
     });
     let gateway = start(&upstream, "");
     let mut client = Client::connect(gateway.address());
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-    assert_eq!(client.read_head().expect("an answer").0, 200);
-    let taken: usize = stuck.recv_timeout(Duration::from_secs(30)).expect("it gets stuck");
-    assert!(taken < 16_000_000, "{taken} bytes were taken for a client that reads none");
+    assert_eq!(client.read_head().expect("a response").0, 200);
+    let taken: usize =
+        stuck.recv_timeout(Duration::from_secs(30)).expect("the writes of the upstream stall");
+    assert!(taken < 16_000_000, "{taken} bytes were read for a client that reads none");
     assert!(taken > 100_000);
-    let rest = client.read_to_end().expect("what was taken comes, and the end");
+    let rest = client.read_to_end().expect("the bytes sent, then the end");
     assert!(rest.len() <= taken && rest.len() > 100_000);
 }
 
@@ -235,7 +236,7 @@ fn back_pressure_bounds_memory_for_an_upstream_that_does_not_read() {
     let (release, wait) = mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
     let upstream = Upstream::on_connection(move |_| {
-        let _ = wait.lock().expect("no test panics with it").recv();
+        let _ = wait.lock().expect("not poisoned").recv();
     });
     let gateway = start(&upstream, "");
     let mut client = Client::connect(gateway.address());
@@ -246,7 +247,7 @@ fn back_pressure_bounds_memory_for_an_upstream_that_does_not_read() {
     while let Ok(count) = client.socket.write(&chunk) {
         taken += count;
     }
-    assert!(taken < 16_000_000, "{taken} bytes were taken for an upstream that reads none");
+    assert!(taken < 16_000_000, "{taken} bytes were read for an upstream that reads none");
     drop(release);
 }
 
@@ -285,20 +286,20 @@ fn long_bodies_stream_completely_in_both_directions() {
     });
     let response = client.read_response();
     assert!(response.body == body, "an echo of {} bytes came back", response.body.len());
-    writing.join().expect("no panic").expect("all was taken");
+    writing.join().expect("no panic").expect("the whole body is written");
 }
 
-/// Bytes after a head that was sent never start a request, whatever happens to the connection.
+/// The body of a request is never sent on a connection without its head.
 #[test]
 fn a_body_is_never_sent_before_its_head() {
-    let begun = Arc::new(Mutex::new(Vec::new()));
+    let first_bytes = Arc::new(Mutex::new(Vec::new()));
     let upstream = Upstream::on_connection({
-        let begun = begun.clone();
+        let first_bytes = first_bytes.clone();
         move |socket| {
             // The head alone, then a close without a response.
             let mut bytes = [0; 4096];
             let count = socket.read(&mut bytes).unwrap_or(0);
-            begun.lock().expect("no panic").push(bytes[..count].to_vec());
+            first_bytes.lock().expect("no panic").push(bytes[..count].to_vec());
         }
     });
     let gateway = start(&upstream, ", retries: 3");
@@ -310,11 +311,11 @@ fn a_body_is_never_sent_before_its_head() {
         let before = upstream.connections();
         let mut client = Client::connect(gateway.address());
         client.send(format!("PUT / HTTP/1.1\r\nHost: a\r\n{framing}"));
-        eventually("the upstream is asked", || upstream.connections() > before);
+        eventually("the upstream is connected", || upstream.connections() > before);
         let _ = client.socket.write_all(body.as_bytes());
-        assert_eq!(client.read_response().status, 502, "it cannot be sent again");
+        assert_eq!(client.read_response().status, 502, "the request cannot be sent again");
         assert_eq!(upstream.connections(), before + 1);
     }
-    let begun = begun.lock().expect("no panic");
-    assert!(begun.iter().all(|bytes| bytes.starts_with(b"PUT / ")), "{begun:?}");
+    let first_bytes = first_bytes.lock().expect("no panic");
+    assert!(first_bytes.iter().all(|bytes| bytes.starts_with(b"PUT / ")), "{first_bytes:?}");
 }

@@ -171,7 +171,7 @@ fn a_cost_above_what_remains_is_refused_and_not_charged() {
         clock.set(NOW + seconds * 1000 - 1000);
         assert!(
             !advertised(&fleet.get("/a", "")).admitted,
-            "it was not advertised to wait too long"
+            "Retry-After is not longer than needed"
         );
         clock.set(NOW + seconds * 1000);
         assert!(advertised(&fleet.get("/a", "")).admitted);
@@ -189,7 +189,7 @@ fn the_standard_headers_are_exact() {
         let response = fleet.get_as("alice", "/a");
         let policy = r#""per-caller";q=5;w=10, "all";q=100;w=90"#;
         assert_eq!(response.header("RateLimit-Policy"), Some(policy));
-        // Sub-windows of 2 s expire after the sixth. Those of 90 s begin 20 s before NOW.
+        // A sub-window of 2 s expires 12 s after its start. The current one of 90 s began before NOW.
         let until = 180 - NOW / 1000 % 90;
         let state = format!(r#""per-caller";r=4;t=12, "all";r=99;t={until}"#);
         assert_eq!(response.header("RateLimit"), Some(&*state));
@@ -287,7 +287,7 @@ fn a_changed_quota_keeps_the_usage() {
         clock.set(dear.reset * 1000);
         assert!(
             advertised(&fleet.get("/a", "")).admitted,
-            "the reset of a changed quota is true too"
+            "the reset is exact after a changed quota"
         );
         fleet.reload(&with(4, 1));
         let seconds = advertised_unchecked(&fleet.get("/a", "")).retry_after;
@@ -299,7 +299,7 @@ fn a_changed_quota_keeps_the_usage() {
 }
 
 #[test]
-fn one_request_is_one_call_of_redis_and_no_key_is_in_clear() {
+fn one_request_is_one_redis_call_and_no_key_is_in_clear() {
     let backend = Backend::Redis(RedisServer::start());
     let Backend::Redis(redis) = &backend else { unreachable!() };
     let limits = "a: {quota: 9, window: 1m, key: [token]}, b: {quota: 9, window: 1m, \
@@ -335,7 +335,7 @@ fn one_request_is_one_call_of_redis_and_no_key_is_in_clear() {
     }
 }
 
-/// Exhausts a caller's quota; the refusal.
+/// Exhausts a caller's quota; returns the refusal.
 fn exhaust(fleet: &Fleet, token: &str, path: &str) -> Advertised {
     loop {
         let advertised = advertised(&fleet.get_as(token, path));
@@ -346,7 +346,7 @@ fn exhaust(fleet: &Fleet, token: &str, path: &str) -> Advertised {
 }
 
 #[test]
-fn every_algorithm_advertises_true_numbers() {
+fn every_algorithm_advertises_exact_numbers() {
     const SHAPES: [&str; 5] = [
         "quota: 5, window: 10s",
         "quota: 5, window: 10s, strict: true",
@@ -377,9 +377,9 @@ fn every_algorithm_advertises_true_numbers() {
                 advertised(&fleet.get_as("alice", &path)).admitted,
                 "{shape}: after Retry-After"
             );
-            let told_last = exhaust(&fleet, "alice", &path);
-            assert!(told_last.reset >= refused.reset, "{shape}: the reset moved back");
-            clock.set(told_last.reset * 1_000);
+            let second = exhaust(&fleet, "alice", &path);
+            assert!(second.reset >= refused.reset, "{shape}: the reset moved back");
+            clock.set(second.reset * 1_000);
             assert!(advertised(&fleet.get_as("alice", &path)).admitted, "{shape}: at the reset");
         }
     });
@@ -388,7 +388,7 @@ fn every_algorithm_advertises_true_numbers() {
 #[test]
 fn retry_after_admits_in_real_time() {
     on_every_topology(|backend| {
-        let limit = "few: {quota: 3, window: 2s, resolution: 2, key: [token]}";
+        let limit = "few: {quota: 3, window: 1s, resolution: 2, key: [token]}";
         let clock = Clock::system();
         let fleet = backend.start(&rules(limit, &route("/a", "few")), &clock);
         let refused = exhaust(&fleet, "alice", "/a");

@@ -7,7 +7,7 @@ use testkit::{
     wait::{eventually, timed},
 };
 
-use crate::token_lease::{hello, process, with};
+use crate::token_lease::{hello, start_process, with};
 
 const LIMIT: &str = "calls: {quota: 1000, window: 24h, resolution: 1, key: [], reserve: 100}";
 
@@ -15,7 +15,7 @@ const LIMIT: &str = "calls: {quota: 1000, window: 24h, resolution: 1, key: [], r
 fn sigterm_stops_the_gateway_while_redis_hangs() {
     let redis = RedisServer::start();
     let yaml = with(&redis, &hello(LIMIT, "calls")).replace("timeout: 5s", "timeout: 1m");
-    let mut process = process(&format!("drain_timeout: 1s\n{yaml}"));
+    let mut process = start_process(&format!("drain_timeout: 1s\n{yaml}"));
     redis.suspend();
     process.signal(Signal::TERM);
     // At most three seconds, plus slack for a busy machine.
@@ -27,14 +27,14 @@ fn sigterm_stops_the_gateway_while_redis_hangs() {
 #[test]
 fn log_contains_the_error_code_of_redis() {
     let redis = RedisServer::start();
-    let process = process(&with(&redis, &hello(&LIMIT.replace("100}", "1}"), "calls")));
+    let process = start_process(&with(&redis, &hello(&LIMIT.replace("100}", "1}"), "calls")));
     let command = ["ACL", "SETUSER", "default", "-evalsha"];
     assert_eq!(redis.command::<String>(&command), "OK");
-    eventually("it is in the log", || {
+    eventually("it is logged", || {
         assert_eq!(get(process.address, "/a", "Connection: close\r\n").status, 200);
         process.log_line("NOPERM").is_some()
     });
-    let said = process.log_line("NOPERM").expect("it said so");
-    assert!(said.contains("Redis refuses calls of limits"), "{said}");
+    let said = process.log_line("NOPERM").expect("a log line");
+    assert!(said.contains("Redis refuses script calls"), "{said}");
     assert!(said.contains(&redis.address()), "{said}");
 }

@@ -54,7 +54,7 @@ routes: [{}]
 
 fn store(gateway: &Gateway) -> serde_json::Value {
     let response = get(gateway.admin(), "/readyz", "");
-    assert_eq!(response.status, 200, "a lost store makes no gateway unready");
+    assert_eq!(response.status, 200, "a lost store must not make a gateway unready");
     response.json()["store"].clone()
 }
 
@@ -70,8 +70,8 @@ fn has_rate_headers(response: &Response) -> bool {
 }
 
 /// Waits until both gateways have registered in Redis.
-fn know_each_other(gateways: &[Gateway; 2]) {
-    eventually("they know of each other", || {
+fn wait_registered(gateways: &[Gateway; 2]) {
+    eventually("both gateways are registered", || {
         gateways.iter().all(|gateway| store(gateway)["gateways"] == 2)
     });
 }
@@ -86,14 +86,14 @@ fn check_policies(gateway: &Gateway) {
     assert!(closed.number("Retry-After") >= 1 && !has_rate_headers(&closed));
     let open = get(gateway.address(), "/open", "");
     assert_eq!(open.status, 200);
-    assert!(!has_rate_headers(&open), "nothing is known: {}", open.head);
+    assert!(!has_rate_headers(&open), "no headers without Redis: {}", open.head);
     let local = get(gateway.address(), "/local", "");
     assert!(matches!(local.status, 200 | 429) && has_rate_headers(&local));
 }
 
 /// Opens the breakers of all workers: new connections reach both eventually.
-fn notice_the_loss(gateway: &Gateway) {
-    eventually("every worker has noticed", || {
+fn open_every_breaker(gateway: &Gateway) {
+    eventually("every worker has an open breaker", || {
         let response = get(gateway.address(), "/local", "");
         assert!(response.status < 500);
         store(gateway)["workers_without"] == 2
@@ -101,7 +101,7 @@ fn notice_the_loss(gateway: &Gateway) {
 }
 
 /// Waits until all workers use Redis again and the gateways share their counters.
-fn shared_again(gateways: &[Gateway]) {
+fn wait_shared(gateways: &[Gateway]) {
     for gateway in gateways {
         eventually("Redis is reconnected and merged", || {
             let store = store(gateway);
@@ -114,7 +114,7 @@ fn shared_again(gateways: &[Gateway]) {
     for path in ["/local", "/open", "/closed"] {
         eventually("decisions are shared again", || {
             let before = local();
-            // Each twice: a single gateway keeps counting as well.
+            // Twice per gateway: this also works with a single one.
             let ask = |gateway: &Gateway| get(gateway.address(), path, "");
             let responses: Vec<_> = gateways.iter().chain(gateways).map(ask).collect();
             let used = |response: &Response| response.number("X-RateLimit-Used");
@@ -134,14 +134,14 @@ fn without_redis_at_start_each_policy_applies_until_it_connects() {
     let gateways = [start(&redis, 10), start(&redis, 10)];
     for gateway in &gateways {
         assert_eq!(store(gateway)["kind"], "redis");
-        notice_the_loss(gateway);
+        open_every_breaker(gateway);
         assert_eq!(store(gateway)["healthy"], false);
         check_policies(gateway);
         let address = gateway.address();
-        eventually("the local quota is used up", || get(address, "/local", "").status == 429);
+        eventually("the local quota is exhausted", || get(address, "/local", "").status == 429);
         let refused = get(address, "/local", "");
         assert_eq!(refused.number("X-RateLimit-Remaining"), 0);
-        assert_eq!(refused.number("X-RateLimit-Limit"), 10, "no other gateway is known");
+        assert_eq!(refused.number("X-RateLimit-Limit"), 10, "no other gateway is registered");
         for _ in 0..20 {
             assert_eq!(get(address, "/open", "").status, 200);
         }
@@ -159,8 +159,8 @@ fn without_redis_at_start_each_policy_applies_until_it_connects() {
         assert_eq!(metric(gateway, &up), 0);
     }
     redis.restart();
-    shared_again(&gateways);
-    // Started apart they count under the same keys all the same.
+    wait_shared(&gateways);
+    // Gateways that started without Redis use the same keys.
     eventually("Redis has counted the admissions", || {
         gateways.iter().all(|gateway| {
             let response = get(gateway.address(), "/local", "");
@@ -173,15 +173,15 @@ fn without_redis_at_start_each_policy_applies_until_it_connects() {
 fn an_idle_gateway_detects_the_outage() {
     let mut redis = RedisServer::start();
     let gateway = start(&redis, 1_000_000);
-    eventually("all is well", || {
+    eventually("Redis decides", || {
         let decided = |_| has_rate_headers(&get(gateway.address(), "/open", ""));
         store(&gateway)["healthy"] == true && (0..16).all(decided)
     });
     redis.kill();
     eventually("the outage is reported", || store(&gateway)["healthy"] == false);
-    eventually("each worker meets it", || store(&gateway)["workers_without"] == 2);
+    eventually("each worker detects it", || store(&gateway)["workers_without"] == 2);
     redis.restart();
-    eventually("so is the end of it", || store(&gateway)["healthy"] == true);
+    eventually("the recovery is reported", || store(&gateway)["healthy"] == true);
 }
 
 #[test]
@@ -215,7 +215,7 @@ struct Load {
     unlimited: AtomicU64,
 }
 
-/// Requests `/local` and `/open` of both gateways while `act` runs; every response must be a 200.
+/// Requests `/local` and `/open` from both gateways while `act` runs; every response must be a 200.
 fn under_load(gateways: &[Gateway], act: impl FnOnce(&Load)) -> Load {
     let load = Load::default();
     thread::scope(|scope| {
@@ -228,7 +228,7 @@ fn under_load(gateways: &[Gateway], act: impl FnOnce(&Load)) -> Load {
                     let (response, took) = timed(|| client.get(path, ""));
                     assert_eq!(response.status, 200, "{path}: {}", response.text());
                     if !has_rate_headers(&response) {
-                        assert_eq!(path, "/open", "only an open limit may know nothing");
+                        assert_eq!(path, "/open", "only an `open` limit may omit the headers");
                         load.unlimited.fetch_add(1, Ordering::Relaxed);
                     }
                     load.slowest_us.fetch_max(took.as_micros() as u64, Ordering::Relaxed);
@@ -236,7 +236,7 @@ fn under_load(gateways: &[Gateway], act: impl FnOnce(&Load)) -> Load {
                 }
             });
         }
-        // Stops the load if `act` panics.
+        // Stops the load even if `act` panics.
         let _stop = StopOnDrop(&load.stop);
         act(&load);
     });
@@ -252,10 +252,10 @@ impl Drop for StopOnDrop<'_> {
 }
 
 impl Load {
-    /// Waits for `count` more responses.
-    fn goes_on(&self, more: u64) {
+    /// Waits for `more` responses.
+    fn wait_for_traffic(&self, more: u64) {
         let before = self.sent.load(Ordering::Relaxed);
-        eventually("requests go on", || self.sent.load(Ordering::Relaxed) >= before + more);
+        eventually("requests continue", || self.sent.load(Ordering::Relaxed) >= before + more);
     }
 
     fn slowest(&self) -> Duration {
@@ -268,21 +268,21 @@ fn is_lost(gateways: &[Gateway]) -> bool {
 }
 
 #[test]
-fn killed_under_load_no_request_fails_or_waits() {
+fn a_kill_under_load_fails_and_delays_no_request() {
     let mut redis = RedisServer::start();
     let gateways = [start(&redis, 50_000_000), start(&redis, 50_000_000)];
     let load = under_load(&gateways, |load| {
-        load.goes_on(500);
+        load.wait_for_traffic(500);
         redis.kill();
-        eventually("the loss is noticed", || is_lost(&gateways));
-        load.goes_on(500);
+        eventually("the outage is detected", || is_lost(&gateways));
+        load.wait_for_traffic(500);
         redis.restart();
-        eventually("it is found again", || gateways.iter().all(|g| store(g)["healthy"] == true));
-        load.goes_on(200);
+        eventually("Redis is reconnected", || gateways.iter().all(|g| store(g)["healthy"] == true));
+        load.wait_for_traffic(200);
     });
-    assert!(load.slowest() < RESPONSE_TIMEOUT + GRACE, "one waited {:?}", load.slowest());
-    assert!(load.unlimited.load(Ordering::Relaxed) > 0, "some were let through unknown");
-    shared_again(&gateways);
+    assert!(load.slowest() < RESPONSE_TIMEOUT + GRACE, "the slowest took {:?}", load.slowest());
+    assert!(load.unlimited.load(Ordering::Relaxed) > 0, "some requests are admitted without Redis");
+    wait_shared(&gateways);
     assert!(metric(&gateways[0], "tidegate_store_failures_total{kind=\"open\"}") > 0);
 }
 
@@ -291,26 +291,26 @@ fn a_hung_redis_holds_no_request_longer_than_the_timeout() {
     let redis = RedisServer::start();
     let gateways = [0; 2].map(|_| start_with(&redis, 50_000_000, RESPONSE_TIMEOUT));
     let load = under_load(&gateways, |load| {
-        load.goes_on(500);
+        load.wait_for_traffic(500);
         redis.suspend();
-        eventually("the loss is noticed", || is_lost(&gateways));
-        load.goes_on(2_000);
+        eventually("the outage is detected", || is_lost(&gateways));
+        load.wait_for_traffic(2_000);
         redis.resume();
-        eventually("it is found again", || gateways.iter().all(|g| store(g)["healthy"] == true));
-        load.goes_on(200);
+        eventually("Redis is reconnected", || gateways.iter().all(|g| store(g)["healthy"] == true));
+        load.wait_for_traffic(200);
     });
-    assert!(load.slowest() < RESPONSE_TIMEOUT + GRACE, "one waited {:?}", load.slowest());
+    assert!(load.slowest() < RESPONSE_TIMEOUT + GRACE, "the slowest took {:?}", load.slowest());
     assert!(metric(&gateways[0], "tidegate_store_failures_total{kind=\"timeout\"}") > 0);
-    shared_again(&gateways);
+    wait_shared(&gateways);
 }
 
 #[test]
-fn a_hung_redis_and_each_policy() {
+fn each_policy_applies_while_redis_hangs() {
     let redis = RedisServer::start();
     let gateway = start_with(&redis, 1_000, RESPONSE_TIMEOUT);
     get(gateway.address(), "/local", "");
     redis.suspend();
-    notice_the_loss(&gateway);
+    open_every_breaker(&gateway);
     let failed = |kind| gateway.metric(&format!("tidegate_store_failures_total{{kind=\"{kind}\""));
     let before = ["timeout", "open"].map(failed);
     check_policies(&gateway);
@@ -321,7 +321,7 @@ fn a_hung_redis_and_each_policy() {
         "an open breaker delays no request"
     );
     redis.resume();
-    shared_again(&[gateway]);
+    wait_shared(&[gateway]);
 }
 
 #[test]
@@ -329,27 +329,27 @@ fn a_flushed_redis_keeps_counting() {
     let redis = RedisServer::start();
     let gateways = [start(&redis, 50_000_000), start(&redis, 50_000_000)];
     let load = under_load(&gateways, |load| {
-        load.goes_on(300);
+        load.wait_for_traffic(300);
         for flush in [&["SCRIPT", "FLUSH"][..], &["FLUSHALL"], &["SCRIPT", "FLUSH"]] {
             let _: String = redis.command(flush);
-            load.goes_on(300);
+            load.wait_for_traffic(300);
         }
     });
-    assert_eq!(load.unlimited.load(Ordering::Relaxed), 0, "every answer was decided by Redis");
+    assert_eq!(load.unlimited.load(Ordering::Relaxed), 0, "Redis decides every request");
     for gateway in &gateways {
         for kind in ["open", "timeout", "io", "server", "reply"] {
             let line = format!("tidegate_store_failures_total{{kind=\"{kind}\"}}");
             assert_eq!(metric(gateway, &line), 0, "{kind}");
         }
     }
-    shared_again(&gateways);
+    wait_shared(&gateways);
 }
 
 #[test]
 fn every_key_in_redis_expires() {
     let redis = RedisServer::start();
     let gateways = [start(&redis, 5), start(&redis, 5)];
-    know_each_other(&gateways);
+    wait_registered(&gateways);
     for gateway in &gateways {
         for policy in POLICIES.repeat(5) {
             get(gateway.address(), &format!("/{policy}"), "");
@@ -360,7 +360,7 @@ fn every_key_in_redis_expires() {
     assert_eq!(limits, POLICIES.len(), "{keys:?}");
     for key in &keys {
         let ttl: i64 = redis.command(&["PTTL", key]);
-        // The probe's connection may be closed by now.
+        // The probe's key is short-lived: it may have expired since `KEYS`.
         assert!(ttl > 0 || (ttl == -2 && key.ends_with(":probe")), "{key}: {ttl}");
     }
 }
@@ -369,17 +369,17 @@ fn every_key_in_redis_expires() {
 fn the_local_share_divides_the_quota_by_the_last_gateway_count() {
     let mut redis = RedisServer::start();
     let gateways = [start(&redis, 11), start(&redis, 11)];
-    know_each_other(&gateways);
+    wait_registered(&gateways);
     redis.kill();
     for gateway in &gateways {
-        notice_the_loss(gateway);
-        eventually("the share is used up", || get(gateway.address(), "/local", "").status == 429);
+        open_every_breaker(gateway);
+        eventually("the share is exhausted", || get(gateway.address(), "/local", "").status == 429);
         let refused = get(gateway.address(), "/local", "");
         assert_eq!(refused.number("X-RateLimit-Limit"), 6);
         assert_eq!(refused.number("X-RateLimit-Used"), 6);
     }
     redis.restart();
-    shared_again(&gateways);
+    wait_shared(&gateways);
     assert_eq!(get(gateways[0].address(), "/local", "").number("X-RateLimit-Limit"), 11);
 }
 

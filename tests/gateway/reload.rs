@@ -18,7 +18,7 @@ use testkit::{
 use tidegate::{clock::Clock, server::Server};
 
 use crate::{
-    binary::{Gate, held_back},
+    binary::{Gate, delayed_upstream},
     tidegate_command,
 };
 
@@ -87,7 +87,7 @@ routes: [{{name: a, match: {{path: /a}}, upstream: origin, limits: [many]}}]
                 } else {
                     fleet.reload(&yaml(round));
                 }
-                eventually("requests go on", || sent.load(Ordering::Relaxed) >= before + 20);
+                eventually("requests continue", || sent.load(Ordering::Relaxed) >= before + 20);
             }
             stop.store(true, Ordering::Relaxed);
         });
@@ -127,7 +127,7 @@ fn a_faulty_reload_keeps_the_old_rules() {
     page.send(
         "POST /api/reload HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil\r\nContent-Length: 0\r\n\r\n",
     );
-    assert_eq!(page.read_response().status, 403, "no web page may do it");
+    assert_eq!(page.read_response().status, 403, "cross-origin requests are refused");
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_reload_refuses_changes_that_need_a_restart() {
 #[test]
 fn requests_in_flight_finish_on_the_old_rules() {
     let gate = Gate::default();
-    let (old, new) = (held_back(&gate, "old"), Upstream::hello());
+    let (old, new) = (delayed_upstream(&gate, "old"), Upstream::hello());
     let yaml = |upstream: &Upstream| {
         format!(
             "upstreams: {{origin: {{targets: [{}]}}}}
@@ -169,7 +169,7 @@ routes: [{{name: a, match: {{path: /a}}, upstream: origin}}]
     for client in &mut waiting {
         client.send("GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
     }
-    eventually("all are at the upstream", || old.request_count() == 4);
+    eventually("all requests are at the upstream", || old.request_count() == 4);
     gateway.reload(&yaml(&new)).expect("no fault");
     for _ in 0..4 {
         assert_eq!(get(gateway.address(), "/a", "").text(), "hello", "new requests, new rules");
@@ -221,10 +221,10 @@ fn a_changed_file_is_reloaded() {
     eventually("the fault is logged", || faults() == before + 1);
     fs::remove_file(&path).expect("the file");
     sleep(std::time::Duration::from_millis(300));
-    assert_eq!(gateway.response(), "three", "gone is no change");
+    assert_eq!(gateway.response(), "three", "a missing file changes nothing");
     replace(&responding("four"));
     gateway.wait_until_serves("four");
-    assert_eq!(faults(), before + 1, "gone is no fault");
+    assert_eq!(faults(), before + 1, "a missing file is not a fault");
 }
 
 #[test]
@@ -311,5 +311,9 @@ routes:
     assert_eq!(gateway.metric("tidegate_requests_total{route=\"\",status=\"4xx\"}"), 1);
     gateway.reload(&(rules("first") + "drain_timeout: 2s\n")).expect("no fault");
     assert_eq!(get(gateway.address(), "/first", "").status, 502);
-    assert_eq!(gateway.metric("tidegate_requests_total{route=\"first\""), 1, "from 0 again");
+    assert_eq!(
+        gateway.metric("tidegate_requests_total{route=\"first\""),
+        1,
+        "the counter restarts at 0"
+    );
 }

@@ -51,7 +51,7 @@ fn pick<'a>(rng: &mut SplitMix64, from: &[&'a str]) -> &'a str {
     from[rng.below(from.len() as u64) as usize]
 }
 
-/// A random request.
+/// A random request, and whether it is a HEAD.
 fn request(rng: &mut SplitMix64) -> (bool, String) {
     let method = pick(rng, &["GET", "GET", "GET", "HEAD", "PUT", "POST", "DELETE", "TRACE"]);
     let path = match rng.below(14) {
@@ -93,19 +93,23 @@ fn request(rng: &mut SplitMix64) -> (bool, String) {
     (method == "HEAD", format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n{body}"))
 }
 
-/// Sends a few thousand requests while the clock advances; the limits that each refusal named, by
+/// Sends [`REQUESTS`] requests while the clock advances; returns the limits that each refusal names, by
 /// request id.
-fn drive(gateway: &Gateway, clock: &Clock, rng: &mut SplitMix64) -> BTreeMap<String, String> {
+fn send_requests(
+    gateway: &Gateway,
+    clock: &Clock,
+    rng: &mut SplitMix64,
+) -> BTreeMap<String, String> {
     let mut violated = BTreeMap::new();
     let mut client = Client::connect(gateway.address());
     let mut now = START;
     for _ in 0..REQUESTS {
         now += [0, 0, 0, 1, 7, 40, 300, 900][rng.below(8) as usize];
         clock.set(now);
-        let (unread, text) = request(rng);
+        let (is_head, text) = request(rng);
         client.send(&text);
-        let (status, head, body) = if unread {
-            let (status, head) = client.read_head().expect("an answer");
+        let (status, head, body) = if is_head {
+            let (status, head) = client.read_head().expect("a response");
             (status, head, None)
         } else {
             let response = client.read_response();
@@ -129,7 +133,7 @@ fn drive(gateway: &Gateway, clock: &Clock, rng: &mut SplitMix64) -> BTreeMap<Str
 }
 
 #[test]
-fn replay_decides_as_the_live_gateway() {
+fn replay_decides_like_the_live_gateway() {
     let folder = tempfile::tempdir().expect("a folder");
     let (log, config) = (folder.path().join("access.log"), folder.path().join("tidegate.yaml"));
     let (log, config) = (log.to_str().expect("a path"), config.to_str().expect("a path"));
@@ -138,12 +142,12 @@ fn replay_decides_as_the_live_gateway() {
     fs::write(config, &yaml).expect("a file");
     let clock = Clock::manual(START);
     let gateway = Gateway::start_at(&yaml, clock.clone());
-    let violated = drive(&gateway, &clock, &mut SplitMix64(0x9e37_79b9_7f4a_7c15));
+    let violated = send_requests(&gateway, &clock, &mut SplitMix64(0x9e37_79b9_7f4a_7c15));
     let text = read_lines(log.as_ref(), REQUESTS);
     drop(gateway);
 
     let replayed = run(&["replay", "--config", config, "--decisions", log]);
-    let mut met = BTreeMap::<String, u32>::new();
+    let mut counts = BTreeMap::<String, u32>::new();
     let mut named = 0;
     assert_eq!(replayed.lines().count(), text.lines().count());
     for (number, (line, decision)) in text.lines().zip(replayed.lines()).enumerate() {
@@ -162,10 +166,13 @@ fn replay_decides_as_the_live_gateway() {
             assert_eq!(decision[4], limits, "{line}");
             named += 1;
         }
-        *met.entry(limit).or_default() += 1;
+        *counts.entry(limit).or_default() += 1;
     }
     for limit in ["admitted", "refused", "none", "unasked"] {
-        assert!(met.get(limit).is_some_and(|count| *count >= 100), "too few {limit}: {met:?}");
+        assert!(
+            counts.get(limit).is_some_and(|count| *count >= 100),
+            "too few {limit}: {counts:?}"
+        );
     }
     assert!(named > 300, "{named} refusals were compared by name");
 }
@@ -186,7 +193,7 @@ fn a_comparison_reports_what_would_change() {
     .expect("a file");
     let clock = Clock::manual(START);
     let gateway = Gateway::start_at(&yaml, clock.clone());
-    drive(&gateway, &clock, &mut SplitMix64(7));
+    send_requests(&gateway, &clock, &mut SplitMix64(7));
     read_lines(log.as_ref(), REQUESTS);
     drop(gateway);
 

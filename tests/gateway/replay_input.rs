@@ -109,10 +109,10 @@ fn a_bad_line_skips_only_itself() {
         (8, "`192.0.2.256`, expected an IP address"),
     ];
     assert_eq!(entries.len(), faults.len());
-    for (entries, (line, fault)) in entries.into_iter().zip(faults) {
-        let at = entries["at"].as_str().expect("a place");
-        assert!(at.ends_with(&format!("log:{line}")), "{entries}");
-        assert!(entries["fault"].as_str().expect("a fault").starts_with(fault), "{entries}");
+    for (entry, (line, fault)) in entries.into_iter().zip(faults) {
+        let at = entry["at"].as_str().expect("a place");
+        assert!(at.ends_with(&format!("log:{line}")), "{entry}");
+        assert!(entry["fault"].as_str().expect("a fault").starts_with(fault), "{entry}");
     }
 }
 
@@ -183,7 +183,7 @@ fn foreign_logs_are_replayed_as_far_as_their_fields_allow() {
     .concat();
     let (exit, said) = folder.replay(log.as_bytes(), &["--decisions"]);
     assert_eq!(exit, Exit::Ok);
-    let entries: Vec<String> = said
+    let decisions: Vec<String> = said
         .lines()
         .map(|line| {
             let cells: Vec<&str> = line.split('\t').collect();
@@ -208,16 +208,16 @@ fn foreign_logs_are_replayed_as_far_as_their_fields_allow() {
         "a admitted -",
         "a refused one",
     ];
-    assert_eq!(entries, wanted);
+    assert_eq!(decisions, wanted);
     let (_, report) = folder.report(log.as_bytes(), &["--host", "C.test"]);
     assert_eq!(report["results"][0]["routes"][2]["requests"], 2);
     let notes = report["notes"].as_array().expect("notes");
-    let entries =
+    let has_note =
         |text: &str| notes.iter().any(|note| note.as_str().is_some_and(|n| n.contains(text)));
-    assert!(entries("does not contain: host (see --host), headers, cookies, token"), "{report}");
+    assert!(has_note("does not contain: host (see --host), headers, cookies, token"), "{report}");
     assert!(
-        entries("limits that count by them: one, team")
-            && entries("requests from trusted proxies: 1")
+        has_note("limits that count by them: one, team")
+            && has_note("requests from trusted proxies: 1")
     );
     let callers = report["results"][0]["callers"].as_array().expect("callers");
     assert_eq!((&callers[0]["caller"], &callers[0]["refused"]), (&"192.0.2.1".into(), &1.into()));
@@ -267,19 +267,19 @@ fn lines_span_reads() {
     let text = format!("a\r\n\n{edge}\n{edge}e\n{long}\nb\n{edge}\r\n{long}");
     for step in [1 << 20, 100_003, 65_537, 4_096, 7] {
         let mut lines = LineReader::new(Steps(text.as_bytes(), step));
-        let mut entries = Vec::new();
+        let mut found = Vec::new();
         while let Some(piece) = lines.next_line().expect("memory") {
-            entries.push(match piece {
+            found.push(match piece {
                 RawLine::TooLong => "long".to_owned(),
                 RawLine::Line(line) if line.len() == MAX_LINE => "edge".to_owned(),
                 RawLine::Line(line) => String::from_utf8_lossy(line).into_owned(),
             });
         }
-        assert_eq!(entries, ["a", "", "edge", "long", "long", "b", "edge", "long"], "{step}");
+        assert_eq!(found, ["a", "", "edge", "long", "long", "b", "edge", "long"], "{step}");
     }
 }
 
-/// Escapes a text as nginx and Apache do in quotes.
+/// Escapes a text as nginx or Apache does between quotes.
 fn escaped(text: &[u8], apache: bool) -> Vec<u8> {
     let one = |byte: &u8| match byte {
         b'"' | b'\\' if apache => vec![b'\\', *byte],
@@ -311,7 +311,7 @@ proptest! {
     ) {
         let line = AccessLine {
             time, client, token, method: method.as_bytes(), host: host.as_bytes(), path: path.as_bytes(),
-            route: "r", status: 200, bytes: 5, took: Duration::from_micros(7), delay: Duration::ZERO, limit,
+            route: "r", status: 200, bytes: 5, duration: Duration::from_micros(7), delay: Duration::ZERO, limit,
             upstream: "", upstream_time: None, attempts: 0, cut: None, complete: true, request_id: b"id",
         };
         let text = line.json();
@@ -339,7 +339,7 @@ proptest! {
         let number = |range: std::ops::Range<usize>| utc[range].parse::<usize>().unwrap();
         let month = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
             [number(5..7) - 1];
-        // East of Greenwich local time is ahead of UTC.
+        // A positive offset: local time is ahead of UTC.
         let zone = format!("+{:02}{:02}", minutes / 60, minutes % 60);
         let stamp = format!("{}/{month}/{}:{} {zone}", &utc[8..10], &utc[..4], &utc[11..19]);
         let mut line = format!("{client} - {user} [{stamp}] \"{method} ").into_bytes();
@@ -380,18 +380,18 @@ proptest! {
         let rules = || Snapshot::compile(&loaded).unwrap();
         let candidate = || ConfigReplay::new("rules", rules(), 10, Secret(1, 2));
         let mut replay = Replay::new([candidate(), candidate()].into_iter().collect(), "c.test");
-        let mut entries = 0;
-        replay.read("log", &*log, None, Some(&mut |_: &DecisionEvent<'_>| entries += 1));
-        replay.finish(Some(&mut |_: &DecisionEvent<'_>| entries += 1));
+        let mut decisions = 0;
+        replay.read("log", &*log, None, Some(&mut |_: &DecisionEvent<'_>| decisions += 1));
+        replay.finish(Some(&mut |_: &DecisionEvent<'_>| decisions += 1));
         let lines = log.split_inclusive(|byte| *byte == b'\n').count() as u64;
         prop_assert_eq!(replay.files[0].lines, lines);
         prop_assert_eq!(lines, replay.requests() + replay.malformed + replay.empty);
-        prop_assert_eq!(entries, replay.requests());
+        prop_assert_eq!(decisions, replay.requests());
         for rules in &replay.configs {
-            let unserved: u64 = rules.unserved.values().sum();
-            let decided = rules.admitted + rules.refused + rules.unlimited + unserved;
-            prop_assert_eq!(decided + replay.unasked, entries);
-            prop_assert!(rules.unshared_refusals.iter().all(|refusals| *refusals == 0));
+            let unmatched: u64 = rules.unmatched.values().sum();
+            let decided = rules.admitted + rules.refused + rules.unlimited + unmatched;
+            prop_assert_eq!(decided + replay.unasked, decisions);
+            prop_assert!(rules.differing_refusals.iter().all(|refusals| *refusals == 0));
         }
     }
 

@@ -28,9 +28,9 @@ fn every_rule_decides_alike_live_and_in_replay() {
     let path = |name: &str| folder.path().join(name).to_str().expect("a path").to_owned();
     let (log, config) = (path("access.log"), path("tidegate.yaml"));
     let upstream = Upstream::with(|request, socket| {
-        let fresh = String::from_utf8_lossy(request).contains("/same");
-        let status = if fresh { "304 Not Modified" } else { "200 OK" };
-        let length = if fresh { "" } else { "Content-Length: 0\r\n" };
+        let is_not_modified = String::from_utf8_lossy(request).contains("/same");
+        let status = if is_not_modified { "304 Not Modified" } else { "200 OK" };
+        let length = if is_not_modified { "" } else { "Content-Length: 0\r\n" };
         write!(socket, "HTTP/1.1 {status}\r\n{length}\r\n").is_ok()
     });
     let route = |name: &&str| {
@@ -53,7 +53,7 @@ upstreams: {{app: {{targets: [{}]}}}}\n{LIMITS}routes:\n{}",
         clock.set(START + turn * 71);
         let (name, who) = (NAMES[turn as usize % 7], turn / 7 % 4 + 1);
         let what = if turn % 4 == 0 { "same" } else { "other" };
-        // The fourth has no forwarded address: the proxy's is the key, without a tier.
+        // The fourth caller has an invalid forwarded address: the key is the proxy's, without a tier.
         let from = if who < 4 { format!("192.0.2.{who}") } else { "\u{fe}".to_owned() };
         let headers = format!("X-Forwarded-For: {from}\r\n");
         refused += u64::from(client.get(&format!("/{name}/{what}"), &headers).status == 429);
@@ -64,12 +64,12 @@ upstreams: {{app: {{targets: [{}]}}}}\n{LIMITS}routes:\n{}",
 
     let replayed = run(&["replay", "--config", &config, "--decisions", &log]);
     assert_eq!(replayed.lines().count(), 2_100);
-    for (line, expected) in logged.lines().zip(replayed.lines()) {
+    for (line, decision) in logged.lines().zip(replayed.lines()) {
         let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
-        let expected: Vec<&str> = expected.split('\t').collect();
+        let decision: Vec<&str> = decision.split('\t').collect();
         assert_eq!(
             (&line["route"], &line["limit"]),
-            (&expected[2].into(), &expected[3].into()),
+            (&decision[2].into(), &decision[3].into()),
             "{line}"
         );
     }

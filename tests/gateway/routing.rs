@@ -4,7 +4,7 @@ use testkit::{
     upstream::Upstream,
 };
 
-/// Routes whose response is their own name.
+/// Routes, each with its own name as the response.
 fn named(routes: &[(&str, &str)]) -> Gateway {
     let upstreams: Vec<String> = routes
         .iter()

@@ -25,7 +25,7 @@ const ALGORITHMS: [&str; 5] = [
 ];
 
 /// A route under the limit `calls`, and a status route.
-fn telling(limit: &str) -> String {
+fn with_status_route(limit: &str) -> String {
     format!(
         "client: {{token: [header:authorization], trusted_proxies: [127.0.0.0/8]}}
 upstreams: {{hello: {{respond: {{body: hello}}}}}}
@@ -37,7 +37,7 @@ routes:
     )
 }
 
-/// The limit `calls` on the status route.
+/// Limit, remaining, used and reset of `calls` by the status route.
 fn status_of(response: &Response) -> [u64; 4] {
     assert_eq!(response.status, 200, "{}", response.text());
     assert_eq!(response.header("content-type"), Some("application/json"));
@@ -49,7 +49,7 @@ fn numbers<const N: usize>(object: &Value, names: [&str; N]) -> [u64; N] {
     names.map(|name| object[name].as_u64().unwrap_or_else(|| panic!("no {name} in {object}")))
 }
 
-/// The same from a response's headers.
+/// The same by the headers of a response.
 fn headers(response: &Response) -> [u64; 4] {
     ["limit", "remaining", "used", "reset"]
         .map(|name| response.number(&format!("x-ratelimit-{name}")))
@@ -67,8 +67,8 @@ fn admin_at(address: SocketAddr, method: &str, target: &str, headers: &str) -> R
     client.read_response()
 }
 
-/// What every gateway's admin API reports of `target`.
-fn operators(fleet: &Fleet, target: &str) -> [u64; 4] {
+/// The state of `target` by the admin API, which must be the same on every gateway.
+fn admin_state(fleet: &Fleet, target: &str) -> [u64; 4] {
     let mut all = fleet.gateways.iter().map(|gateway| {
         let response = admin(gateway, "GET", target, "");
         assert_eq!(response.status, 200, "{}", response.text());
@@ -88,7 +88,7 @@ fn operators(fleet: &Fleet, target: &str) -> [u64; 4] {
 #[test]
 fn the_status_matches_the_headers_and_charges_nothing() {
     for algorithm in ALGORITHMS {
-        let yaml = telling(&format!("{algorithm}, quota: 4, window: 1h, key: [token]"));
+        let yaml = with_status_route(&format!("{algorithm}, quota: 4, window: 1h, key: [token]"));
         on_every_store(|backend| {
             let clock = Clock::manual(NOW);
             let fleet = backend.start(&yaml, &clock);
@@ -100,7 +100,7 @@ fn the_status_matches_the_headers_and_charges_nothing() {
                 let response = fleet.get_as("Bearer a", "/x");
                 assert_eq!((response.status, response.number("x-ratelimit-used")), (200, used));
                 assert_eq!(ask(), headers(&response), "{algorithm}");
-                assert_eq!(operators(&fleet, "/calls?key=Bearer%20a"), ask(), "{algorithm}");
+                assert_eq!(admin_state(&fleet, "/calls?key=Bearer%20a"), ask(), "{algorithm}");
                 clock.set(NOW + 7_001 * used);
             }
             for _ in 0..100 {
@@ -110,13 +110,13 @@ fn the_status_matches_the_headers_and_charges_nothing() {
             let refused = fleet.get_as("bearer  a", "/x");
             assert_eq!(refused.status, 429, "{algorithm}");
             assert_eq!(ask(), headers(&refused), "{algorithm}");
-            assert_eq!(operators(&fleet, "/calls?key=bearer++a"), ask(), "{algorithm}");
+            assert_eq!(admin_state(&fleet, "/calls?key=bearer++a"), ask(), "{algorithm}");
             let [_, remaining, used, _] = status_of(&fleet.get_as("Bearer b", "/rate_limit"));
             assert_eq!((remaining, used), (4, 0), "another caller");
-            // Expired and not yet swept: equal to an unknown caller.
+            // An expired counter, not yet swept, is reported like an unknown caller.
             clock.set(NOW + 3 * 3_600_000);
             assert_eq!(ask(), [4, 4, 0, clock.now() / 1000], "{algorithm}");
-            assert_eq!(operators(&fleet, "/calls?key=Bearer+a"), ask(), "{algorithm}");
+            assert_eq!(admin_state(&fleet, "/calls?key=Bearer+a"), ask(), "{algorithm}");
         });
     }
 }
@@ -124,7 +124,8 @@ fn the_status_matches_the_headers_and_charges_nothing() {
 #[test]
 fn retry_at_is_reported_to_the_operator() {
     for algorithm in ALGORITHMS {
-        let yaml = telling(&format!("{algorithm}, quota: 4, window: 1m, key: [], cost: 3"));
+        let yaml =
+            with_status_route(&format!("{algorithm}, quota: 4, window: 1m, key: [], cost: 3"));
         on_every_store(|backend| {
             let clock = Clock::manual(NOW + 123);
             let fleet = backend.start(&yaml, &clock);
@@ -143,7 +144,7 @@ fn retry_at_is_reported_to_the_operator() {
 
 #[test]
 fn a_callers_quota_and_key_are_reported() {
-    let yaml = telling(
+    let yaml = with_status_route(
         "quota: 3, window: 1h, key: [token, client_ip], cost: header:X-Cost, tiers: [
             {match: {part: 'header:x-plan', values: [gold]}, quota: 10},
             {match: {part: token, values: [vip]}, quota: 20}]",
@@ -157,17 +158,17 @@ fn a_callers_quota_and_key_are_reported() {
             ("far", "X-Forwarded-For: 2001:db8::7\r\n", 3, ""),
         ] {
             let sent = format!("Authorization: {who}\r\n{more}");
-            let paid = headers(&fleet.get("/x", &format!("{sent}X-Cost: 2\r\n")));
-            assert_eq!(paid[..3], [quota, quota - 2, 2], "{who}");
-            // An invalid cost is ignored here: nothing is charged.
+            let charged = headers(&fleet.get("/x", &format!("{sent}X-Cost: 2\r\n")));
+            assert_eq!(charged[..3], [quota, quota - 2, 2], "{who}");
+            // The status route charges nothing and ignores an invalid cost.
             let state = status_of(&fleet.get("/rate_limit", &format!("{sent}X-Cost: no\r\n")));
-            assert_eq!(state, paid, "{who}");
+            assert_eq!(state, charged, "{who}");
             let address = if who == "far" { "2001:db8::99" } else { "127.0.0.1" };
             let target = format!("/calls?key={who}&key={address}{tier}");
-            assert_eq!(operators(&fleet, &target), paid, "{who}");
+            assert_eq!(admin_state(&fleet, &target), charged, "{who}");
         }
         let elsewhere = status_of(&fleet.get_as("golden", "/rate_limit"));
-        assert_eq!(elsewhere[..3], [3, 1, 2], "without the header, what is used stays");
+        assert_eq!(elsewhere[..3], [3, 1, 2], "without the header, the usage stays");
         let twice = "Authorization: a\r\nAuthorization: b\r\n";
         assert_eq!(fleet.get("/rate_limit", twice).status, 400);
     });
@@ -175,12 +176,12 @@ fn a_callers_quota_and_key_are_reported() {
 
 #[test]
 fn a_caller_without_a_token_gets_the_status_of_its_address() {
-    let yaml = telling("quota: 3, window: 1h, key: [token]");
+    let yaml = with_status_route("quota: 3, window: 1h, key: [token]");
     on_every_store(|backend| {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
-        let paid = headers(&fleet.get("/x", ""));
-        assert_eq!(status_of(&fleet.get("/rate_limit", "")), paid);
-        assert_eq!(operators(&fleet, "/calls?key=&client_ip=127.0.0.1"), paid);
+        let charged = headers(&fleet.get("/x", ""));
+        assert_eq!(status_of(&fleet.get("/rate_limit", "")), charged);
+        assert_eq!(admin_state(&fleet, "/calls?key=&client_ip=127.0.0.1"), charged);
         let other = status_of(&fleet.get("/rate_limit", "X-Forwarded-For: 192.0.2.1\r\n"));
         assert_eq!(other[2], 0);
     });
@@ -219,7 +220,7 @@ routes:
 
 #[test]
 fn the_status_route_handles_every_method() {
-    let gateway = Gateway::start_at(&telling("quota: 3, window: 1h"), Clock::manual(NOW));
+    let gateway = Gateway::start_at(&with_status_route("quota: 3, window: 1h"), Clock::manual(NOW));
     let mut client = Client::connect(gateway.address());
     client.send("HEAD /rate_limit HTTP/1.1\r\nHost: a\r\n\r\n");
     let (status, head) = client.read_head().expect("a head");

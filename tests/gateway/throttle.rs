@@ -2,7 +2,7 @@
 mod fleet;
 /// The operator's side: modes, metrics, `check`, reloads.
 mod operator;
-/// One gateway: when it throttles, whom it admits, and what denied users receive.
+/// One gateway: when it throttles, which users it admits, and what denied users receive.
 mod single_gateway;
 
 use std::io::Write;
@@ -45,8 +45,7 @@ struct Fleet {
 }
 
 impl Fleet {
-    /// Starts `count` gateways with the throttle `settings`; `rest` is the rest of the configuration,
-    /// such as limits.
+    /// Starts `count` gateways with these throttle `settings`.
     fn start(count: usize, redis: Option<&RedisServer>, settings: &str) -> Self {
         let upstream = api();
         let store = redis.map_or(String::new(), |redis| {
@@ -128,21 +127,21 @@ routes:
     }
 
     /// Ticks until `condition` holds for every gateway's state.
-    fn until(&self, what: &str, condition: impl Fn(&serde_json::Value) -> bool) {
+    fn tick_until(&self, what: &str, condition: impl Fn(&serde_json::Value) -> bool) {
         for _ in 0..200 {
             if (0..self.gateways.len()).all(|at| condition(&self.state(at))) {
                 return;
             }
             self.tick();
         }
-        panic!("never: {what}: {:?}", (0..self.gateways.len()).map(|at| self.state(at)));
+        panic!("never {what}: {:?}", (0..self.gateways.len()).map(|at| self.state(at)));
     }
 
-    /// Records `count` tokens named from `name`, spread over the gateways, and ticks until all of
-    /// them throttle.
+    /// Records the tokens `name-0` to `name-(count - 1)` at the gateways in turn, and ticks until every
+    /// gateway throttles.
     fn fill(&self, name: &str, count: u64) {
         self.ask_all(tokens(name, count), 200);
-        self.until("throttling", |state| state["throttling"] == true);
+        self.tick_until("throttling", |state| state["throttling"] == true);
     }
 }
 
@@ -151,7 +150,7 @@ fn tokens(name: &str, count: u64) -> impl Iterator<Item = String> + use<'_> {
 }
 
 /// Asserts the whole response to a denied user.
-fn check_refusal(response: &Response, max_active: u64, now: u64) {
+fn assert_refusal(response: &Response, max_active: u64, now: u64) {
     assert_eq!(response.status, 429, "{}", response.head);
     assert_eq!(response.header("Content-Type"), Some("application/problem+json"));
     assert_eq!(response.number("X-RateLimit-Limit"), max_active);

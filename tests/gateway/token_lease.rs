@@ -15,7 +15,7 @@ use crate::{
     tidegate_command,
 };
 
-/// A gateway on that Redis, with generous timeouts.
+/// Starts a gateway that uses `redis`.
 fn start(redis: &RedisServer, yaml: &str) -> Gateway {
     Gateway::start_at(&with(redis, yaml), Clock::manual(NOW))
 }
@@ -38,8 +38,8 @@ routes: [{{name: a, match: {{path: /a}}, upstream: hello, limits: [{used}]}}]
     )
 }
 
-/// The number of script calls at Redis, heartbeats of the gateway included.
-fn calls(redis: &RedisServer) -> u64 {
+/// The number of scripts that Redis has run, heartbeats of gateways included.
+fn script_calls(redis: &RedisServer) -> u64 {
     let stats: String = redis.command(&["INFO", "commandstats"]);
     let of = |line: &str| {
         let rest = line.strip_prefix("cmdstat_evalsha:calls=");
@@ -49,11 +49,11 @@ fn calls(redis: &RedisServer) -> u64 {
     stats.lines().filter_map(of).sum()
 }
 
-fn asked(gateway: &Gateway) -> u64 {
+fn redis_calls(gateway: &Gateway) -> u64 {
     gateway.metric("tidegate_store_asked_total")
 }
 
-/// The usage of the whole limit by the admin API.
+/// The usage of a limit with an empty key, by the admin API.
 fn used(gateway: &Gateway, limit: &str) -> u64 {
     let response = get(gateway.admin(), &format!("/api/limits/{limit}"), "");
     response.json()["used"].as_u64().unwrap_or_else(|| panic!("{}", response.text()))
@@ -78,12 +78,12 @@ fn remaining_is_exact_with_one_gateway() {
         assert!(response.number("X-RateLimit-Reset") >= reset);
         reset = response.number("X-RateLimit-Reset");
     }
-    assert!(asked(&gateway) <= 12, "{} calls for 1000 requests", asked(&gateway));
+    assert!(redis_calls(&gateway) <= 12, "{} calls for 1000 requests", redis_calls(&gateway));
     let metric = |name: &str| gateway.metric(&format!("tidegate_store_{name}"));
     assert_eq!(metric("calls_total"), 1_000);
-    assert_eq!(metric("ahead_total"), 1_000 - asked(&gateway));
-    let (granted, here) = (metric("tokens_granted_total"), metric("tokens_outstanding"));
-    assert_eq!(granted, 1_000 + here + metric("tokens_given_back_total"));
+    assert_eq!(metric("ahead_total"), 1_000 - redis_calls(&gateway));
+    let (granted, outstanding) = (metric("tokens_granted_total"), metric("tokens_outstanding"));
+    assert_eq!(granted, 1_000 + outstanding + metric("tokens_given_back_total"));
     assert_eq!(metric("tokens_lost_total"), 0);
     assert_eq!(metric("failures_total"), 0);
 }
@@ -95,14 +95,14 @@ fn refunds_within_a_lease_cost_redis_nothing() {
     let gateway = start(&redis, &one_limit(&upstream, limit));
     let mut client = Client::connect(gateway.address());
     assert_eq!(client.get("/200", "").number("X-RateLimit-Remaining"), 999);
-    let before = (asked(&gateway), calls(&redis));
+    let before = (redis_calls(&gateway), script_calls(&redis));
     for _ in 0..300 {
         let response = client.get("/304", "");
         assert_eq!((response.status, response.number("X-RateLimit-Remaining")), (304, 999));
     }
     assert_eq!(client.get("/404", "").number("X-RateLimit-Remaining"), 998);
-    assert_eq!(asked(&gateway), before.0);
-    assert!(calls(&redis) < before.1 + 50, "Redis got them");
+    assert_eq!(redis_calls(&gateway), before.0);
+    assert!(script_calls(&redis) < before.1 + 50, "the refunds were sent to Redis");
     gateway.stop();
     let other = start(&redis, &one_limit(&upstream, limit));
     assert_eq!(used(&other, "calls"), 2);
@@ -119,15 +119,15 @@ fn a_blocked_flood_is_refused_without_redis() {
     let mut clients: Vec<_> = (0..4).map(|_| Client::connect(gateway.address())).collect();
     let first = (0..4).map(|_| ask(&gateway)).last().expect("one");
     assert_eq!(first.status, 429);
-    let before = (asked(&gateway), calls(&redis));
+    let before = (redis_calls(&gateway), script_calls(&redis));
     for sent in 0..500 {
         let response = clients[sent % 4].get("/a", "");
         assert_eq!((response.status, response.number("X-RateLimit-Remaining")), (429, 0));
         assert_eq!(response.number("Retry-After"), first.number("Retry-After"));
         assert_eq!(response.json()["violated-policies"], serde_json::json!(["few"]));
     }
-    assert_eq!(asked(&gateway), before.0);
-    assert!(calls(&redis) < before.1 + 50, "Redis was asked");
+    assert_eq!(redis_calls(&gateway), before.0);
+    assert!(script_calls(&redis) < before.1 + 50, "the refusals called Redis");
     let metric = |name: &str| gateway.metric(&format!("tidegate_{name}"));
     assert_eq!(metric("store_refusals_remembered_total"), 500);
     assert_eq!(metric("store_refusals "), 1);
@@ -187,8 +187,8 @@ fn a_stopped_gateway_returns_unspent_tokens() {
         for sent in 0..90 {
             assert_eq!(clients[sent % 4].get("/a", "").status, 200);
         }
-        let here = gateway.metric("tidegate_store_tokens_outstanding");
-        assert!(here > 0 || reserve == "auto", "{here}");
+        let outstanding = gateway.metric("tidegate_store_tokens_outstanding");
+        assert!(outstanding > 0 || reserve == "auto", "{outstanding}");
         gateway.stop();
         let other = start(&redis, &yaml);
         assert_eq!((used(&other, "calls"), used(&other, "more")), (90, 90), "{reserve}");
@@ -214,8 +214,8 @@ fn two_gateways_with_leases_admit_exactly_the_quota() {
     assert_eq!(admitted, 300);
 }
 
-/// A process of two workers that holds leased tokens, after 20 requests.
-pub(crate) fn process(yaml: &str) -> Process {
+/// Starts a process of two workers and sends 20 requests, so that it may hold leased tokens.
+pub(crate) fn start_process(yaml: &str) -> Process {
     let folder = tempfile::tempdir().expect("a folder");
     let own = "listen: [{address: \"127.0.0.1:0\"}]\nadmin: {address: \"127.0.0.1:0\", hosts: [gateway.test]}\nworkers: 2\n\
                access_log: off\n";
@@ -233,7 +233,7 @@ fn sigterm_returns_unspent_tokens() {
     let redis = RedisServer::start();
     let limits = "calls: {quota: 1000, window: 24h, resolution: 1, key: [], reserve: 100}";
     let yaml = with(&redis, &hello(limits, "calls"));
-    let mut process = process(&yaml);
+    let mut process = start_process(&yaml);
     process.signal(Signal::TERM);
     assert_eq!(process.wait_exit().code(), Some(0));
     assert_eq!(used(&Gateway::start(&yaml), "calls"), 20);

@@ -50,8 +50,8 @@ fn an_ambiguous_response_is_a_502() {
             gateway.metric("tidegate_upstream_failures_total{upstream=\"origin\",kind=\"broken\"}"),
             1
         );
-        assert_eq!(client.get("/", "").status, 502, "the client's connection goes on");
-        assert_eq!(upstream.connections(), 2, "the upstream's does not");
+        assert_eq!(client.get("/", "").status, 502, "the client's connection is kept");
+        assert_eq!(upstream.connections(), 2, "the upstream's connection is closed");
     }
 }
 
@@ -100,7 +100,11 @@ fn interim_responses_are_not_final() {
     let mut client = Client::connect(gateway.address());
     for _ in 0..3 {
         let interim = client.get("/", "");
-        assert_eq!((interim.status, interim.header("link")), (103, Some("x")), "passed on");
+        assert_eq!(
+            (interim.status, interim.header("link")),
+            (103, Some("x")),
+            "interim responses are forwarded"
+        );
         // Fields of the interim response must not reach the final one.
         for name in ["x-ratelimit-remaining", "ratelimit", "x-request-id"] {
             assert_eq!(interim.header(name), None, "{name}");
@@ -131,7 +135,7 @@ fn bodyless_responses_keep_both_connections_in_sync() {
     let mut client = Client::connect(gateway.address());
     for _ in 0..2 {
         client.send("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
-        let (status, head) = client.read_head().expect("an answer");
+        let (status, head) = client.read_head().expect("a response");
         assert_eq!(status, 200);
         assert!(head.to_ascii_lowercase().contains("content-length: 5\r\n"), "{head}");
         let response = client.get("/204", "");
@@ -145,7 +149,7 @@ fn bodyless_responses_keep_both_connections_in_sync() {
 
 #[test]
 fn head_responses_keep_the_upstreams_length_headers() {
-    for (length, told) in
+    for (length, expected) in
         [("Transfer-Encoding: chunked\r\n", ""), ("", ""), ("Content-Length: 7\r\n", "7")]
     {
         let upstream = Upstream::with(move |_, socket| {
@@ -156,10 +160,10 @@ fn head_responses_keep_the_upstreams_length_headers() {
         let mut client = Client::connect(gateway.address());
         for _ in 0..2 {
             client.send("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
-            let (status, head) = client.read_head().expect("an answer");
+            let (status, head) = client.read_head().expect("a response");
             let head = head.to_ascii_lowercase();
             let seen = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-            assert_eq!((status, seen.unwrap_or_default()), (200, told), "{head}");
+            assert_eq!((status, seen.unwrap_or_default()), (200, expected), "{head}");
         }
         assert_eq!(upstream.connections(), 1);
     }
@@ -181,7 +185,7 @@ fn the_body_of_a_204_is_not_forwarded() {
     let mut client = Client::connect(gateway.address());
     for connections in 1..=3 {
         assert_eq!(client.get("/", "").status, 204);
-        assert_eq!(upstream.connections(), connections, "no other request comes after it");
+        assert_eq!(upstream.connections(), connections, "the connection is not reused");
     }
 }
 
@@ -232,7 +236,7 @@ fn a_response_delimited_by_close_is_complete() {
     for _ in 0..2 {
         let response = client.get("/", "");
         assert_eq!((response.status, response.text().as_str()), (200, "hello"));
-        assert_eq!(response.header("connection"), None, "it was the upstream's connection");
+        assert_eq!(response.header("connection"), None, "the close concerns only the upstream");
     }
     let mut client = Client::connect(gateway.address());
     client.send("GET / HTTP/1.0\r\n\r\n");
@@ -252,11 +256,15 @@ fn response_trailers_are_forwarded() {
     let mut client = Client::connect(gateway.address());
     for _ in 0..2 {
         client.send("GET / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nConnection: TE\r\n\r\n");
-        let (status, head) = client.read_head().expect("an answer");
+        let (status, head) = client.read_head().expect("a response");
         assert_eq!(status, 200, "{head}");
         let (body, trailers) = client.read_chunked().expect("a body");
         assert_eq!(body, b"hello");
-        assert_eq!(trailers.to_ascii_lowercase(), "x-sum: 1\r\n", "and no cookie after the head");
+        assert_eq!(
+            trailers.to_ascii_lowercase(),
+            "x-sum: 1\r\n",
+            "a cookie in the trailers is removed"
+        );
     }
     assert_eq!(upstream.connections(), 1);
 }
@@ -271,7 +279,7 @@ fn bytes_after_a_response_are_discarded() {
     ] {
         for apart in [false, true] {
             let more = more.as_bytes();
-            let (told, all_sent) = std::sync::mpsc::channel();
+            let (notify, all_sent) = std::sync::mpsc::channel();
             let upstream = Upstream::with(move |_, socket| {
                 let mut bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello".to_vec();
                 if !apart {
@@ -279,13 +287,13 @@ fn bytes_after_a_response_are_discarded() {
                 }
                 let sent = socket.write_all(&bytes).is_ok();
                 let sent = !apart || (sent && socket.write_all(more).is_ok());
-                let _ = told.send(());
+                let _ = notify.send(());
                 sent
             });
             let gateway = start(&upstream);
             let mut client = Client::connect(gateway.address());
             assert_eq!(client.get("/1", "").text(), "hello");
-            all_sent.recv().expect("the upstream's word");
+            all_sent.recv().expect("the upstream has sent everything");
             for _ in 0..5 {
                 // Everything has been sent and the event loop has run: nothing is pending.
                 for _ in 0..3 {
@@ -300,7 +308,7 @@ fn bytes_after_a_response_are_discarded() {
                     response.text()
                 );
                 assert_eq!(response.header("x-evil"), None, "{name}");
-                all_sent.recv().expect("the upstream's word");
+                all_sent.recv().expect("the upstream has sent everything");
             }
         }
     }
@@ -320,7 +328,7 @@ fn a_response_before_the_request_body_reaches_the_client() {
     let response = client.read_response();
     assert_eq!((response.status, response.text().as_str()), (403, "no"));
     let _ = client.socket.write_all(&vec![b'x'; 100_000]);
-    assert!(client.is_closed_or_reset(), "a half-sent body leaves nothing to go on with");
+    assert!(client.is_closed_or_reset(), "a connection with an incomplete body is closed");
     // The upstream connection carries half a request and is not reused.
     assert_eq!(get(gateway.address(), "/", "").status, 403);
     assert_eq!(upstream.connections(), 2);
@@ -347,7 +355,7 @@ fn http_1_0_clients_get_http_1_0_framing() {
     client.send("GET /chunked HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
     let response = client.read_response();
     assert_eq!((response.text().as_str(), response.header("transfer-encoding")), ("hello", None));
-    assert!(client.is_closed(), "the close is the end");
+    assert!(client.is_closed(), "the close delimits the body");
     let mut client = Client::connect(gateway.address());
     client.send("GET / HTTP/1.0\r\nHost: a\r\n\r\nGET /next HTTP/1.0\r\nHost: a\r\n\r\n");
     assert_eq!(client.read_response().text(), "hello");

@@ -1,6 +1,6 @@
 //! Tidegate compared with nginx and HAProxy (Debian's packages): the same bytes to each, with the same kind of
 //! upstream, and what the client and the upstream observe. The differences are listed in [`differences::all`], each
-//! with its reason; a missing or outdated entry fails the test.
+//! with its reason; a missing or outdated entry fails.
 #![allow(missing_docs, reason = "a test says in its name what it shows")]
 #![allow(clippy::disallowed_types, reason = "std's mutex serves a test's threads")]
 #![allow(clippy::doc_markdown, reason = "HAProxy is a name")]
@@ -39,7 +39,7 @@ fn differences_from_nginx_and_haproxy_are_listed_with_reasons() {
             let problem = match known.find(|known| known.peer == *name) {
                 None if ours == theirs => continue,
                 None => "differs, and is not in the table",
-                Some(_) if ours == theirs => "is in the table, and does not differ",
+                Some(_) if ours == theirs => "does not differ, and is in the table",
                 Some(known) if known.outcome != theirs => "differs in another way",
                 Some(known) => {
                     assert!(!known.reason.is_empty(), "{}: no reason", stream.name);

@@ -1,4 +1,4 @@
-//! The proxies, each before an upstream of its own.
+//! The proxies, each with its own upstream.
 
 use std::{
     fs,
@@ -30,10 +30,9 @@ pub(crate) struct Peer {
     _running: Running,
 }
 
-/// Kept for its drop.
 #[expect(dead_code, reason = "held for its drop")]
 enum Running {
-    Own(Box<Gateway>),
+    Tidegate(Box<Gateway>),
     Other(Process),
 }
 
@@ -59,7 +58,7 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: origin, max_body:
             recorder.address
         ));
         let address = gateway.address();
-        Self { address, recorder, _running: Running::Own(Box::new(gateway)) }
+        Self { address, recorder, _running: Running::Tidegate(Box::new(gateway)) }
     }
 
     pub(crate) fn nginx() -> Self {
@@ -110,7 +109,7 @@ backend back
     }
 
     /// Starts the first of `commands` that is installed, with a configuration for a directory, a port and an
-    /// upstream; the file's name follows the arguments.
+    /// upstream. The path of the configuration is the last argument.
     fn start(
         commands: &[&str],
         configure: impl Fn(&str, u16, SocketAddr) -> (String, Vec<String>),
@@ -150,11 +149,11 @@ backend back
         for step in &stream.steps {
             match step {
                 Step::Send(bytes) => {
-                    // A refused request is not read to its end, so writes may fail.
+                    // The proxy may not read a refused request to its end: writes may fail.
                     let _ = client.socket.write_all(bytes);
                 }
                 Step::Pause => sleep(Duration::from_millis(20)),
-                Step::Shut => {
+                Step::CloseWrite => {
                     let _ = client.socket.shutdown(Shutdown::Write);
                 }
             }
@@ -172,11 +171,11 @@ backend back
                 heads = stream.heads.iter();
             }
         }
-        let waits = matches!(
+        let is_waiting = matches!(
             client.socket.peek(&mut [0]),
             Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
         );
-        parts.push(if waits { "waits" } else { "closed" }.to_owned());
+        parts.push(if is_waiting { "waits" } else { "closed" }.to_owned());
         format!("{} | {}", parts.join(" "), self.recorder.take().join(" ; "))
     }
 }

@@ -1,27 +1,27 @@
 //! The streams. Unless a stream says otherwise, it is followed by `GET /end`, which closes
-//! the connection: a proxy that is out of sync answers it wrongly or not at all.
+//! the connection: a proxy that is out of sync gives it a wrong response or none.
 
 /// One action of the client.
 pub(crate) enum Step {
     Send(Vec<u8>),
     /// Gives the proxy time to read what was sent.
     Pause,
-    /// Closes the client's side.
-    Shut,
+    /// Closes the client's sending side.
+    CloseWrite,
 }
 
 /// What a client does on one connection.
 pub(crate) struct Stream {
     pub(crate) name: &'static str,
     pub(crate) steps: Vec<Step>,
-    /// Whether each response in turn is to a HEAD.
+    /// For each response in turn: whether it answers a HEAD.
     pub(crate) heads: Vec<bool>,
 }
 
 const END: &str = "GET /end HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 
 /// All streams.
-#[expect(clippy::too_many_lines, reason = "it is a list")]
+#[expect(clippy::too_many_lines, reason = "a list")]
 pub(crate) fn all() -> Vec<Stream> {
     let plain = |name, bytes: &str| Stream {
         name,
@@ -95,7 +95,7 @@ pub(crate) fn all() -> Vec<Stream> {
             "coding with HTTP/1.0",
             "POST /a HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         ),
-        // Odd heads.
+        // Unusual heads.
         plain("bare LF", "GET /a HTTP/1.1\nHost: a\n\n"),
         with("CR within a line", "X: y\rZ"),
         with("NUL in a value", "X: y\0z"),
@@ -187,7 +187,7 @@ pub(crate) fn all() -> Vec<Stream> {
         post("expect", "Content-Length: 5\r\nExpect: 100-continue", "hello"),
         post("expect with nothing to come", "Content-Length: 0\r\nExpect: 100-continue", ""),
         post("expect something else", "Content-Length: 5\r\nExpect: more", "hello"),
-        // Refused early.
+        // Refused before the end of the body.
         post("too long", "Content-Length: 2000", &"x".repeat(2000)),
         // Truncated requests.
         alone("half a head", "GET /a HTTP/1.1\r\nHo"),
@@ -195,7 +195,7 @@ pub(crate) fn all() -> Vec<Stream> {
     ];
     let shut = |name, bytes: &str| Stream {
         name,
-        steps: vec![Step::Send(bytes.as_bytes().to_vec()), Step::Pause, Step::Shut],
+        steps: vec![Step::Send(bytes.as_bytes().to_vec()), Step::Pause, Step::CloseWrite],
         heads: Vec::new(),
     };
     all.extend([

@@ -1,7 +1,7 @@
 //! Token leases without the Redis driver: the article's errors, and gateways in virtual time.
-#![allow(missing_docs, reason = "a test says in its name what it shows")]
+#![allow(missing_docs, reason = "test names say what they show")]
 
-/// Each error of Rockset's article, in its logic and in ours.
+/// Each error in the logic of Rockset's article, and its absence in the lease registry.
 mod article;
 /// Gateways, a network and a store in virtual time, from a seed.
 mod simulation;

@@ -10,14 +10,16 @@ use tidegate::{
     store::{Correction, CounterStore, Failure, StoreHandle},
 };
 
-use crate::support::{charge, gateway, hasty_gateway, limit, lose, now, of_each_algorithm};
+use crate::support::{
+    charge, gateway, limit, now, of_each_algorithm, short_timeout_gateway, wait_for_outage,
+};
 
 async fn used(stores: &CounterStore, limit: &Limit) -> u64 {
-    let looked = stores.peek(&[Charge { cost: 0, ..charge(limit, 1) }]).await.expect("Redis");
-    looked.decision(0).used
+    let peeked = stores.peek(&[Charge { cost: 0, ..charge(limit, 1) }]).await.expect("Redis");
+    peeked.decision(0).used
 }
 
-/// Charges one unit of each limit concurrently while Redis hangs; whether each was admitted.
+/// Charges one unit of each limit concurrently while Redis hangs. Returns whether each was admitted.
 async fn charge_while_redis_hangs(
     redis: &RedisServer,
     store: &StoreHandle,
@@ -28,22 +30,22 @@ async fn charge_while_redis_hangs(
         let verdict = store.charge(&[charge(limit, 1)], now()).await;
         verdict.is_ok_and(|verdict| verdict.is_fallback() && verdict.admitted)
     });
-    let passed = futures_util::future::join_all(charging).await;
+    let admitted = futures_util::future::join_all(charging).await;
     redis.resume();
-    passed
+    admitted
 }
 
 /// A request decided locally holds its slot locally, so the slot of the late reply belongs to no request.
-/// With other algorithms the late charge stands for the request: it counts once.
+/// With other algorithms the late charge counts for the request, once.
 #[tokio::test]
 async fn a_late_reply_releases_its_slot_and_counts_once() {
     let redis = RedisServer::start();
-    let (stores, store) = hasty_gateway(&redis).await;
+    let (stores, store) = short_timeout_gateway(&redis).await;
     let limits = of_each_algorithm();
     assert_eq!(charge_while_redis_hangs(&redis, &store, &limits).await, [true; 6]);
     for limit in &limits {
-        let holds = matches!(limit.algorithm, Algorithm::LeakyBucket | Algorithm::Concurrency);
-        let expected = u64::from(!holds);
+        let has_slots = matches!(limit.algorithm, Algorithm::LeakyBucket | Algorithm::Concurrency);
+        let expected = u64::from(!has_slots);
         eventually_async(&format!("{} counts {expected}", limit.name), async || {
             used(&stores, limit).await == expected
         })
@@ -55,7 +57,7 @@ async fn a_late_reply_releases_its_slot_and_counts_once() {
 #[tokio::test]
 async fn a_late_charge_of_a_refused_request_is_refunded() {
     let redis = RedisServer::start();
-    let (stores, store) = hasty_gateway(&redis).await;
+    let (stores, store) = short_timeout_gateway(&redis).await;
     let mut limits = of_each_algorithm();
     for limit in &mut limits {
         limit.on_failure = OnFailure::Closed;
@@ -69,9 +71,9 @@ async fn a_late_charge_of_a_refused_request_is_refunded() {
     }
 }
 
-/// Refunds for all charges of `verdict`, one unit each.
+/// A refund of the unit of `limit` that `verdict` charged.
 fn refund(limit: &Limit, verdict: &Verdict) -> Correction {
-    let charged_at = verdict.now() + verdict.decision(0).wait;
+    let charged_at = verdict.decided_at() + verdict.decision(0).wait;
     let change = Change::Refund { charged_at, cost: 1 };
     Correction {
         limit: Arc::new(limit.clone()),
@@ -84,7 +86,7 @@ fn refund(limit: &Limit, verdict: &Verdict) -> Correction {
 #[tokio::test]
 async fn adjustments_during_an_outage_are_made_in_order() {
     let redis = RedisServer::start();
-    let (stores, store) = hasty_gateway(&redis).await;
+    let (stores, store) = short_timeout_gateway(&redis).await;
     let limits = of_each_algorithm();
     let mut refunds = Vec::new();
     for _ in 0..40 {
@@ -95,13 +97,13 @@ async fn adjustments_during_an_outage_are_made_in_order() {
         }
     }
     redis.suspend();
-    lose(&stores, &store).await;
+    wait_for_outage(&stores, &store).await;
     // In a leaky bucket only the last slot can be refunded.
     refunds.reverse();
     store.adjust_in_background(refunds, now());
     redis.resume();
     for limit in &limits {
-        eventually_async(&format!("{} is free", limit.name), async || {
+        eventually_async(&format!("{} is refunded", limit.name), async || {
             used(&stores, limit).await == 0
         })
         .await;
@@ -135,48 +137,48 @@ async fn adjustments_of_several_workers_keep_their_order() {
 async fn a_leaving_worker_flushes_its_queue() {
     let redis = RedisServer::start();
     let (stores, store) = gateway(&redis);
-    let of = limit("left", 1_000);
+    let limit = limit("left", 1_000);
     let mut refunds = Vec::new();
     for _ in 0..300 {
-        let verdict = store.charge(&[charge(&of, 1)], now()).await.expect("Redis");
-        refunds.push(refund(&of, &verdict));
+        let verdict = store.charge(&[charge(&limit, 1)], now()).await.expect("Redis");
+        refunds.push(refund(&limit, &verdict));
     }
     store.adjust_in_background(refunds, now());
-    store.leave(TIMEOUT).await;
-    assert_eq!(used(&stores, &of).await, 0);
+    store.shut_down(TIMEOUT).await;
+    assert_eq!(used(&stores, &limit).await, 0);
 }
 
 #[tokio::test]
 async fn adjustments_of_an_ended_worker_are_sent_by_another() {
     let redis = RedisServer::start();
     let (stores, store) = gateway(&redis);
-    let of = limit("ended", 1_000);
-    let verdict = store.charge(&[charge(&of, 1)], now()).await.expect("Redis");
-    let (correcting, charged) = (stores.clone(), of.clone());
+    let limit = limit("ended", 1_000);
+    let verdict = store.charge(&[charge(&limit, 1)], now()).await.expect("Redis");
+    let (other_stores, charged) = (stores.clone(), limit.clone());
     let ended = std::thread::spawn(move || {
         let builder = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = builder.expect("a runtime");
-        let store = runtime.block_on(async { correcting.worker() });
+        let store = runtime.block_on(async { other_stores.worker() });
         let entered = runtime.enter();
         store.adjust_in_background([refund(&charged, &verdict)], now());
-        // Tasks spawned there have not run and never will.
+        // The runtime ends before it runs the spawned sender.
         drop(entered);
         drop(runtime);
     });
     ended.join().expect("no panic");
-    eventually_async("it is given back", async || used(&stores, &of).await == 0).await;
+    eventually_async("the charge is refunded", async || used(&stores, &limit).await == 0).await;
 }
 
-/// Redis reports that it did not execute them: they stay queued until it does.
+/// An error reply means that Redis made none of them, so they stay queued.
 #[tokio::test]
 async fn a_rejected_adjustment_is_retried_once() {
     let redis = RedisServer::start();
     let (stores, store) = gateway(&redis);
-    let of = limit("refused", 1_000);
+    let limit = limit("refused", 1_000);
     let mut refunds = Vec::new();
     for _ in 0..2 {
-        let verdict = store.charge(&[charge(&of, 1)], now()).await.expect("Redis");
-        refunds.push(refund(&of, &verdict));
+        let verdict = store.charge(&[charge(&limit, 1)], now()).await.expect("Redis");
+        refunds.push(refund(&limit, &verdict));
     }
     let user = |rights: &[&str]| {
         let command = ["ACL", "SETUSER", "default"];
@@ -185,16 +187,16 @@ async fn a_rejected_adjustment_is_retried_once() {
     let failed = || stores.stats().failures[Failure::Server.index()];
     user(&["-evalsha", "-eval"]);
     store.adjust_in_background(refunds.drain(..1), now());
-    eventually_async("it was refused", async || failed() == 1).await;
+    eventually_async("Redis has refused it", async || failed() == 1).await;
     user(&["+evalsha", "+eval"]);
-    eventually_async("it is made", async || used(&stores, &of).await == 1).await;
+    eventually_async("Redis has made it", async || used(&stores, &limit).await == 1).await;
     assert_eq!(stores.stats().merge_drops, 0);
     user(&["-evalsha", "-eval"]);
     store.adjust_in_background(refunds, now());
-    eventually_async("it was refused", async || failed() == 2).await;
+    eventually_async("Redis has refused it", async || failed() == 2).await;
     // New connections succeed only when scripts are permitted.
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!((failed(), stores.stats().merge_drops), (2, 0), "it waits");
+    assert_eq!((failed(), stores.stats().merge_drops), (2, 0), "it stays queued");
     user(&["+evalsha", "+eval"]);
-    eventually_async("it is made", async || used(&stores, &of).await == 0).await;
+    eventually_async("Redis has made it", async || used(&stores, &limit).await == 0).await;
 }

@@ -11,7 +11,7 @@ fn calls(redis: &RedisServer, command: &str) -> u32 {
     count.map_or(0, |count| count.parse().expect("a number"))
 }
 
-/// The ids of the connections except those of the test itself.
+/// The ids of the connections, except the test's own.
 fn connections(redis: &RedisServer) -> Vec<String> {
     let list: String = redis.command(&["CLIENT", "LIST"]);
     let others = list.lines().filter(|line| {
@@ -34,10 +34,10 @@ async fn a_connection_loads_only_missing_scripts() {
 
     redis.command::<()>(&["SCRIPT", "FLUSH"]);
     assert!(!workers[0].charge(&[charge(&limit, 1)], 0).await.unwrap().is_fallback());
-    assert_eq!(calls(&redis, "eval"), 1, "a script that Redis forgot is sent with the call");
+    assert_eq!(calls(&redis, "eval"), 1, "a flushed script is sent with the call");
     let second = stores(&redis, Clock::system());
     assert!(!second.worker().charge(&[charge(&limit, 1)], 0).await.unwrap().is_fallback());
-    assert_eq!(calls(&redis, "script|load"), 7, "the three others");
+    assert_eq!(calls(&redis, "script|load"), 7, "the three other scripts");
     assert_eq!(calls(&redis, "eval"), 1);
 }
 
@@ -55,12 +55,12 @@ async fn a_dead_idle_connection_is_replaced_before_the_next_request() {
     let before = connections(&redis);
     assert_eq!(before.len(), 1);
     redis.command::<u32>(&["CLIENT", "KILL", "TYPE", "normal"]);
-    eventually_async("another connection", async || {
+    eventually_async("the connection is replaced", async || {
         let now = connections(&redis);
         !now.is_empty() && !now.contains(&before[0])
     })
     .await;
-    eventually_async("it is in use", async || stores.status().is_healthy()).await;
+    eventually_async("the breaker is closed", async || stores.status().is_healthy()).await;
     assert!(!worker.charge(&[charge(&limit, 1)], 0).await.unwrap().is_fallback());
-    assert_eq!(stores.stats().failures, failures, "no request has met it");
+    assert_eq!(stores.stats().failures, failures, "no request failed");
 }

@@ -8,10 +8,10 @@ use tidegate::limit::{Algorithm, MAX_RESERVE};
 
 use crate::support::NOW;
 
-/// The largest count of the scripts: every number in a reply stays an exact integer.
-const LARGEST: i64 = 1 << 53;
+/// The largest number in a reply: larger ones are not exact in Lua.
+const MAX_NUMBER: i64 = 1 << 53;
 
-/// Quotas of 60 s, a small one and the largest.
+/// Quotas for a window of 60 s: a small one and the largest.
 const QUOTAS: [u32; 2] = [100, u32::MAX];
 
 /// A value that is not a record.
@@ -27,7 +27,7 @@ fn time() -> impl Strategy<Value = u64> {
     prop_oneof![1 => any::<u64>(), 3 => NOW - 90_000..NOW + 90_000]
 }
 
-/// Bytes of the lengths of records, and of others, with times and numbers at the places of fields.
+/// Bytes, often as many as a record has, with times and numbers in the place of fields.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let length = prop_oneof![Just(10), Just(26), Just(40), Just(30), Just(32), 0_usize..80];
     let random = prop::collection::vec(any::<u8>(), 80);
@@ -40,16 +40,16 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
             let times: Vec<[u8; 8]> = times.iter().map(|time| time.to_le_bytes()).collect();
             match shape {
                 0 => {}
-                // Leases: the reset, the end of the renewed ones, the slots of all, the end of the
-                // first.
+                // Concurrency leases: the reset, the end of the renewed ones, the number of slots, the
+                // end of the first.
                 1 => {
                     put(0, &times[0][..6]);
                     put(6, &times[2][..6]);
                     put(12, &number.to_le_bytes());
                     put(16, &times[1][..6]);
                 }
-                // Buckets: last seen, the reset, when it is full, a fraction, the rate; then the start of free
-                // slots, a fraction, and their number.
+                // Buckets: the last request, the reset, the time when full, a fraction, the rate; then the
+                // start of the free slots, a fraction, and their number.
                 _ => {
                     put(26, &times[0][..6]);
                     put(32, &[0; 4]);
@@ -66,7 +66,7 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// The last element of a log, whose count of preceding elements is right or too high.
+/// A log whose last element has a right or a too high count of the preceding elements.
 fn log() -> impl Strategy<Value = ForeignValue> {
     let entries = prop::collection::vec(any::<(u32, u32)>(), 0..40);
     let blocks =
@@ -99,6 +99,7 @@ fn foreign() -> impl Strategy<Value = ForeignValue> {
     ]
 }
 
+/// Writes a foreign value under `key`.
 fn plant(connection: &mut Connection, key: &str, foreign: &ForeignValue) {
     let command = |name: &str| {
         let mut command = redis::cmd(name);
@@ -110,14 +111,14 @@ fn plant(connection: &mut Connection, key: &str, foreign: &ForeignValue) {
         ForeignValue::List(list) => command("RPUSH").arg(list).query(connection),
         ForeignValue::Hash => command("HSET").arg("a").arg("b").query(connection),
     };
-    planted.expect("a record of its own");
+    planted.expect("a free key");
 }
 
 /// The four scripts that read records, and their arguments besides the limit.
 struct Scripts {
     charge: ScriptCaller,
-    look: ScriptCaller,
-    settle: ScriptCaller,
+    peek: ScriptCaller,
+    adjust: ScriptCaller,
     acquire: ScriptCaller,
 }
 
@@ -125,8 +126,8 @@ struct Scripts {
 #[derive(Clone, Debug)]
 enum Call {
     Charge(u32),
-    Look(u32),
-    Settle(u32, i64),
+    Peek(u32),
+    Adjust(u32, i64),
     Acquire(u32),
 }
 
@@ -139,8 +140,8 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
     let cost = || prop_oneof![4 => 1_u32..9, 1 => any::<u32>()];
     let call = prop_oneof![
         cost().prop_map(Call::Charge),
-        cost().prop_map(Call::Look),
-        (cost(), at).prop_map(|(cost, at)| Call::Settle(cost, at)),
+        cost().prop_map(Call::Peek),
+        (cost(), at).prop_map(|(cost, at)| Call::Adjust(cost, at)),
         (1..MAX_RESERVE).prop_map(Call::Acquire),
     ];
     prop::collection::vec(call, 1..6)
@@ -148,9 +149,9 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
 
 impl Scripts {
     fn new(redis: &RedisServer) -> Self {
-        let [charge, look, settle, acquire] =
+        let [charge, peek, adjust, acquire] =
             [CHARGE, PEEK, ADJUST, ACQUIRE].map(|script| ScriptCaller::of(&redis.url(), script));
-        Self { charge, look, settle, acquire }
+        Self { charge, peek, adjust, acquire }
     }
 
     /// `None` if tokens of this algorithm cannot be leased.
@@ -163,17 +164,17 @@ impl Scripts {
     ) -> Option<RedisResult<Vec<i64>>> {
         let resolution = if algorithm == Algorithm::SlidingWindow { 6 } else { 1 };
         let option = if algorithm == Algorithm::LeakyBucket { 5_000 } else { 0 };
-        let reserves = matches!(algorithm, Algorithm::SlidingWindow | Algorithm::FixedWindow);
-        let (caller, cost, more) = match *call {
+        let can_lease = matches!(algorithm, Algorithm::SlidingWindow | Algorithm::FixedWindow);
+        let (caller, cost, arguments) = match *call {
             Call::Charge(cost) => (&mut self.charge, cost, vec![]),
-            Call::Look(cost) => (&mut self.look, cost, vec![]),
-            Call::Settle(cost, at) => (&mut self.settle, cost, vec![at]),
-            Call::Acquire(_) if !reserves => return None,
-            Call::Acquire(more) => (&mut self.acquire, 1, vec![1, more.into(), 4, 0, 0]),
+            Call::Peek(cost) => (&mut self.peek, cost, vec![]),
+            Call::Adjust(cost, at) => (&mut self.adjust, cost, vec![at]),
+            Call::Acquire(_) if !can_lease => return None,
+            Call::Acquire(extra) => (&mut self.acquire, 1, vec![1, extra.into(), 4, 0, 0]),
         };
         let mut command = caller.command();
         command.arg(1).arg(key).arg(now).arg(algorithm.tag()).arg(cost);
-        command.arg(quota).arg(60_000).arg(resolution).arg(option).arg(more);
+        command.arg(quota).arg(60_000).arg(resolution).arg(option).arg(arguments);
         Some(command.query(&mut caller.connection))
     }
 }
@@ -196,16 +197,16 @@ fn scripts_return_sane_replies_for_corrupt_records() {
             let Some(reply) = scripts.call(&key, (algorithm, quota), now, call) else { continue };
             match reply {
                 Ok(reply) => {
-                    let retry = |at: usize| at % 6 == 5;
+                    let is_retry_at = |at: usize| at % 6 == 5;
                     for (at, &value) in reply.iter().enumerate() {
-                        let least = if retry(at) { -1 } else { 0 };
-                        prop_assert!((least..=LARGEST).contains(&value), "{call:?}: {reply:?}");
+                        let least = if is_retry_at(at) { -1 } else { 0 };
+                        prop_assert!((least..=MAX_NUMBER).contains(&value), "{call:?}: {reply:?}");
                     }
                 }
                 // A log with invalid blocks is removed once.
                 Err(error) => {
-                    let corrects = matches!(call, Call::Settle(..));
-                    let removed = algorithm == Algorithm::SlidingLog && !corrects && !failed;
+                    let is_adjustment = matches!(call, Call::Adjust(..));
+                    let removed = algorithm == Algorithm::SlidingLog && !is_adjustment && !failed;
                     prop_assert!(removed, "{call:?}: {error}");
                     failed = true;
                 }

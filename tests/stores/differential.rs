@@ -16,23 +16,23 @@ use crate::support::{NOW, limit, stores};
 enum Step {
     /// After a delay in ms, a request charges some limits: (limit, caller, cost).
     Request(u64, Vec<(usize, u128, u32)>),
-    /// After a delay in ms, charges are adjusted: (limit, caller, how).
-    Settle(u64, Vec<(usize, u128, Adjust)>),
+    /// After a delay in ms, charges are adjusted: (limit, caller, adjustment).
+    Adjust(u64, Vec<(usize, u128, AdjustStep)>),
     /// The clock is set back, by ms.
-    Back(u64),
+    SetBack(u64),
     /// A reload changes one limit's quota, `max_wait` and strictness.
     Reload(usize, u32, u32, bool),
 }
 
 /// How a charge is adjusted.
 #[derive(Clone, Copy, Debug)]
-enum Adjust {
+enum AdjustStep {
     /// A partial refund of an earlier charge: (requests ago, units).
     Refund(usize, u32),
-    /// A refund of any admitted charge, of any limit and caller.
-    GiveBack(usize),
+    /// A full refund of an admitted charge, of any limit and caller.
+    RefundAdmitted(usize),
     /// A refund of a charge that was never made, some ms ago.
-    Unfounded(u64, u32),
+    RefundUnmade(u64, u32),
     /// An additional charge, in units.
     Overdraw(u32),
 }
@@ -71,23 +71,23 @@ fn steps(limits: &[Limit]) -> impl Strategy<Value = Vec<Step>> + use<> {
         2 => 1..=largest.saturating_add(1),
         1 => Just(0_u32),
     ];
-    let more = prop_oneof![4 => 1_u32..6, 1 => any::<u32>()];
+    let overdraw = prop_oneof![4 => 1_u32..6, 1 => any::<u32>()];
     let corrections = prop_oneof![
-        4 => (0_usize..4, 1_u32..6).prop_map(|(ago, cost)| Adjust::Refund(ago, cost)),
-        6 => any::<usize>().prop_map(Adjust::GiveBack),
-        2 => (0..s * 8, 1_u32..6).prop_map(|(ago, cost)| Adjust::Unfounded(ago, cost)),
-        1 => more.prop_map(Adjust::Overdraw),
+        4 => (0_usize..4, 1_u32..6).prop_map(|(ago, cost)| AdjustStep::Refund(ago, cost)),
+        6 => any::<usize>().prop_map(AdjustStep::RefundAdmitted),
+        2 => (0..s * 8, 1_u32..6).prop_map(|(ago, cost)| AdjustStep::RefundUnmade(ago, cost)),
+        1 => overdraw.prop_map(AdjustStep::Overdraw),
     ];
     let charges = prop::collection::vec((0..count, 0_u128..2, cost), 1..4);
     let adjustments = prop::collection::vec((0..count, 0_u128..2, corrections), 1..3);
-    let later = || prop_oneof![3 => 0..=s / 3, 2 => 0..=s * 2, 1 => 0..=s * 20];
+    let delay = || prop_oneof![3 => 0..=s / 3, 2 => 0..=s * 2, 1 => 0..=s * 20];
     let reload = (0..count, 1_u32..40, 0_u32..5_000, any::<bool>());
     prop::collection::vec(
         prop_oneof![
-            20 => (later(), charges).prop_map(|(later, charges)| Step::Request(later, charges)),
-            4 => (later(), adjustments).prop_map(|(later, changes)| Step::Settle(later, changes)),
-            1 => (1_u64..12_000).prop_map(Step::Back),
-            1 => (1_u64..100_000_000).prop_map(Step::Back),
+            20 => (delay(), charges).prop_map(|(delay, charges)| Step::Request(delay, charges)),
+            4 => (delay(), adjustments).prop_map(|(delay, changes)| Step::Adjust(delay, changes)),
+            1 => (1_u64..12_000).prop_map(Step::SetBack),
+            1 => (1_u64..100_000_000).prop_map(Step::SetBack),
             2 => reload.prop_map(|(at, quota, wait, strict)| Step::Reload(at, quota, wait, strict)),
         ],
         1..60,
@@ -101,15 +101,15 @@ fn sequences() -> impl Strategy<Value = (Vec<Limit>, Vec<Step>)> {
     })
 }
 
-/// Both stores at the same time.
+/// The two stores under comparison, with the same clock.
 struct StorePair<'a> {
     runtime: &'a Runtime,
     clock: &'a Clock,
     memory: Memory,
     store: &'a StoreHandle,
     stores: &'a CounterStore,
-    /// Distinguishes this sequence's callers from other sequences' in the shared Redis.
-    caller: u128,
+    /// The first caller of this sequence: other sequences in the same Redis have others.
+    first_caller: u128,
     now: u64,
     /// The times of the requests.
     times: Vec<u64>,
@@ -118,77 +118,82 @@ struct StorePair<'a> {
 }
 
 impl StorePair<'_> {
-    fn request(&mut self, limits: &[Limit], wanted: &[(usize, u128, u32)]) -> TestCaseResult {
-        let charge = |&(at, who, cost): &(usize, u128, u32)| {
+    fn request(&mut self, limits: &[Limit], requested: &[(usize, u128, u32)]) -> TestCaseResult {
+        let charge = |&(at, caller, cost): &(usize, u128, u32)| {
             let limit: &Limit = &limits[at];
-            Charge { limit, key: Key(self.caller + who), cost }
+            Charge { limit, key: Key(self.first_caller + caller), cost }
         };
-        let charges: Vec<Charge<'_>> = wanted.iter().map(charge).collect();
+        let charges: Vec<Charge<'_>> = requested.iter().map(charge).collect();
         // Only decisions of Redis are compared.
         self.stores.clear_deny_cache();
-        let ours = self.memory.charge(&charges, self.now);
-        let theirs =
+        let in_memory = self.memory.charge(&charges, self.now);
+        let in_redis =
             self.runtime.block_on(self.store.charge(&charges, self.now)).expect("local limits");
-        prop_assert_eq!(&ours, &theirs);
-        if ours.admitted {
-            for (&(at, who, cost), outcome) in wanted.iter().zip(&ours.outcomes) {
+        prop_assert_eq!(&in_memory, &in_redis);
+        if in_memory.admitted {
+            for (&(at, caller, cost), outcome) in requested.iter().zip(&in_memory.outcomes) {
                 if let Some(decided) = outcome.admitted() {
-                    self.admitted.push((at, who, decided.charged_at(), cost));
+                    self.admitted.push((at, caller, decided.charged_at(), cost));
                 }
             }
         }
-        let ours = self.memory.peek(&charges, self.now);
-        let theirs = self.runtime.block_on(self.store.peek(&charges, self.now)).expect("Redis");
-        prop_assert_eq!(ours, theirs);
+        let in_memory = self.memory.peek(&charges, self.now);
+        let in_redis = self.runtime.block_on(self.store.peek(&charges, self.now)).expect("Redis");
+        prop_assert_eq!(in_memory, in_redis);
         self.times.push(self.now);
         Ok(())
     }
 
-    fn settle(&mut self, limits: &[Limit], wanted: &[(usize, u128, Adjust)]) -> TestCaseResult {
-        let mut wanted = wanted.to_vec();
-        let change = |(at, who, correction): &mut (usize, u128, Adjust)| match *correction {
-            Adjust::GiveBack(nth) if self.admitted.is_empty() => {
+    fn adjust(
+        &mut self,
+        limits: &[Limit],
+        requested: &[(usize, u128, AdjustStep)],
+    ) -> TestCaseResult {
+        let mut requested = requested.to_vec();
+        let change = |(at, caller, correction): &mut (usize, u128, AdjustStep)| match *correction {
+            AdjustStep::RefundAdmitted(nth) if self.admitted.is_empty() => {
                 Change::Refund { charged_at: self.now, cost: nth as u32 % 5 }
             }
-            Adjust::GiveBack(nth) => {
+            AdjustStep::RefundAdmitted(nth) => {
                 let charged_at;
                 let cost;
-                (*at, *who, charged_at, cost) =
+                (*at, *caller, charged_at, cost) =
                     self.admitted.swap_remove(nth % self.admitted.len());
                 Change::Refund { charged_at, cost }
             }
-            Adjust::Refund(ago, cost) => {
+            AdjustStep::Refund(ago, cost) => {
                 let at = self.times.len().checked_sub(ago + 1).and_then(|at| self.times.get(at));
                 Change::Refund { charged_at: at.copied().unwrap_or(self.now), cost }
             }
-            Adjust::Unfounded(ago, cost) => {
+            AdjustStep::RefundUnmade(ago, cost) => {
                 // A leaky bucket's slots are in the future.
-                let ahead = limits.iter().map(|limit| u64::from(limit.quota.max_wait)).max();
-                let at = self.now + ahead.unwrap_or(0) / 2;
+                let max_wait = limits.iter().map(|limit| u64::from(limit.quota.max_wait)).max();
+                let at = self.now + max_wait.unwrap_or(0) / 2;
                 Change::Refund { charged_at: at.saturating_sub(ago), cost }
             }
-            Adjust::Overdraw(cost) => Change::Overdraw { cost },
+            AdjustStep::Overdraw(cost) => Change::Overdraw { cost },
         };
-        let changes: Vec<Change> = wanted.iter_mut().map(change).collect();
-        let adjustment = |(&(at, who, _), &change): (&(usize, u128, Adjust), &Change)| {
+        let changes: Vec<Change> = requested.iter_mut().map(change).collect();
+        let adjustment = |(&(at, caller, _), &change): (&(usize, u128, AdjustStep), &Change)| {
             let limit: &Limit = &limits[at];
-            Adjustment { limit, key: Key(self.caller + who), change }
+            Adjustment { limit, key: Key(self.first_caller + caller), change }
         };
         let adjustments: Vec<Adjustment<'_>> =
-            wanted.iter().zip(&changes).map(adjustment).collect();
-        let ours = adjustments.iter().map(|s| self.memory.adjust(s, self.now, 1));
-        let ours: Vec<_> = ours.collect();
-        let settling = self.store.adjust(&adjustments, DecisionSource::Store, self.now);
-        let theirs = self.runtime.block_on(settling);
-        prop_assert_eq!(ours, theirs.decisions());
+            requested.iter().zip(&changes).map(adjustment).collect();
+        let in_memory =
+            adjustments.iter().map(|adjustment| self.memory.adjust(adjustment, self.now, 1));
+        let in_memory: Vec<_> = in_memory.collect();
+        let adjusting = self.store.adjust(&adjustments, DecisionSource::Store, self.now);
+        let in_redis = self.runtime.block_on(adjusting);
+        prop_assert_eq!(in_memory, in_redis.decisions());
         Ok(())
     }
 
     fn run(&mut self, limits: &mut [Limit], steps: &[Step]) -> TestCaseResult {
         for step in steps {
             match step {
-                Step::Back(by) => self.now -= by,
-                Step::Request(later, _) | Step::Settle(later, _) => self.now += later,
+                Step::SetBack(by) => self.now -= by,
+                Step::Request(delay, _) | Step::Adjust(delay, _) => self.now += delay,
                 &Step::Reload(at, quota, wait, strict) => {
                     let limit = &mut limits[at];
                     let max_wait = if limit.algorithm == Algorithm::LeakyBucket { wait } else { 0 };
@@ -197,9 +202,9 @@ impl StorePair<'_> {
             }
             self.clock.set(self.now);
             match step {
-                Step::Request(_, wanted) => self.request(limits, wanted)?,
-                Step::Settle(_, wanted) => self.settle(limits, wanted)?,
-                Step::Back(_) | Step::Reload(..) => {}
+                Step::Request(_, requested) => self.request(limits, requested)?,
+                Step::Adjust(_, requested) => self.adjust(limits, requested)?,
+                Step::SetBack(_) | Step::Reload(..) => {}
             }
         }
         Ok(())
@@ -221,18 +226,18 @@ fn rust_and_lua_decide_alike() {
     proptest!(config, |((mut limits, steps) in sequences())| {
         // Each sequence has its own callers, so that all share one Redis.
         caller.set(caller.get() + 2);
-        let mut both = StorePair {
+        let mut pair = StorePair {
             runtime: &runtime,
             clock: &clock,
             memory: Memory::new(1_000),
             store: &store,
             stores: &stores,
-            caller: caller.get(),
+            first_caller: caller.get(),
             now: NOW + 1_000_000_000_000,
             times: Vec::new(),
             admitted: Vec::new(),
         };
-        both.run(&mut limits, &steps)?;
+        pair.run(&mut limits, &steps)?;
     });
     assert_eq!(stores.stats().failures, [0; 5], "every sequence was decided by Redis");
 }
@@ -257,13 +262,13 @@ fn the_largest_quotas_are_exact_in_lua() {
                 {
                     clock.set(clock.now() + step);
                     let charges = [Charge { limit: &limit, key: Key(1), cost }];
-                    let theirs = store.charge(&charges, 0).await.unwrap();
-                    assert_eq!(memory.charge(&charges, clock.now()), theirs);
+                    let in_redis = store.charge(&charges, 0).await.unwrap();
+                    assert_eq!(memory.charge(&charges, clock.now()), in_redis);
                     let change = Change::Overdraw { cost: u32::MAX };
                     let adjustments = [Adjustment { limit: &limit, key: Key(2), change }];
-                    let theirs = store.adjust(&adjustments, DecisionSource::Store, 0).await;
-                    let ours = memory.adjust(&adjustments[0], clock.now(), 1);
-                    assert_eq!(ours, theirs.decision(0));
+                    let in_redis = store.adjust(&adjustments, DecisionSource::Store, 0).await;
+                    let in_memory = memory.adjust(&adjustments[0], clock.now(), 1);
+                    assert_eq!(in_memory, in_redis.decision(0));
                 }
             }
         }
@@ -271,10 +276,10 @@ fn the_largest_quotas_are_exact_in_lua() {
     });
 }
 
-/// The next step of a long record: (delay in ms, kind, amount).
-fn crowd() -> impl Strategy<Value = Vec<(u64, u8, u32)>> {
-    let later = prop_oneof![30 => 0_u64..3, 1 => 0_u64..1_500, 1 => 2_900_u64..3_100];
-    prop::collection::vec((later, 0_u8..20, 1_u32..4), 1_500..2_500)
+/// Steps for a long record: (delay in ms, kind, amount).
+fn long_steps() -> impl Strategy<Value = Vec<(u64, u8, u32)>> {
+    let delay = prop_oneof![30 => 0_u64..3, 1 => 0_u64..1_500, 1 => 2_900_u64..3_100];
+    prop::collection::vec((delay, 0_u8..20, 1_u32..4), 1_500..2_500)
 }
 
 #[test]
@@ -288,33 +293,33 @@ fn long_records_decide_alike() {
     let config = ProptestConfig { cases: 8, max_shrink_iters: 200, ..ProptestConfig::default() };
     let long = vec![Algorithm::SlidingLog, Algorithm::Concurrency, Algorithm::LeakyBucket];
     let long = prop::sample::select(long);
-    proptest!(config, |(steps in crowd(), quota in 200_u32..4_000, algorithm in long)| {
+    proptest!(config, |(steps in long_steps(), quota in 200_u32..4_000, algorithm in long)| {
         caller.set(caller.get() + 1);
         let max_wait = if algorithm == Algorithm::LeakyBucket { 2_000 } else { 0 };
         let quota = Quota { max_wait, ..Quota::new(quota, 3_000, 1) };
         let limits = [Limit { algorithm, quota, ..limit(algorithm.tag(), 1) }];
-        let mut both = StorePair {
+        let mut pair = StorePair {
             runtime: &runtime,
             clock: &clock,
             memory: Memory::new(1_000),
             store: &store,
             stores: &stores,
-            caller: caller.get(),
+            first_caller: caller.get(),
             now: NOW + 1_000_000_000_000,
             times: Vec::new(),
             admitted: Vec::new(),
         };
-        for (later, kind, much) in steps {
-            both.now += later;
-            clock.set(both.now);
-            let ago = (later as usize + 1) * 97 * much as usize;
+        for (delay, kind, amount) in steps {
+            pair.now += delay;
+            clock.set(pair.now);
+            let ago = (delay as usize + 1) * 97 * amount as usize;
             match kind {
-                0 => both.settle(&limits, &[(0, 0, Adjust::Refund(ago, much))])?,
-                1 => both.settle(&limits, &[(0, 0, Adjust::Refund(much as usize, 1))])?,
-                2 => both.settle(&limits, &[(0, 0, Adjust::Overdraw(much))])?,
-                3 => both.request(&limits, &[(0, 0, much * 100), (0, 0, 1)])?,
-                5..=9 => both.settle(&limits, &[(0, 0, Adjust::GiveBack(ago))])?,
-                _ => both.request(&limits, &[(0, 0, much)])?,
+                0 => pair.adjust(&limits, &[(0, 0, AdjustStep::Refund(ago, amount))])?,
+                1 => pair.adjust(&limits, &[(0, 0, AdjustStep::Refund(amount as usize, 1))])?,
+                2 => pair.adjust(&limits, &[(0, 0, AdjustStep::Overdraw(amount))])?,
+                3 => pair.request(&limits, &[(0, 0, amount * 100), (0, 0, 1)])?,
+                5..=9 => pair.adjust(&limits, &[(0, 0, AdjustStep::RefundAdmitted(ago))])?,
+                _ => pair.request(&limits, &[(0, 0, amount)])?,
             }
         }
     });

@@ -21,17 +21,17 @@ fn long(name: &str, quota: u32) -> Limit {
 fn two_gateways_on_one_redis_admit_the_quota_exactly() {
     let redis = RedisServer::start();
     for algorithm in Algorithm::ALL {
-        // The 800th slot is within it, the next one 108 s beyond.
-        let patience = if algorithm == Algorithm::LeakyBucket { 86_292_000 } else { 0 };
+        // The 800th slot is within the longest wait, the next one 108 s later.
+        let max_wait = if algorithm == Algorithm::LeakyBucket { 86_292_000 } else { 0 };
         let mut limit = Limit { algorithm, ..long(algorithm.tag(), QUOTA) };
-        limit.quota.max_wait = patience;
+        limit.quota.max_wait = max_wait;
         assert_eq!(admitted_by_two_gateways(&redis, &limit), QUOTA, "{}", algorithm.tag());
     }
 }
 
 const QUOTA: u32 = 800;
 
-/// What two gateways admit that send 400 requests more than the quota concurrently.
+/// Returns how many requests two concurrent gateways admit, of 400 more than the quota.
 fn admitted_by_two_gateways(redis: &RedisServer, limit: &Limit) -> u32 {
     let admitted = AtomicU32::new(0);
     std::thread::scope(|scope| {
@@ -45,9 +45,9 @@ fn admitted_by_two_gateways(redis: &RedisServer, limit: &Limit) -> u32 {
                     let (stores, store) = gateway(redis);
                     let charges = [charge(limit, 1)];
                     for _ in 0..QUOTA / 2 + 200 {
-                        let passed =
+                        let is_admitted =
                             store.charge(&charges, 0).await.is_ok_and(|verdict| verdict.admitted);
-                        admitted.fetch_add(u32::from(passed), Ordering::Relaxed);
+                        admitted.fetch_add(u32::from(is_admitted), Ordering::Relaxed);
                     }
                     assert_eq!(stores.stats().failures, [0; 5]);
                 });
@@ -70,7 +70,7 @@ async fn a_refusal_by_one_limit_charges_none() {
         assert!(!verdict.admitted);
         assert_eq!(verdict.decision(0).remaining, 999);
     }
-    // The known decision is reported, and nothing of the other limit.
+    // The cached refusal is reported, and no decision of the other limit.
     let verdict = store.charge(&both, 0).await.unwrap();
     assert!(!verdict.admitted && verdict.decided(0).is_none());
     assert_eq!(verdict.decision(1).remaining, 0);
@@ -82,9 +82,9 @@ async fn redis_time_is_used_and_returned() {
     let (_stores, store) = gateway(&redis);
     let limit = limit("a", 10);
     let verdict = store.charge(&[charge(&limit, 1)], 5).await.unwrap();
-    let off = verdict.now().abs_diff(Clock::system().now());
-    assert!(off < 5_000, "{off} ms off");
-    assert!(verdict.decision(0).reset_at > verdict.now());
+    let difference = verdict.decided_at().abs_diff(Clock::system().now());
+    assert!(difference < 5_000, "{difference} ms");
+    assert!(verdict.decision(0).reset_at > verdict.decided_at());
 }
 
 #[tokio::test]
@@ -93,7 +93,7 @@ async fn every_key_in_redis_expires_and_has_the_specified_form() {
     let (stores, store) = gateway(&redis);
     let stop = CancellationToken::new();
     let control = tokio::spawn(stores.clone().run(stop.clone()));
-    eventually_async("it is reported", async || {
+    eventually_async("the gateway has reported", async || {
         redis.command::<bool>(&["EXISTS", "tidegate:gateways"])
     })
     .await;
@@ -107,9 +107,9 @@ async fn every_key_in_redis_expires_and_has_the_specified_form() {
     assert!(keys.len() >= 41, "{keys:?}");
     for key in &keys {
         let ttl: i64 = redis.command(&["PTTL", key]);
-        // The probe's connection is closed soon, perhaps by now.
-        let is_over = ttl == -2 && key.ends_with(":probe");
-        assert!(ttl > 0 || is_over, "{key} would stay for ever: {ttl}");
+        // The probe's key may have expired since `KEYS`.
+        let is_expired = ttl == -2 && key.ends_with(":probe");
+        assert!(ttl > 0 || is_expired, "{key} does not expire: {ttl}");
         assert!(key.starts_with("tidegate:"), "{key}");
     }
     let expected = "tidegate:{00000000000000000000000000000007}:one:000000000000feed";
@@ -124,12 +124,12 @@ async fn every_key_in_redis_expires_and_has_the_specified_form() {
 async fn gateways_count_each_other_under_the_secret_of_their_configuration() {
     let redis = RedisServer::start();
     let (one, other) = (stores(&redis, Clock::system()), stores(&redis, Clock::system()));
-    assert_eq!(one.secret(), other.secret());
+    assert_eq!(one.key_secret(), other.key_secret());
     let (stop_one, stop_other) = (CancellationToken::new(), CancellationToken::new());
     tokio::spawn(one.clone().run(stop_one.clone()));
     let other_control = tokio::spawn(other.clone().run(stop_other.clone()));
     for stores in [&one, &other] {
-        eventually_async("they see each other", async || stores.status().gateways == 2).await;
+        eventually_async("each counts both", async || stores.status().gateways == 2).await;
         assert_eq!(stores.status().other_secrets, 0);
     }
     let _: String = redis.command(&["FLUSHALL"]);
@@ -140,23 +140,23 @@ async fn gateways_count_each_other_under_the_secret_of_their_configuration() {
 
     stop_other.cancel();
     other_control.await.unwrap();
-    // Accepted after 5 s of consecutive heartbeats.
+    // The count decreases only after 5 s of successful reports.
     eventually_async("the other has left", async || one.status().gateways == 1).await;
     stop_one.cancel();
 }
 
-/// Gateways with different secrets count a limit separately, and detect it.
+/// Gateways with different secrets count a limit separately; each detects the others.
 #[tokio::test]
 async fn a_secret_mismatch_is_detected_by_all() {
     let redis = RedisServer::start();
-    let secret = SharedSecret::configured("0123456789abcdef", "tidegate");
+    let secret = SharedSecret::from_text("0123456789abcdef", "tidegate");
     let with = |secret| {
         let options = RedisOptions { secret, ..options(&redis) };
         CounterStore::redis(options, Clock::system(), 100).expect("usable options")
     };
     let fleet = [stores(&redis, Clock::system()), with(secret), with(secret)];
-    assert_ne!(fleet[0].secret(), fleet[1].secret());
-    assert_eq!(fleet[1].secret(), fleet[2].secret());
+    assert_ne!(fleet[0].key_secret(), fleet[1].key_secret());
+    assert_eq!(fleet[1].key_secret(), fleet[2].key_secret());
     let stop = CancellationToken::new();
     let stop_first = CancellationToken::new();
     let first = tokio::spawn(fleet[0].clone().run(stop_first.clone()));
@@ -164,7 +164,10 @@ async fn a_secret_mismatch_is_detected_by_all() {
         tokio::spawn(stores.clone().run(stop.clone()));
     }
     let others = || fleet.each_ref().map(|stores| stores.status().other_secrets);
-    eventually_async("the first sees two, and they it", async || others() == [2, 1, 1]).await;
+    eventually_async("the first counts two, and each of them the first", async || {
+        others() == [2, 1, 1]
+    })
+    .await;
     stop_first.cancel();
     first.await.unwrap();
     eventually_async("it has left", async || others()[1..] == [0, 0]).await;

@@ -7,18 +7,18 @@ use tidegate::limit::{Algorithm, Decision, Grant, Limit, Quota, State, TokenDema
 
 use crate::support::{NOW, limit};
 
-/// After a delay in ms, a demand that returns tokens charged some ms ago.
+/// A demand, after a delay in ms; the tokens that it returns were charged `ago` ms before.
 #[derive(Clone, Debug)]
 struct Call {
-    later: u64,
-    order: TokenDemand,
+    delay: u64,
+    demand: TokenDemand,
     ago: u64,
 }
 
 fn limits() -> impl Strategy<Value = Limit> {
-    let reserving = [Algorithm::SlidingWindow, Algorithm::FixedWindow];
+    let leasable = [Algorithm::SlidingWindow, Algorithm::FixedWindow];
     let one = (
-        prop::sample::select(reserving.to_vec()),
+        prop::sample::select(leasable.to_vec()),
         prop_oneof![8 => 1_u32..60, 1 => 1_000_000_u32..40_000_000],
         prop::sample::select(vec![1_u64, 7, 1_000, 10_000]),
         prop::sample::select(vec![1_u32, 2, 6, 60]),
@@ -28,30 +28,24 @@ fn limits() -> impl Strategy<Value = Limit> {
         let window = s * u64::from(k);
         let resolution = if algorithm == Algorithm::SlidingWindow { k } else { 1 };
         let quota = Quota { strict, ..Quota::new(quota, window, resolution) };
-        Limit { algorithm, quota, ..limit("ahead", 1) }
+        Limit { algorithm, quota, ..limit("leased", 1) }
     })
 }
 
 fn calls(limit: &Limit) -> impl Strategy<Value = Vec<Call>> + use<> {
     let (s, quota) = (limit.quota.sub_window(), limit.quota.limit);
-    let later = prop_oneof![3 => 0..=s / 3, 2 => 0..=s * 2, 1 => 0..=s * 70];
-    let least = prop_oneof![5 => Just(1_u32), 2 => 1_u32..8, 1 => 1..=quota.saturating_add(2)];
+    let delay = prop_oneof![3 => 0..=s / 3, 2 => 0..=s * 2, 1 => 0..=s * 70];
+    let minimum = prop_oneof![5 => Just(1_u32), 2 => 1_u32..8, 1 => 1..=quota.saturating_add(2)];
     let more = prop_oneof![2 => Just(0_u32), 2 => 0_u32..20, 1 => 0..=quota];
     let extra = prop_oneof![1 => Just(0_u32), 2 => 0_u32..40, 1 => 0..=quota];
     let back = prop_oneof![3 => Just(0_u32), 1 => 1_u32..20];
-    let call = (later, least, more, extra, 1_u32..12, back, 0..s * 9).prop_map(
-        |(later, least, more, extra, share, tokens, ago)| {
+    let call = (delay, minimum, more, extra, 1_u32..12, back, 0..s * 9).prop_map(
+        |(delay, minimum, more, extra, extra_divisor, tokens, ago)| {
             let back = TokenReturn { charged_at: 0, tokens };
-            let needed = least.saturating_add(more);
+            let needed = minimum.saturating_add(more);
             Call {
-                later,
-                order: TokenDemand {
-                    minimum: least,
-                    needed,
-                    extra,
-                    extra_divisor: share,
-                    returned: back,
-                },
+                delay,
+                demand: TokenDemand { minimum, needed, extra, extra_divisor, returned: back },
                 ago,
             }
         },
@@ -66,29 +60,29 @@ fn sequences() -> impl Strategy<Value = (Limit, Vec<Call>)> {
     })
 }
 
-/// The grant of Redis, as the script replies.
-fn theirs(
+/// The reply of the script.
+fn grant_in_lua(
     caller: &mut ScriptCaller,
     limit: &Limit,
     run: u64,
     now: u64,
-    order: &TokenDemand,
+    demand: &TokenDemand,
 ) -> Vec<i64> {
     let Limit { algorithm, quota, .. } = limit;
     let mut command = caller.command();
-    command.arg(1).arg(run).arg(now).arg(algorithm.tag()).arg(order.minimum).arg(quota.limit);
-    command.arg(quota.window).arg(quota.resolution).arg(u8::from(quota.strict)).arg(order.needed);
+    command.arg(1).arg(run).arg(now).arg(algorithm.tag()).arg(demand.minimum).arg(quota.limit);
+    command.arg(quota.window).arg(quota.resolution).arg(u8::from(quota.strict)).arg(demand.needed);
     command
-        .arg(order.extra)
-        .arg(order.extra_divisor)
-        .arg(order.returned.tokens)
-        .arg(order.returned.charged_at);
+        .arg(demand.extra)
+        .arg(demand.extra_divisor)
+        .arg(demand.returned.tokens)
+        .arg(demand.returned.charged_at);
     command.query(&mut caller.connection).expect("a reply")
 }
 
-/// The grant of the Rust implementation.
-fn ours(state: &mut State, limit: &Limit, now: u64, order: &TokenDemand) -> Vec<i64> {
-    let Grant { tokens, spendable_until: end, decision } = state.acquire(&limit.quota, now, order);
+/// The grant of the Rust implementation, in the format of the script's reply.
+fn grant_in_rust(state: &mut State, limit: &Limit, now: u64, demand: &TokenDemand) -> Vec<i64> {
+    let Grant { tokens, spendable_until: end, decision } = state.acquire(&limit.quota, now, demand);
     let Decision { admitted, remaining, used, reset_at, retry_at, wait, .. } = decision;
     let mut reply =
         [now, admitted.into(), remaining, used, reset_at].map(u64::cast_signed).to_vec();
@@ -111,14 +105,14 @@ fn rust_and_lua_grant_alike() {
 
 fn check(caller: &mut ScriptCaller, run: u64, limit: &Limit, calls: &[Call]) -> TestCaseResult {
     let (mut state, mut now) = (State::fresh(limit.algorithm), NOW);
-    for Call { later, order, ago } in calls {
-        now += later;
-        let order = TokenDemand {
-            returned: TokenReturn { charged_at: now - ago, ..order.returned },
-            ..*order
+    for Call { delay, demand, ago } in calls {
+        now += delay;
+        let demand = TokenDemand {
+            returned: TokenReturn { charged_at: now - ago, ..demand.returned },
+            ..*demand
         };
-        let theirs = theirs(caller, limit, run, now, &order);
-        prop_assert_eq!(ours(&mut state, limit, now, &order), theirs);
+        let in_lua = grant_in_lua(caller, limit, run, now, &demand);
+        prop_assert_eq!(grant_in_rust(&mut state, limit, now, &demand), in_lua);
     }
     Ok(())
 }

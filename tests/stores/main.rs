@@ -8,13 +8,13 @@ mod redis_cost;
 /// Token leases and the deny cache.
 mod token_lease;
 
-/// Adjustments in the background, and charges with a late reply.
+/// Adjustments in the background, and late replies to charges.
 mod adjustments;
 /// The promises of every algorithm, in memory and in Redis.
 mod conformance;
-/// Script loading on a new connection, and detection of a dead one.
+/// Script loading on a new connection, and replacement of a dead one.
 mod connect;
-/// Scripts on records that no script has written.
+/// Scripts on corrupt records.
 mod corrupt_records;
 /// Rust and Lua decide alike on random sequences.
 mod differential;
@@ -24,7 +24,7 @@ mod exactness;
 mod lease_differential;
 /// Malformed replies of Redis, and evicted records.
 mod malformed_replies;
-/// Redis absent, killed, hung, flushed or read-only.
+/// Redis not running, killed, hung, flushed, full or read-only.
 mod outage;
 /// Usage during an outage is merged into Redis afterwards.
 mod outage_merge;

@@ -11,7 +11,7 @@ use tidegate::{
 use crate::support::{charge, gateway, limit, options};
 
 /// Replies that are not valid for the call, as RESP.
-const ANSWERS: [&str; 14] = [
+const REPLIES: [&str; 14] = [
     "-LOADING Redis is loading the dataset in memory\r\n",
     "-CLUSTERDOWN The cluster is down\r\n",
     "-MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.\r\n",
@@ -28,33 +28,34 @@ const ANSWERS: [&str; 14] = [
     "*3\r\n:9223372036854775807\r\n:-1\r\n:-1\r\n",
 ];
 
-async fn survived(redis: &RedisServer, number: usize, answer: &str) {
+/// Checks that the breaker opens at this reply, and that Redis decides again after it.
+async fn check_recovery(redis: &RedisServer, number: usize, reply: &str) {
     let proxy = OverrideProxy::start(&redis.url());
     let topology = Topology::one(proxy.url());
     let options = RedisOptions { topology, ..options(redis) };
     let stores = CounterStore::redis(options, Clock::system(), 1_000).expect("usable options");
     let store = stores.worker();
     let limit = limit(&format!("fault-{number}"), 1_000);
-    let ask = async || store.charge(&[charge(&limit, 1)], 0).await.expect("a local policy");
-    eventually_async("Redis decides", async || !ask().await.is_fallback()).await;
-    let used = ask().await.decision(0).used;
+    let decide = async || store.charge(&[charge(&limit, 1)], 0).await.expect("a local policy");
+    eventually_async("Redis decides", async || !decide().await.is_fallback()).await;
+    let used = decide().await.decision(0).used;
 
-    proxy.reply_with(answer);
-    let waited = || stores.stats().failures[Failure::Timeout.index()];
-    let before = waited();
-    let verdict = ask().await;
-    assert!(verdict.is_fallback() && verdict.admitted, "{answer}: {verdict:?}");
+    proxy.reply_with(reply);
+    let timeouts = || stores.stats().failures[Failure::Timeout.index()];
+    let before = timeouts();
+    let verdict = decide().await;
+    assert!(verdict.is_fallback() && verdict.admitted, "{reply}: {verdict:?}");
     for _ in 0..100 {
-        assert!(ask().await.is_fallback(), "{answer}: the breaker is open");
+        assert!(decide().await.is_fallback(), "{reply}: the breaker is open");
     }
-    assert_eq!(waited(), before, "{answer}: no request waits");
+    assert_eq!(timeouts(), before, "{reply}: no request waits");
 
     proxy.forward();
-    eventually_async("Redis decides again", async || !ask().await.is_fallback()).await;
+    eventually_async("Redis decides again", async || !decide().await.is_fallback()).await;
     eventually_async("admissions during the outage are merged", async || {
-        // A server that has charged may send an invalid reply.
-        let counted = ask().await.decision(0).used > used + 100;
-        counted || !answer.starts_with('-')
+        // After a reply that is no error, Redis may have charged already: nothing is checked.
+        let is_merged = decide().await.decision(0).used > used + 100;
+        is_merged || !reply.starts_with('-')
     })
     .await;
 }
@@ -62,7 +63,8 @@ async fn survived(redis: &RedisServer, number: usize, answer: &str) {
 #[tokio::test]
 async fn malformed_replies_delay_nothing_and_redis_recovers() {
     let redis = RedisServer::start();
-    let all = ANSWERS.iter().enumerate().map(|(number, answer)| survived(&redis, number, answer));
+    let all =
+        REPLIES.iter().enumerate().map(|(number, reply)| check_recovery(&redis, number, reply));
     join_all(all).await;
 }
 
@@ -71,16 +73,16 @@ async fn an_evicted_record_equals_a_new_one() {
     let redis = RedisServer::start();
     let (stores, store) = gateway(&redis);
     let limit = limit("evicted", 3);
-    let ask = async || store.charge(&[charge(&limit, 1)], 0).await.expect("Redis decides");
+    let decide = async || store.charge(&[charge(&limit, 1)], 0).await.expect("Redis decides");
     for left in [2, 1] {
-        assert_eq!(ask().await.decision(0).remaining, left);
+        assert_eq!(decide().await.decision(0).remaining, left);
     }
     let records: Vec<String> = redis.command(&["KEYS", "*:evicted:*"]);
-    let [record] = &records[..] else { panic!("all of a limit is one key: {records:?}") };
+    let [record] = &records[..] else { panic!("expected one record: {records:?}") };
     let _: u64 = redis.command(&["DEL", record]);
-    let verdict = ask().await;
+    let verdict = decide().await;
     let decision = verdict.decision(0);
     assert_eq!((decision.remaining, decision.used), (2, 1));
-    assert!(decision.reset_at > verdict.now(), "a window of its own");
+    assert!(decision.reset_at > verdict.decided_at(), "a new window");
     assert_eq!(stores.stats().failures, [0; 5]);
 }

@@ -13,33 +13,38 @@ use tidegate::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{charge, gateway, hasty, hasty_gateway, limit, now, options};
+use crate::support::{
+    charge, gateway, limit, now, options, short_timeout_gateway, short_timeout_options,
+};
 
-/// The longest request where a dead Redis is detected at once: far below the timeout.
-const AT_ONCE: Duration = Duration::from_secs(3);
+/// The longest request when a dead Redis is detected at once: far below the timeout.
+const MAX_WITHOUT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The longest request where Redis hangs: the timeout plus slack for a busy machine.
-const IN_TIME: Duration = Duration::from_millis(2_500);
+/// The longest request when Redis hangs: the timeout plus slack for a busy machine.
+const MAX_WITH_TIMEOUT: Duration = Duration::from_millis(2_500);
 
 fn with_policy(name: &str, quota: u32, on_failure: OnFailure, index: usize) -> Limit {
     Limit { on_failure, index, ..limit(name, quota) }
 }
 
-/// Charges one unit; the verdict and how long it took.
-async fn timed(store: &StoreHandle, limit: &Limit) -> (Result<Verdict, StoreError>, Duration) {
+/// Charges one unit. Returns the verdict and the duration.
+async fn timed_charge(
+    store: &StoreHandle,
+    limit: &Limit,
+) -> (Result<Verdict, StoreError>, Duration) {
     let start: Instant = clock::instant();
     let outcome = store.charge(&[charge(limit, 1)], now()).await;
     (outcome, start.elapsed())
 }
 
-/// Charges one unit and polls once: a decision that needs to wait is never made.
-fn at_once(store: &StoreHandle, limit: &Limit) -> Verdict {
+/// Charges one unit. Panics if the decision has to wait.
+fn charge_at_once(store: &StoreHandle, limit: &Limit) -> Verdict {
     let outcome = store.charge(&[charge(limit, 1)], now()).now_or_never();
     outcome.expect("a decision at once").expect("a local policy")
 }
 
-/// Waits until Redis decides for this store again.
-async fn recovered(stores: &CounterStore, store: &StoreHandle) {
+/// Waits until Redis decides again.
+async fn wait_for_recovery(stores: &CounterStore, store: &StoreHandle) {
     let limit = limit("recovery", 1_000_000);
     eventually_async("Redis decides again", async || {
         let before = stores.stats().failures;
@@ -62,18 +67,18 @@ async fn without_redis_at_start_each_policy_applies_until_it_recovers() {
     let open = with_policy("open", 2, OnFailure::Open, 1);
     let closed = with_policy("closed", 2, OnFailure::Closed, 2);
 
-    let (outcome, took) = timed(&store, &local).await;
+    let (outcome, took) = timed_charge(&store, &local).await;
     let decision = outcome.unwrap().decision(0);
-    assert!(decision.admitted && took < AT_ONCE, "{took:?}");
-    assert!(timed(&store, &local).await.0.unwrap().admitted);
-    let refused = timed(&store, &local).await.0.unwrap();
+    assert!(decision.admitted && took < MAX_WITHOUT_TIMEOUT, "{took:?}");
+    assert!(timed_charge(&store, &local).await.0.unwrap().admitted);
+    let refused = timed_charge(&store, &local).await.0.unwrap();
     assert!(!refused.admitted && refused.decision(0).retry_at.is_some());
 
     for _ in 0..5 {
-        let verdict = timed(&store, &open).await.0.unwrap();
+        let verdict = timed_charge(&store, &open).await.0.unwrap();
         assert!(verdict.admitted && verdict.decided(0).is_none());
     }
-    let outcome = timed(&store, &closed).await.0;
+    let outcome = timed_charge(&store, &closed).await.0;
     assert_eq!(outcome, Err(StoreError::Unavailable { limit: 2 }));
     assert!(!stores.status().is_healthy());
     let stats = stores.stats();
@@ -82,8 +87,8 @@ async fn without_redis_at_start_each_policy_applies_until_it_recovers() {
     assert_eq!(stats.fallbacks(OnFailure::Closed), 1);
 
     redis.restart();
-    recovered(&stores, &store).await;
-    assert!(timed(&store, &closed).await.0.unwrap().decided(0).is_some());
+    wait_for_recovery(&stores, &store).await;
+    assert!(timed_charge(&store, &closed).await.0.unwrap().decided(0).is_some());
 }
 
 #[tokio::test]
@@ -110,7 +115,7 @@ async fn mixed_policies_stay_all_or_none() {
 }
 
 #[tokio::test]
-async fn killed_under_load_no_request_fails_or_waits_and_it_recovers() {
+async fn a_redis_killed_under_load_fails_and_delays_no_request() {
     let mut redis = RedisServer::start();
     let (stores, store) = gateway(&redis);
     let limit = limit("load", 1_000_000);
@@ -120,66 +125,66 @@ async fn killed_under_load_no_request_fails_or_waits_and_it_recovers() {
         }
         // After the first detection no request waits.
         if failures(&stores, Failure::Io) > 0 {
-            assert!(at_once(&store, &limit).admitted);
+            assert!(charge_at_once(&store, &limit).admitted);
             continue;
         }
-        let (outcome, took) = timed(&store, &limit).await;
+        let (outcome, took) = timed_charge(&store, &limit).await;
         assert!(outcome.unwrap().admitted);
-        assert!(took < AT_ONCE, "a request waited {took:?}");
+        assert!(took < MAX_WITHOUT_TIMEOUT, "a request waited {took:?}");
     }
     let stats = stores.stats();
     assert!(failures(&stores, Failure::Open) >= 1_900, "{stats:?}");
     assert!(failures(&stores, Failure::Io) >= 1, "{stats:?}");
     redis.restart();
-    recovered(&stores, &store).await;
+    wait_for_recovery(&stores, &store).await;
 }
 
 #[tokio::test]
 async fn a_hung_redis_delays_only_the_first_requests() {
     let redis = RedisServer::start();
-    let (stores, store) = hasty_gateway(&redis).await;
+    let (stores, store) = short_timeout_gateway(&redis).await;
     let limit = limit("hang", 1_000);
-    assert!(timed(&store, &limit).await.0.unwrap().admitted);
+    assert!(timed_charge(&store, &limit).await.0.unwrap().admitted);
     let before = failures(&stores, Failure::Timeout);
     redis.suspend();
-    let (first, second) = tokio::join!(timed(&store, &limit), timed(&store, &limit));
+    let (first, second) = tokio::join!(timed_charge(&store, &limit), timed_charge(&store, &limit));
     for (outcome, took) in [first, second] {
         assert!(outcome.unwrap().admitted);
-        assert!(took < IN_TIME, "waited {took:?}");
+        assert!(took < MAX_WITH_TIMEOUT, "waited {took:?}");
     }
-    let late = || failures(&stores, Failure::Timeout) - before;
-    assert_eq!(late(), 2, "neither was asked a second time");
+    let timeouts = || failures(&stores, Failure::Timeout) - before;
+    assert_eq!(timeouts(), 2, "neither call was repeated");
     for _ in 0..100 {
-        assert!(at_once(&store, &limit).admitted);
+        assert!(charge_at_once(&store, &limit).admitted);
     }
     // Attempts to reconnect hang as well, and delay no request.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
-    assert!(at_once(&store, &limit).admitted);
-    assert_eq!(late(), 2);
+    assert!(charge_at_once(&store, &limit).admitted);
+    assert_eq!(timeouts(), 2);
     redis.resume();
-    recovered(&stores, &store).await;
+    wait_for_recovery(&stores, &store).await;
 }
 
 #[tokio::test]
-async fn where_redis_hangs_at_a_start_only_the_first_request_waits() {
+async fn a_redis_that_hangs_at_start_delays_only_the_first_request() {
     let redis = RedisServer::start();
     redis.suspend();
-    let stores =
-        CounterStore::redis(hasty(&redis), Clock::system(), 10_000).expect("usable options");
+    let stores = CounterStore::redis(short_timeout_options(&redis), Clock::system(), 10_000)
+        .expect("usable options");
     let store = stores.worker();
     let limit = limit("start", 1_000);
-    let (outcome, took) = timed(&store, &limit).await;
-    assert!(outcome.unwrap().is_fallback() && took < IN_TIME, "waited {took:?}");
-    // A connect may take 5 s.
+    let (outcome, took) = timed_charge(&store, &limit).await;
+    assert!(outcome.unwrap().is_fallback() && took < MAX_WITH_TIMEOUT, "waited {took:?}");
+    // Connecting may still take 5 s.
     for _ in 0..100 {
-        assert!(at_once(&store, &limit).is_fallback());
+        assert!(charge_at_once(&store, &limit).is_fallback());
     }
     redis.resume();
-    recovered(&stores, &store).await;
-    // No call was sent, so every admitted request is charged, also the first.
+    wait_for_recovery(&stores, &store).await;
+    // No call was sent, so every admitted request is merged, also the first.
     eventually_async("all are counted", async || {
-        let looked = store.peek(&[charge(&limit, 1)], now()).await.unwrap();
-        !looked.is_fallback() && looked.decision(0).used == 101
+        let peeked = store.peek(&[charge(&limit, 1)], now()).await.unwrap();
+        !peeked.is_fallback() && peeked.decision(0).used == 101
     })
     .await;
 }
@@ -187,9 +192,9 @@ async fn where_redis_hangs_at_a_start_only_the_first_request_waits() {
 #[tokio::test]
 async fn an_outage_found_by_one_worker_delays_no_other() {
     let redis = RedisServer::start();
-    let (stores, first) = hasty_gateway(&redis).await;
+    let (stores, first) = short_timeout_gateway(&redis).await;
     let others = [stores.worker(), stores.worker(), stores.worker()];
-    let limit = limit("met", 1_000);
+    let limit = limit("lost", 1_000);
     for other in &others {
         eventually_async("Redis decides", async || {
             !other.charge(&[charge(&limit, 1)], now()).await.unwrap().is_fallback()
@@ -199,17 +204,17 @@ async fn an_outage_found_by_one_worker_delays_no_other() {
     let late = failures(&stores, Failure::Timeout);
     redis.suspend();
     let suspended: Instant = clock::instant();
-    assert!(timed(&first, &limit).await.0.unwrap().is_fallback());
-    eventually_async("all workers follow", async || stores.status().lost == 4).await;
-    // A ping per worker would take the connect timeout of 5 s.
-    assert!(suspended.elapsed() < AT_ONCE);
+    assert!(timed_charge(&first, &limit).await.0.unwrap().is_fallback());
+    eventually_async("the breakers of all workers open", async || stores.status().lost == 4).await;
+    // If each worker had to ping, it would take the connect timeout of 5 s.
+    assert!(suspended.elapsed() < MAX_WITHOUT_TIMEOUT);
     for other in &others {
-        assert!(at_once(other, &limit).is_fallback());
+        assert!(charge_at_once(other, &limit).is_fallback());
     }
-    assert_eq!(failures(&stores, Failure::Timeout), late + 1, "only the first has waited");
+    assert_eq!(failures(&stores, Failure::Timeout), late + 1, "only the first waited");
     redis.resume();
     for store in others.iter().chain([&first]) {
-        recovered(&stores, store).await;
+        wait_for_recovery(&stores, store).await;
     }
 }
 
@@ -218,17 +223,17 @@ async fn a_flushed_script_is_reloaded_transparently() {
     let redis = RedisServer::start();
     let (stores, store) = gateway(&redis);
     let limit = limit("script", 10);
-    assert_eq!(timed(&store, &limit).await.0.unwrap().decision(0).remaining, 9);
+    assert_eq!(timed_charge(&store, &limit).await.0.unwrap().decision(0).remaining, 9);
     let _: String = redis.command(&["SCRIPT", "FLUSH"]);
-    assert_eq!(timed(&store, &limit).await.0.unwrap().decision(0).remaining, 8);
+    assert_eq!(timed_charge(&store, &limit).await.0.unwrap().decision(0).remaining, 8);
     let _: String = redis.command(&["FLUSHALL"]);
-    assert_eq!(timed(&store, &limit).await.0.unwrap().decision(0).remaining, 9);
+    assert_eq!(timed_charge(&store, &limit).await.0.unwrap().decision(0).remaining, 9);
     assert_eq!(stores.stats().failures, [0; 5]);
 }
 
 #[tokio::test]
 async fn a_read_only_or_full_redis_is_an_outage() {
-    for (break_it, mend_it) in [
+    for (break_command, mend_command) in [
         (["CONFIG", "SET", "maxmemory", "1"], ["CONFIG", "SET", "maxmemory", "0"]),
         (
             ["CONFIG", "SET", "min-replicas-to-write", "1"],
@@ -238,15 +243,15 @@ async fn a_read_only_or_full_redis_is_an_outage() {
         let redis = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]);
         let (stores, store) = gateway(&redis);
         let limit = limit("full", 10);
-        assert!(timed(&store, &limit).await.0.unwrap().admitted);
-        let _: String = redis.command(&break_it);
-        assert!(timed(&store, &limit).await.0.unwrap().admitted);
-        assert_eq!(failures(&stores, Failure::Server), 1, "{break_it:?}");
-        // The probe must not accept a Redis that answers but does not write.
+        assert!(timed_charge(&store, &limit).await.0.unwrap().admitted);
+        let _: String = redis.command(&break_command);
+        assert!(timed_charge(&store, &limit).await.0.unwrap().admitted);
+        assert_eq!(failures(&stores, Failure::Server), 1, "{break_command:?}");
+        // The probe must not accept a Redis that replies but refuses writes.
         tokio::time::sleep(Duration::from_millis(1_600)).await;
         assert!(!stores.status().is_healthy());
-        let _: String = redis.command(&mend_it);
-        recovered(&stores, &store).await;
+        let _: String = redis.command(&mend_command);
+        wait_for_recovery(&stores, &store).await;
     }
 }
 
@@ -263,14 +268,14 @@ async fn the_local_share_divides_the_quota_by_the_last_gateway_count() {
     let limit = limit("share", 11);
     let mut admitted = 0;
     for _ in 0..20 {
-        admitted += u32::from(timed(&store, &limit).await.0.unwrap().admitted);
+        admitted += u32::from(timed_charge(&store, &limit).await.0.unwrap().admitted);
     }
     assert_eq!(admitted, 6);
     stop.cancel();
 }
 
 #[tokio::test]
-async fn a_share_holds_at_least_one_request() {
+async fn a_local_share_admits_at_least_one_request() {
     let mut redis = RedisServer::start();
     let (stores, store) = gateway(&redis);
     let other = CounterStore::redis(options(&redis), Clock::system(), 1_000).unwrap();
@@ -279,13 +284,13 @@ async fn a_share_holds_at_least_one_request() {
     tokio::spawn(other.clone().run(stop.clone()));
     eventually_async("two gateways", async || stores.status().gateways == 2).await;
     redis.kill();
-    let dear = Limit { cost: 8, ..limit("dear", 10) };
-    let ask = async || {
-        let charges = [Charge { cost: 8, ..charge(&dear, 1) }];
+    let expensive = Limit { cost: 8, ..limit("expensive", 10) };
+    let decide = async || {
+        let charges = [Charge { cost: 8, ..charge(&expensive, 1) }];
         store.charge(&charges, now()).await.unwrap()
     };
-    assert!(ask().await.admitted);
-    let refused = ask().await;
+    assert!(decide().await.admitted);
+    let refused = decide().await;
     assert!(!refused.admitted && refused.decision(0).retry_at.is_some());
     stop.cancel();
 }
@@ -305,52 +310,52 @@ async fn no_password_is_printed() {
 #[tokio::test]
 async fn an_adjustment_has_the_charges_timeout_and_is_not_repeated() {
     let redis = RedisServer::start();
-    let (stores, store) = hasty_gateway(&redis).await;
-    let limit = limit("settled", 10);
-    let charged_at = store.charge(&[charge(&limit, 1)], now()).await.unwrap().now();
+    let (stores, store) = short_timeout_gateway(&redis).await;
+    let limit = limit("adjusted", 10);
+    let charged_at = store.charge(&[charge(&limit, 1)], now()).await.unwrap().decided_at();
     let change = Change::Refund { charged_at, cost: 1 };
     let adjustments = [Adjustment { limit: &limit, key: charge(&limit, 1).key, change }];
-    let settled = store.adjust(&adjustments, DecisionSource::Store, now()).await;
-    assert_eq!(settled.decision(0).remaining, 10);
+    let adjusted = store.adjust(&adjustments, DecisionSource::Store, now()).await;
+    assert_eq!(adjusted.decision(0).remaining, 10);
 
     let _: String = redis.command(&["SCRIPT", "FLUSH"]);
     let again = store.adjust(&adjustments, DecisionSource::Store, now()).await;
-    assert!(again.are_made()[0], "a forgotten script");
+    assert!(again.are_made()[0], "a flushed script");
 
     let failed = || [Failure::Timeout, Failure::Open].map(|kind| failures(&stores, kind));
     let before = failed();
     redis.suspend();
     let start: Instant = clock::instant();
     assert_eq!(store.adjust(&adjustments, DecisionSource::Store, now()).await.are_made(), [false]);
-    assert!(start.elapsed() < IN_TIME);
+    assert!(start.elapsed() < MAX_WITH_TIMEOUT);
     let again = store.adjust(&adjustments, DecisionSource::Store, now()).now_or_never();
-    assert_eq!(again.map(|settled| settled.are_made()), Some(vec![false]), "nothing waits");
-    assert_eq!(failed(), before.map(|count| count + 1), "neither was asked a second time");
+    assert_eq!(again.map(|adjusted| adjusted.are_made()), Some(vec![false]), "at once");
+    assert_eq!(failed(), before.map(|count| count + 1), "neither call was repeated");
     redis.resume();
-    recovered(&stores, &store).await;
+    wait_for_recovery(&stores, &store).await;
 }
 
 #[tokio::test]
-async fn a_fallback_charge_is_adjusted_in_memory() {
+async fn a_charge_made_during_an_outage_is_adjusted_in_memory() {
     let mut redis = RedisServer::not_started();
     let (stores, store) = gateway(&redis);
-    let limit = limit("apart", 10);
+    let limit = limit("fallback", 10);
     let verdict = store.charge(&[charge(&limit, 1)], now()).await.unwrap();
     assert!(verdict.is_fallback() && verdict.decision(0).remaining == 9);
     redis.restart();
-    recovered(&stores, &store).await;
-    eventually_async("Redis has heard", async || {
-        let looked = store.peek(&[charge(&limit, 1)], now()).await.expect("a local policy");
-        stores.stats().unmerged == 0 && looked.decision(0).used == 1
+    wait_for_recovery(&stores, &store).await;
+    eventually_async("the usage is merged", async || {
+        let peeked = store.peek(&[charge(&limit, 1)], now()).await.expect("a local policy");
+        stores.stats().unmerged == 0 && peeked.decision(0).used == 1
     })
     .await;
     let other = store.charge(&[charge(&limit, 1)], now()).await.unwrap();
     assert!(!other.is_fallback() && other.decision(0).remaining == 8);
 
-    let change = Change::Refund { charged_at: verdict.now(), cost: 1 };
+    let change = Change::Refund { charged_at: verdict.decided_at(), cost: 1 };
     let adjustments = [Adjustment { limit: &limit, key: charge(&limit, 1).key, change }];
-    let settled = store.adjust(&adjustments, DecisionSource::Fallback, now()).await;
-    assert_eq!(settled.decision(0).remaining, 10, "of what was counted here");
-    let looked = store.peek(&[charge(&limit, 1)], now()).await.unwrap();
-    assert_eq!(looked.decision(0).remaining, 8, "Redis keeps the merged usage");
+    let adjusted = store.adjust(&adjustments, DecisionSource::Fallback, now()).await;
+    assert_eq!(adjusted.decision(0).remaining, 10, "of the local count");
+    let peeked = store.peek(&[charge(&limit, 1)], now()).await.unwrap();
+    assert_eq!(peeked.decision(0).remaining, 8, "Redis keeps the merged usage");
 }

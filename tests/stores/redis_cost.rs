@@ -6,113 +6,115 @@ use tidegate::limit::{Algorithm, Quota};
 
 use crate::support::NOW;
 
-const LIMIT: u32 = 100_000;
+/// The quota, and the entries of a full log.
+const QUOTA: u32 = 100_000;
 
-/// The longest permitted call, in us of Redis' time.
-const MOST: u64 = 1_000;
+/// The longest permitted call, in us of Redis' CPU time.
+const MAX_MICROS: u64 = 1_000;
 
-/// Measurements of each kind of call. The quickest counts: a busy machine only adds to it.
-const TIMES: usize = 7;
+/// Measurements of each kind of call. The shortest counts, because a busy machine only adds time.
+const MEASUREMENTS: usize = 7;
 
 /// Charges per measurement while the log is filled.
-const AT_ONCE: usize = 1_000;
+const FILLING_CHARGES: usize = 1_000;
 
-/// Asserts that the quickest of some measurements is at most `most`.
-fn quickest(what: &str, measure: impl FnMut(usize) -> Cost) {
-    quickest_within(MOST, what, measure);
+/// Asserts that the shortest of [`MEASUREMENTS`] takes less than [`MAX_MICROS`] per call.
+fn assert_cheap(what: &str, measure: impl FnMut(usize) -> Cost) {
+    assert_cheaper(MAX_MICROS, what, measure);
 }
 
-fn quickest_within(most: u64, what: &str, measure: impl FnMut(usize) -> Cost) {
-    let costs = (0..TIMES).map(measure);
+/// As [`assert_cheap`], with another maximum, in us.
+fn assert_cheaper(max_micros: u64, what: &str, measure: impl FnMut(usize) -> Cost) {
+    let costs = (0..MEASUREMENTS).map(measure);
     let micros =
         costs.map(|cost| cost.micros / cost.calls.max(1)).min().expect("some measurements");
-    assert!(micros < most, "{what}: {micros} us of Redis' time");
+    assert!(micros < max_micros, "{what}: {micros} us of Redis' time");
 }
 
 #[test]
 fn a_full_log_of_100_000_never_blocks_redis() {
     let redis = RedisServer::start();
-    let mut redis_calls = ScriptCaller::new(&redis.url());
-    let caller = &mut redis_calls;
-    let (log, quota) = (Algorithm::SlidingLog, Quota::new(LIMIT, 200_000, 1));
+    let mut script_caller = ScriptCaller::new(&redis.url());
+    let caller = &mut script_caller;
+    let (log, quota) = (Algorithm::SlidingLog, Quota::new(QUOTA, 200_000, 1));
     // One charge per ms: the largest number of entries.
-    let filling: Vec<_> = (0..u64::from(LIMIT)).map(|ms| (NOW + ms, 1)).collect();
-    let (most, last) = filling.split_at(filling.len() - TIMES * AT_ONCE);
+    let times: Vec<_> = (0..u64::from(QUOTA)).map(|ms| (NOW + ms, 1)).collect();
+    let (first, last) = times.split_at(times.len() - MEASUREMENTS * FILLING_CHARGES);
     let filled = caller.cost_of(|caller| {
-        assert_eq!(caller.charge("log", log, &quota, most), most.len() as u64);
+        assert_eq!(caller.charge("log", log, &quota, first), first.len() as u64);
     });
     // The mean of many charges.
-    assert!(filled.micros / filled.calls < MOST, "{filled:?}");
-    quickest_within(MOST / 4, "a charge of an almost full log", |n| {
-        let some = &last[n * AT_ONCE..][..AT_ONCE];
+    assert!(filled.micros / filled.calls < MAX_MICROS, "{filled:?}");
+    assert_cheaper(MAX_MICROS / 4, "a charge of an almost full log", |n| {
+        let some = &last[n * FILLING_CHARGES..][..FILLING_CHARGES];
         caller.cost_of(|caller| {
-            assert_eq!(caller.charge("log", log, &quota, some), AT_ONCE as u64);
+            assert_eq!(caller.charge("log", log, &quota, some), FILLING_CHARGES as u64);
         })
     });
     let memory = caller.memory_usage("log");
-    assert!(memory < u64::from(LIMIT) * 9, "{memory} bytes for {LIMIT} entries");
+    assert!(memory < u64::from(QUOTA) * 9, "{memory} bytes for {QUOTA} entries");
 
-    let end = NOW + u64::from(LIMIT);
-    quickest("a refusal", |_| {
+    let end = NOW + u64::from(QUOTA);
+    assert_cheap("a refusal", |_| {
         caller.cost_of(|caller| {
             assert_eq!(caller.charge("log", log, &quota, &[(end, 1); 200]), 0);
         })
     });
-    quickest("a refusal of a large cost", |n| {
+    assert_cheap("a refusal of a large cost", |n| {
         caller.cost_of(|caller| {
             assert_eq!(caller.charge("log", log, &quota, &[(end, 50_000 + n as u32)]), 0);
         })
     });
     // All but the last thousand entries expire at once.
     let later = end + quota.window - 1_000;
-    quickest("a charge when almost all has expired", |n| {
+    assert_cheap("a charge when almost all has expired", |n| {
         let copy = format!("copy-{n}");
         let _: u64 = redis.command(&["COPY", "log", &copy]);
         caller.cost_of(|caller| {
             assert_eq!(caller.charge(&copy, log, &quota, &[(later, 1)]), 1);
         })
     });
-    assert!(caller.memory_usage("copy-0") < 12_000, "what has expired takes no memory");
-    quickest("a charge when all has expired", |n| {
+    assert!(caller.memory_usage("copy-0") < 12_000, "expired entries take no memory");
+    assert_cheap("a charge when all has expired", |n| {
         let copy = format!("other-{n}");
         let _: u64 = redis.command(&["COPY", "log", &copy]);
         caller.cost_of(|caller| {
             assert_eq!(caller.charge(&copy, log, &quota, &[(end + quota.window, 1)]), 1);
         })
     });
-    quickest("a look at what has expired", |_| {
+    assert_cheap("a charge of 0 when almost all has expired", |_| {
         caller.cost_of(|caller| {
             assert_eq!(caller.charge("log", log, &quota, &[(later, 0)]), 1);
         })
     });
 }
 
-/// Calls per measurement.
-const CROWD: usize = 500;
+/// Charges, and as many refunds, per measurement.
+const SLOT_CHARGES: usize = 500;
 
 #[test]
 fn the_cost_of_a_slot_is_independent_of_the_slots_held() {
     let redis = RedisServer::start();
     let mut charges = ScriptCaller::new(&redis.url());
     let mut refunds = ScriptCaller::of(&redis.url(), ADJUST);
-    let (slots, quota) = (Algorithm::Concurrency, Quota::new(LIMIT, 30_000, 1));
-    let mut cost_beside = |key: &str, held: u64| {
+    let (slots, quota) = (Algorithm::Concurrency, Quota::new(QUOTA, 30_000, 1));
+    let mut cost_with_held = |key: &str, held: u64| {
         let taken: Vec<_> = (0..held).map(|n| (NOW + n, 1)).collect();
         assert_eq!(charges.charge(key, slots, &quota, &taken), held);
-        let (mut now, mut quickest) = (NOW + held, u64::MAX);
-        for _ in 0..TIMES {
-            let crowd: Vec<_> = (0..CROWD as u64).map(|n| (now + n, 1)).collect();
-            now += CROWD as u64;
+        let (mut now, mut shortest) = (NOW + held, u64::MAX);
+        for _ in 0..MEASUREMENTS {
+            let batch: Vec<_> = (0..SLOT_CHARGES as u64).map(|n| (now + n, 1)).collect();
+            now += SLOT_CHARGES as u64;
             let charge = charges.cost_of(|caller| {
-                assert_eq!(caller.charge(key, slots, &quota, &crowd), CROWD as u64);
+                assert_eq!(caller.charge(key, slots, &quota, &batch), SLOT_CHARGES as u64);
             });
-            let refund = refunds.cost_of(|caller| caller.refund(key, slots, &quota, now, &crowd));
-            quickest = quickest.min(charge.micros + refund.micros);
+            let refund = refunds.cost_of(|caller| caller.refund(key, slots, &quota, now, &batch));
+            shortest = shortest.min(charge.micros + refund.micros);
         }
-        (quickest, charges.memory_usage(key))
+        (shortest, charges.memory_usage(key))
     };
-    let (alone, _) = cost_beside("alone", 0);
-    let (beside, bytes) = cost_beside("crowd", 10_000);
-    assert!(beside < alone * 4, "{alone} us alone, {beside} us beside 10,000");
+    let (alone, _) = cost_with_held("alone", 0);
+    let (with_held, bytes) = cost_with_held("held", 10_000);
+    assert!(with_held < alone * 4, "{alone} us alone, {with_held} us with 10,000 held");
     assert!(bytes < 1_024, "{bytes} bytes for 10,000 slots");
 }

@@ -5,9 +5,9 @@ use tidegate::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{charge, hasty_gateway, limit, lose, now, stores};
+use crate::support::{charge, limit, now, short_timeout_gateway, stores, wait_for_outage};
 
-/// A day, so that nothing expires.
+/// A limit of 20 a day, so that nothing expires.
 fn daily(name: &str, reserve: Reserve) -> Limit {
     Limit { quota: Quota::new(20, 86_400_000, 1), reserve, ..limit(name, 1) }
 }
@@ -20,30 +20,28 @@ async fn a_reset_reaches_every_gateway() {
     for stores in &fleet {
         tokio::spawn(stores.clone().run(stop.clone()));
     }
-    eventually_async("they hear of Redis", async || {
-        fleet.iter().all(|of| of.status().gateways == 2)
-    })
-    .await;
+    eventually_async("each counts both", async || fleet.iter().all(|of| of.status().gateways == 2))
+        .await;
     let handles = [fleet[0].worker(), fleet[1].worker()];
-    for limit in [daily("plain", Reserve::Off), daily("ahead", Reserve::Tokens(5))] {
+    for limit in [daily("plain", Reserve::Off), daily("leased", Reserve::Tokens(5))] {
         let (one, other) = (charge(&limit, 1), charge(&limit, 2));
         for handle in &handles {
-            let asks = async |charge| handle.charge(&[charge], 0).await.expect("Redis decides");
-            eventually_async("the caller is refused everywhere", async || {
-                !asks(one).await.admitted & !asks(other).await.admitted
+            let decide = async |charge| handle.charge(&[charge], 0).await.expect("Redis decides");
+            eventually_async("both callers are refused", async || {
+                !decide(one).await.admitted & !decide(other).await.admitted
             })
             .await;
         }
-        let asked = fleet[1].stats().store_calls;
+        let calls = fleet[1].stats().store_calls;
         assert!(!handles[1].charge(&[one], 0).await.unwrap().admitted);
-        assert_eq!(fleet[1].stats().store_calls, asked, "the refusal is cached");
+        assert_eq!(fleet[1].stats().store_calls, calls, "the refusal is cached");
 
         fleet[0].reset(&[&limit], Key(1)).await.expect("Redis resets the caller");
         assert!(
             handles[0].charge(&[one], 0).await.unwrap().admitted,
             "at once where the reset was requested"
         );
-        eventually_async("the other gateway has heard of it", async || {
+        eventually_async("the reset reaches the other gateway", async || {
             handles[1].charge(&[one], 0).await.expect("Redis decides").admitted
         })
         .await;
@@ -56,49 +54,49 @@ async fn a_reset_reaches_every_gateway() {
 }
 
 #[tokio::test]
-async fn a_gateway_without_heartbeats_drops_its_deny_cache() {
+async fn a_gateway_that_missed_resets_clears_its_deny_cache() {
     let redis = RedisServer::start();
     let fleet = [stores(&redis, Clock::system()), stores(&redis, Clock::system())];
     let handle = fleet[1].worker();
     let limit = Limit { quota: Quota::new(1, 86_400_000, 1), ..limit("daily", 1) };
-    let asks = async || handle.charge(&[charge(&limit, 1)], 0).await.expect("Redis decides");
-    assert!(asks().await.admitted && !asks().await.admitted);
+    let decide = async || handle.charge(&[charge(&limit, 1)], 0).await.expect("Redis decides");
+    assert!(decide().await.admitted && !decide().await.admitted);
 
-    // The notification of the reset has expired when the other gateway reaches Redis again.
+    // As if the reset's entry had expired before the other gateway reports.
     fleet[0].reset(&[&limit], Key(1)).await.expect("Redis resets the caller");
     assert_eq!(redis.command::<u64>(&["DEL", "tidegate:resets"]), 1);
-    assert!(!asks().await.admitted, "it has not heard of it");
+    assert!(!decide().await.admitted, "the reset is unknown there");
     let stop = CancellationToken::new();
     tokio::spawn(fleet[1].clone().run(stop.clone()));
-    eventually_async("the caller is charged anew", async || asks().await.admitted).await;
+    eventually_async("the caller is admitted", async || decide().await.admitted).await;
     stop.cancel();
 }
 
 #[tokio::test]
 async fn an_unanswered_reset_changes_nothing_locally() {
     let redis = RedisServer::start();
-    let (stores, store) = hasty_gateway(&redis).await;
-    let (blocked, ahead) = (daily("blocked", Reserve::Off), daily("ahead", Reserve::Tokens(10)));
+    let (stores, store) = short_timeout_gateway(&redis).await;
+    let (blocked, leased) = (daily("blocked", Reserve::Off), daily("leased", Reserve::Tokens(10)));
     let counted = limit("counted", 1_000);
     let admits = async |limit| {
         store.charge(&[charge(limit, 1)], now()).await.expect("a local policy").admitted
     };
     while admits(&blocked).await {}
-    assert!(admits(&ahead).await);
-    let kept = stores.stats().tokens.outstanding;
-    assert!(kept > 0);
+    assert!(admits(&leased).await);
+    let outstanding = stores.stats().tokens.outstanding;
+    assert!(outstanding > 0);
     redis.suspend();
-    lose(&stores, &store).await;
+    wait_for_outage(&stores, &store).await;
     assert!(admits(&counted).await);
 
-    let all = [&blocked, &ahead, &counted];
+    let all = [&blocked, &leased, &counted];
     assert!(stores.reset(&all, Key(1)).await.is_err());
     assert!(!admits(&blocked).await, "Redis had refused it");
-    assert_eq!(stores.stats().tokens.outstanding, kept);
+    assert_eq!(stores.stats().tokens.outstanding, outstanding);
     redis.resume();
     eventually_async("local charges are merged", async || {
-        let looked = stores.peek(&[charge(&counted, 1)]).await;
-        looked.is_ok_and(|verdict| verdict.decision(0).used == 1) && stores.stats().unmerged == 0
+        let peeked = stores.peek(&[charge(&counted, 1)]).await;
+        peeked.is_ok_and(|verdict| verdict.decision(0).used == 1) && stores.stats().unmerged == 0
     })
     .await;
 }

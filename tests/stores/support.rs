@@ -10,12 +10,13 @@ use tidegate::{
     store::{CounterStore, RedisOptions, StoreHandle, Topology},
 };
 
-/// The response timeout where Redis hangs and each request waits for all of it.
+/// The response timeout for tests that make Redis hang.
 const SHORT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// 2023, on a whole second.
+/// A time in 2023, on a whole second, in ms since the Unix epoch.
 pub(crate) const NOW: u64 = 1_700_000_000_000;
 
+/// `quota` units a minute, in sub-windows of 10 s.
 pub(crate) fn limit(name: &str, quota: u32) -> Limit {
     Limit {
         name: name.into(),
@@ -32,12 +33,12 @@ pub(crate) fn limit(name: &str, quota: u32) -> Limit {
 
 /// A limit of each algorithm, with windows so long that nothing expires meanwhile.
 pub(crate) fn of_each_algorithm() -> Vec<Limit> {
-    let of = |algorithm: Algorithm| {
+    let compile = |algorithm: Algorithm| {
         let resolution = if algorithm == Algorithm::SlidingWindow { 6 } else { 1 };
         let quota = Quota { max_wait: 2_400_000, ..Quota::new(100, 6_000_000, resolution) };
         Limit { algorithm, quota, ..limit(algorithm.tag(), 100) }
     };
-    Algorithm::ALL.into_iter().map(of).collect()
+    Algorithm::ALL.into_iter().map(compile).collect()
 }
 
 /// The system's time.
@@ -54,7 +55,7 @@ pub(crate) fn options(redis: &RedisServer) -> RedisOptions {
 }
 
 /// Options for a test that makes Redis hang.
-pub(crate) fn hasty(redis: &RedisServer) -> RedisOptions {
+pub(crate) fn short_timeout_options(redis: &RedisServer) -> RedisOptions {
     RedisOptions { response_timeout: SHORT_TIMEOUT, ..options(redis) }
 }
 
@@ -69,13 +70,13 @@ pub(crate) fn gateway(redis: &RedisServer) -> (Arc<CounterStore>, StoreHandle) {
     (stores, store)
 }
 
-/// The same for a test that makes Redis hang. Returns after Redis has decided once: a connect may take
-/// longer than the response timeout.
-pub(crate) async fn hasty_gateway(redis: &RedisServer) -> (Arc<CounterStore>, StoreHandle) {
-    let made = CounterStore::redis(hasty(redis), Clock::system(), 10_000);
+/// As [`gateway`], for a test that makes Redis hang. Returns after Redis has decided once, because
+/// connecting may take longer than the response timeout.
+pub(crate) async fn short_timeout_gateway(redis: &RedisServer) -> (Arc<CounterStore>, StoreHandle) {
+    let made = CounterStore::redis(short_timeout_options(redis), Clock::system(), 10_000);
     let stores = made.expect("usable options");
     let store = stores.worker();
-    let limit = limit("there", 1_000_000);
+    let limit = limit("warm-up", 1_000_000);
     eventually_async("Redis decides", async || {
         let charged = store.charge(&[charge(&limit, 97)], Clock::system().now()).await;
         !charged.expect("a local policy").is_fallback() && stores.stats().unmerged == 0
@@ -84,8 +85,8 @@ pub(crate) async fn hasty_gateway(redis: &RedisServer) -> (Arc<CounterStore>, St
     (stores, store)
 }
 
-/// Sends another caller's requests until the outage is detected.
-pub(crate) async fn lose(stores: &CounterStore, store: &StoreHandle) {
+/// Sends requests of another limit until the outage is detected.
+pub(crate) async fn wait_for_outage(stores: &CounterStore, store: &StoreHandle) {
     let other = limit("other", 1_000_000);
     eventually_async("Redis is lost", async || {
         store.charge(&[charge(&other, 99)], now()).await.expect("a local policy");

@@ -1,4 +1,4 @@
-//! The deny cache and token leases of a store on a real Redis.
+//! The deny cache and token leases with a real Redis.
 
 /// Leases are exact with any number of gateways and workers.
 mod chunks;
@@ -8,7 +8,7 @@ mod deny_cache;
 mod multi_limit;
 /// Outages while tokens are leased.
 mod outage;
-/// Several refusals: the longest `retry_at` is reported.
+/// The longest `retry_at` of several refusals.
 mod retry_after;
 /// Unspent tokens are returned.
 mod returns;
@@ -28,7 +28,7 @@ use tidegate::{
 
 use crate::support::{NOW, charge, limit, stores};
 
-/// A gateway with one worker on a manual clock.
+/// A gateway with one worker, usually on a manual clock.
 struct Gateway {
     stores: Arc<CounterStore>,
     store: StoreHandle,
@@ -44,55 +44,56 @@ impl Gateway {
         Self { stores, store }
     }
 
-    async fn ask(&self, charges: &[Charge<'_>]) -> Verdict {
-        self.store.charge(charges, NOW).await.expect("no limit that is closed")
+    async fn decide(&self, charges: &[Charge<'_>]) -> Verdict {
+        self.store.charge(charges, NOW).await.expect("no `closed` policy")
     }
 
-    /// Charges one caller one unit.
-    async fn one(&self, limit: &Limit) -> Decision {
-        self.cost(limit, 1).await
+    /// Charges caller 1 one unit.
+    async fn charge_one(&self, limit: &Limit) -> Decision {
+        self.charge_cost(limit, 1).await
     }
 
-    async fn cost(&self, limit: &Limit, cost: u32) -> Decision {
-        self.ask(&[Charge { cost, ..charge(limit, 1) }]).await.decision(0)
+    /// Charges caller 1 this cost.
+    async fn charge_cost(&self, limit: &Limit, cost: u32) -> Decision {
+        self.decide(&[Charge { cost, ..charge(limit, 1) }]).await.decision(0)
     }
 
-    /// Refunds a unit charged at that time; the state afterwards.
+    /// Refunds a unit charged at that time. Returns the state after it.
     async fn refund(&self, limit: &Limit, charged_at: u64) -> Decision {
         let change = Change::Refund { charged_at, cost: 1 };
         let adjustment = Adjustment { limit, key: Key(1), change };
         self.store.adjust(&[adjustment], DecisionSource::Store, NOW).await.decision(0)
     }
 
-    /// The caller's usage in Redis.
+    /// The usage of caller 1 in Redis.
     async fn used(&self, limit: &Limit) -> u64 {
         self.used_by(limit, 1).await
     }
 
     async fn used_by(&self, limit: &Limit, key: u128) -> u64 {
-        // With `reserve`, local tokens would be counted as remaining.
+        // With `reserve`, a peek counts local tokens as remaining.
         let plain = Limit { reserve: Reserve::Off, ..limit.clone() };
-        let looked = self.stores.peek(&[charge(&plain, key)]).await.expect("a Redis");
-        looked.decision(0).used
+        let peeked = self.stores.peek(&[charge(&plain, key)]).await.expect("a Redis");
+        peeked.decision(0).used
     }
 
-    /// The number of local tokens.
+    /// The number of tokens leased to the gateway.
     fn outstanding(&self) -> u64 {
         self.stores.stats().tokens.outstanding
     }
 }
 
-/// Advances the clock until idle tokens have been returned.
-async fn idle(gateway: &Gateway, clock: &Clock) {
-    eventually_async("they are given back", async || {
+/// Advances the clock until all leased tokens are returned as idle.
+async fn return_idle(gateway: &Gateway, clock: &Clock) {
+    eventually_async("the tokens are returned", async || {
         clock.set(clock.now() + 100);
         gateway.outstanding() == 0
     })
     .await;
 }
 
-/// A limit with a reserve of `tokens`; without one if it is 0.
-fn reserving(name: &str, quota: u32, tokens: u32) -> Limit {
+/// A limit with a reserve of `tokens`; without one if that is 0.
+fn leased_limit(name: &str, quota: u32, tokens: u32) -> Limit {
     let reserve = if tokens > 0 { Reserve::Tokens(tokens) } else { Reserve::Off };
     Limit { reserve, ..limit(name, quota) }
 }

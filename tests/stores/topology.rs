@@ -12,7 +12,7 @@ use tidegate::{
 
 use crate::support::{charge, now};
 
-/// Slots that migrate, primaries that are killed.
+/// A Cluster: slots that migrate, primaries that are killed.
 mod cluster;
 /// The interval between probes of a lost server.
 mod probe_interval;
@@ -33,13 +33,14 @@ fn stores(topology: Topology) -> Arc<CounterStore> {
     CounterStore::redis(redis_options(topology), Clock::system(), 10_000).expect("usable options")
 }
 
-async fn ask(store: &StoreHandle, charges: &[Charge<'_>]) -> Verdict {
-    store.charge(charges, now()).await.expect("no limit that is closed")
+async fn decide(store: &StoreHandle, charges: &[Charge<'_>]) -> Verdict {
+    store.charge(charges, now()).await.expect("no `closed` policy")
 }
 
 /// Waits until Redis decides for the key.
-async fn shared(what: &str, store: &StoreHandle, limit: &Limit, key: u128) {
-    eventually_async(what, async || !ask(store, &[charge(limit, key)]).await.is_fallback()).await;
+async fn wait_for_redis(what: &str, store: &StoreHandle, limit: &Limit, key: u128) {
+    eventually_async(what, async || !decide(store, &[charge(limit, key)]).await.is_fallback())
+        .await;
 }
 
 /// The first key from 1 on each of the servers.
@@ -47,11 +48,11 @@ async fn keys_on<const N: usize>(store: &StoreHandle, servers: [&RedisServer; N]
     let limit = crate::support::limit("home", 1_000);
     let mut keys = [0; N];
     for key in 1..200 {
-        shared("every shard is there", store, &limit, key).await;
+        wait_for_redis("every shard decides", store, &limit, key).await;
         let name = format!("tidegate:{{{key:032x}}}:home:*");
-        let is_there =
+        let has_record =
             |server: &&RedisServer| !server.command::<Vec<String>>(&["KEYS", &name]).is_empty();
-        let at = servers.iter().position(is_there).expect("it was charged somewhere");
+        let at = servers.iter().position(has_record).expect("a server with the record");
         if keys[at] == 0 {
             keys[at] = key;
         }
@@ -62,30 +63,35 @@ async fn keys_on<const N: usize>(store: &StoreHandle, servers: [&RedisServer; N]
     panic!("a server has none of 200 keys: {keys:?}");
 }
 
-/// For every algorithm: exactly the permitted burst passes.
-async fn every_algorithm_counts(store: &StoreHandle, key: u128) {
+/// Checks for each algorithm that exactly the capacity is admitted.
+async fn check_every_algorithm(store: &StoreHandle, key: u128) {
     for algorithm in Algorithm::ALL {
         let limit = Limit { algorithm, ..crate::support::limit(algorithm.tag(), 5) };
         for turn in 0..=limit.capacity() {
-            let verdict = ask(store, &[charge(&limit, key)]).await;
+            let verdict = decide(store, &[charge(&limit, key)]).await;
             assert!(!verdict.is_fallback(), "{algorithm:?}");
             assert_eq!(verdict.admitted, turn < limit.capacity(), "{algorithm:?} at {turn}");
         }
     }
 }
 
-/// Eight concurrent charges per key and gateway: exactly the quota of five is admitted.
-async fn is_exact(gateways: &[Arc<CounterStore>], keys: std::ops::Range<u128>) {
+/// Checks that of eight concurrent charges per key and gateway exactly the quota of five is admitted.
+async fn check_exactness(gateways: &[Arc<CounterStore>], keys: std::ops::Range<u128>) {
     let limit = Arc::new(crate::support::limit("exact", 5));
     let mut tasks = Vec::new();
     for stores in gateways {
         let store = std::rc::Rc::new(stores.worker());
         for key in keys.clone() {
-            shared("every place is there", &store, &crate::support::limit("warm", 1_000), key)
-                .await;
+            wait_for_redis(
+                "every shard decides",
+                &store,
+                &crate::support::limit("warm", 1_000),
+                key,
+            )
+            .await;
             for _ in 0..8 {
                 let (store, limit) = (store.clone(), Arc::clone(&limit));
-                tasks.push((key, async move { ask(&store, &[charge(&limit, key)]).await }));
+                tasks.push((key, async move { decide(&store, &[charge(&limit, key)]).await }));
             }
         }
     }

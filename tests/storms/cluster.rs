@@ -7,33 +7,33 @@ use crate::{
     storm::{Storm, is_primary, keys},
 };
 
-/// Each storm has its own namespace, so that it begins without usage.
-fn over(cluster: &RedisCluster, namespace: &str) -> Storm {
+/// Starts a storm in its own namespace, without usage.
+fn start_storm(cluster: &RedisCluster, namespace: &str) -> Storm {
     let urls: Vec<_> = cluster.nodes.iter().map(|node| format!("'{}'", node.url())).collect();
     let primaries: Vec<_> = cluster.nodes.iter().filter(|node| is_primary(node)).collect();
     let urls = urls.join(", ");
-    Storm::over(&format!("cluster: [{urls}], namespace: {namespace}"), &primaries)
+    Storm::start(&format!("cluster: [{urls}], namespace: {namespace}"), &primaries)
 }
 
-/// The node of the shared limit `/few`, and its replica.
-fn homes_of_few(cluster: &RedisCluster, namespace: &str) -> [usize; 2] {
+/// The indices of the primary that stores the limit `few`, and of its replica.
+fn nodes_of_few(cluster: &RedisCluster, namespace: &str) -> [usize; 2] {
     let pattern = format!("{namespace}:*:few:*");
     let find = |primary: bool| {
-        let is_it =
+        let matches =
             |node: &RedisServer| is_primary(node) == primary && !keys(node, &pattern).is_empty();
-        cluster.nodes.iter().position(is_it)
+        cluster.nodes.iter().position(matches)
     };
     let mut found = [None; 2];
-    eventually("the replica has it, too", || {
+    eventually("the replica has the record too", || {
         found = [find(true), find(false)];
         found.iter().all(Option::is_some)
     });
-    found.map(|at| at.expect("found just now"))
+    found.map(|at| at.expect("the wait has ended"))
 }
 
 /// Waits until every node serves and every replica is in sync.
-fn is_whole(cluster: &RedisCluster) {
-    eventually("the Cluster is whole", || {
+fn wait_healthy(cluster: &RedisCluster) {
+    eventually("the Cluster is healthy", || {
         let primaries = cluster.nodes.iter().filter(|node| is_primary(node)).count();
         primaries == 3
             && cluster.nodes.iter().all(|node| {
@@ -45,9 +45,9 @@ fn is_whole(cluster: &RedisCluster) {
 }
 
 #[test]
-fn slots_and_replicas_move() {
+fn script_flush_resharding_and_failover_lose_no_charge() {
     let cluster = RedisCluster::start();
-    let figures = over(&cluster, "scripts").rages(
+    let figures = start_storm(&cluster, "scripts").run(
         "Cluster: SCRIPT FLUSH on all nodes, three times",
         DataLoss::Nothing,
         |storm| {
@@ -55,37 +55,37 @@ fn slots_and_replicas_move() {
                 for node in &cluster.nodes {
                     let _: String = node.command(&["SCRIPT", "FLUSH"]);
                 }
-                storm.goes_on();
+                storm.wait_for_traffic();
             }
         },
         |_| {},
     );
     assert!(figures.is_undisturbed(), "{figures:?}");
 
-    let figures = over(&cluster, "slots").rages(
+    let figures = start_storm(&cluster, "slots").run(
         "Cluster: slots moved under load (ASK, MOVED)",
         DataLoss::Nothing,
-        |storm| slots_move(&cluster, storm),
+        |storm| migrate_slots(&cluster, storm),
         |_| {},
     );
     assert!(figures.is_undisturbed(), "{figures:?}");
 
-    let storm = over(&cluster, "planned");
-    storm.rages(
+    let storm = start_storm(&cluster, "planned");
+    storm.run(
         "Cluster: CLUSTER FAILOVER",
         DataLoss::Nothing,
         |_| {},
         |_| {
-            let [_, replica] = homes_of_few(&cluster, "planned");
+            let [_, replica] = nodes_of_few(&cluster, "planned");
             let _: String = cluster.nodes[replica].command(&["CLUSTER", "FAILOVER"]);
             eventually("the replica takes over", || is_primary(&cluster.nodes[replica]));
         },
     );
 }
 
-/// The slot of the shared limit, and those of some callers.
-fn slots_move(cluster: &RedisCluster, storm: &Storm) {
-    let [from, _] = homes_of_few(cluster, "slots");
+/// Migrates the slot of the limit `few`, and the slots of some callers.
+fn migrate_slots(cluster: &RedisCluster, storm: &Storm) {
+    let [from, _] = nodes_of_few(cluster, "slots");
     let to = (from + 1) % 3;
     let node = &cluster.nodes[from];
     let callers = keys(node, "slots:*:open:*").into_iter().take(4);
@@ -95,50 +95,50 @@ fn slots_move(cluster: &RedisCluster, storm: &Storm) {
     for slot in &slots {
         cluster.begin_migration(slot, from, to);
     }
-    storm.goes_on();
+    storm.wait_for_traffic();
     for slot in &slots {
         cluster.migrate_keys(slot, from, to);
     }
-    storm.goes_on();
+    storm.wait_for_traffic();
     for slot in &slots {
         cluster.end_migration(slot, to);
     }
-    storm.goes_on();
+    storm.wait_for_traffic();
 }
 
 #[test]
-fn primaries_lost() {
+fn a_lost_primary_loses_only_unreplicated_charges() {
     let cluster = RefCell::new(RedisCluster::start());
-    let takes_over = |at: usize| {
+    let wait_takeover = |at: usize| {
         eventually("the replica takes over", || is_primary(&cluster.borrow().nodes[at]));
     };
-    let storm = over(&cluster.borrow(), "hung");
+    let storm = start_storm(&cluster.borrow(), "hung");
     let hung = RefCell::new(0);
-    storm.rages(
+    storm.run(
         "Cluster: a primary hangs (kill -STOP), its replica takes over",
         DataLoss::Lag,
         |_| {},
         |storm| {
-            let [primary, replica] = homes_of_few(&cluster.borrow(), "hung");
+            let [primary, replica] = nodes_of_few(&cluster.borrow(), "hung");
             hung.replace(primary);
             cluster.borrow().nodes[primary].suspend();
             storm.wait_detected();
-            takes_over(replica);
+            wait_takeover(replica);
         },
     );
     cluster.borrow().nodes[hung.into_inner()].resume();
-    is_whole(&cluster.borrow());
+    wait_healthy(&cluster.borrow());
 
-    let storm = over(&cluster.borrow(), "killed");
-    storm.rages(
+    let storm = start_storm(&cluster.borrow(), "killed");
+    storm.run(
         "Cluster: a primary killed, its replica takes over",
         DataLoss::Lag,
         |_| {},
         |storm| {
-            let [primary, replica] = homes_of_few(&cluster.borrow(), "killed");
+            let [primary, replica] = nodes_of_few(&cluster.borrow(), "killed");
             cluster.borrow_mut().nodes[primary].kill();
             storm.wait_detected();
-            takes_over(replica);
+            wait_takeover(replica);
         },
     );
 }

@@ -17,44 +17,44 @@ use tidegate::clock::instant;
 /// Callers of the limits that are keyed by caller: enough for every server to have some.
 pub(crate) const CALLERS: usize = 36;
 
-/// Interval between two requests of a client.
-const PACE: Duration = Duration::from_millis(10);
+/// Minimum interval between two requests of a client.
+const REQUEST_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Requests that a storm waits for before, during and after a fault.
-const SOME: u64 = 400;
+/// The minimum number of requests in each phase.
+const MIN_REQUESTS: u64 = 400;
 
 /// Consecutive refusals of `/few` after which its quota counts as exhausted.
-const USED_UP: u64 = 200;
+const MIN_REFUSALS: u64 = 200;
 
 /// Each client requests one of these continuously; two clients per gateway request `/few`.
 pub(crate) const PATHS: [&str; 6] = ["/local", "/open", "/reserved", "/both", "/few", "/few"];
 
-/// The phase of a storm.
+/// The phase of a storm: before the fault, until everything is merged again, and after that.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Phase {
-    Calm,
-    Down,
+    Before,
+    During,
     After,
 }
 
-/// What clients observe.
+/// The state that the clients share: the phase, and what they observe.
 #[derive(Default)]
 pub(crate) struct Load {
     phase: AtomicUsize,
     pub(crate) stop: AtomicBool,
     sent: AtomicU64,
     admitted: AtomicU64,
-    refused_in_a_row: AtomicU64,
+    consecutive_refusals: AtomicU64,
     /// Failures caused by Redis: any status but 200 and 429, or no response.
-    failed: Mutex<Vec<String>>,
+    failures: Mutex<Vec<String>>,
     /// Callers of `/open` admitted without Redis.
     without_redis: Mutex<BTreeSet<usize>>,
     /// Latencies in us, one list per phase.
-    took: [Mutex<Vec<u64>>; 3],
+    latencies: [Mutex<Vec<u64>>; 3],
 }
 
 impl Load {
-    /// One client, until the load stops.
+    /// Sends the requests of one client until the load stops.
     pub(crate) fn client(&self, address: SocketAddr, path: &str) {
         let mut client = Client::connect(address);
         let mut next = instant();
@@ -65,43 +65,43 @@ impl Load {
             let (start, phase): (Instant, _) = (instant(), self.phase.load(Relaxed));
             let caller = turn % CALLERS;
             client.send(request(path, caller));
-            if let Some(reply) = client.try_read_response() {
-                self.record(path, caller, &reply);
+            if let Some(response) = client.try_read_response() {
+                self.record(path, caller, &response);
             } else {
-                self.fail(format!("{path}: no answer"));
+                self.fail(format!("{path}: no response"));
                 client = Client::connect(address);
             }
-            lock(&self.took[phase]).push(start.elapsed().as_micros() as u64);
+            lock(&self.latencies[phase]).push(start.elapsed().as_micros() as u64);
             self.sent.fetch_add(1, Relaxed);
-            // The rest of the quota is used up as fast as possible.
+            // The rest of the quota is exhausted as fast as possible.
             if path == "/few" && phase == Phase::After as usize {
                 continue;
             }
             // A delayed client does not catch up: that would change the load.
-            next = instant().max(next + PACE);
+            next = instant().max(next + REQUEST_INTERVAL);
             sleep(next.saturating_duration_since(instant()));
         }
     }
 
-    fn record(&self, path: &str, caller: usize, reply: &Response) {
-        match (path, reply.status) {
+    fn record(&self, path: &str, caller: usize, response: &Response) {
+        match (path, response.status) {
             ("/few", 200) => {
                 self.admitted.fetch_add(1, Relaxed);
-                self.refused_in_a_row.store(0, Relaxed);
+                self.consecutive_refusals.store(0, Relaxed);
             }
             ("/few", 429) => {
-                self.refused_in_a_row.fetch_add(1, Relaxed);
+                self.consecutive_refusals.fetch_add(1, Relaxed);
             }
-            ("/open", 200) if !was_decided_by_redis(reply) => {
+            ("/open", 200) if !was_decided_by_redis(response) => {
                 lock(&self.without_redis).insert(caller);
             }
             (_, 200) => {}
-            (_, status) => self.fail(format!("{path}: {status}: {}", reply.text())),
+            (_, status) => self.fail(format!("{path}: {status}: {}", response.text())),
         }
     }
 
     fn fail(&self, what: String) {
-        lock(&self.failed).push(what);
+        lock(&self.failures).push(what);
     }
 
     /// Begins the next phase.
@@ -109,16 +109,16 @@ impl Load {
         self.phase.store(phase as usize, Relaxed);
     }
 
-    /// Waits for more responses.
-    pub(crate) fn goes_on(&self) {
+    /// Waits for [`MIN_REQUESTS`] more requests.
+    pub(crate) fn wait_for_traffic(&self) {
         let before = self.sent();
-        eventually("requests go on", || self.sent() >= before + SOME);
+        eventually("requests continue", || self.sent() >= before + MIN_REQUESTS);
     }
 
     /// Waits until `/few` admits no more.
-    pub(crate) fn is_used_up(&self) {
-        let refused = || self.refused_in_a_row.load(Relaxed);
-        eventually("the quota is used up", || refused() >= USED_UP);
+    pub(crate) fn wait_exhausted(&self) {
+        let refused = || self.consecutive_refusals.load(Relaxed);
+        eventually("the quota is exhausted", || refused() >= MIN_REFUSALS);
     }
 
     /// Requests with and without a response.
@@ -133,7 +133,7 @@ impl Load {
 
     /// Failures that clients observed.
     pub(crate) fn failures(&self) -> Vec<String> {
-        lock(&self.failed).clone()
+        lock(&self.failures).clone()
     }
 
     /// Callers of `/open` admitted without Redis so far.
@@ -143,14 +143,15 @@ impl Load {
 
     /// The 99th percentile of the phase's latencies.
     pub(crate) fn p99(&self, phase: Phase) -> Duration {
-        let mut took = lock(&self.took[phase as usize]);
-        took.sort_unstable();
-        Duration::from_micros(took.get(took.len() * 99 / 100).copied().unwrap_or(0))
+        let mut latencies = lock(&self.latencies[phase as usize]);
+        latencies.sort_unstable();
+        Duration::from_micros(latencies.get(latencies.len() * 99 / 100).copied().unwrap_or(0))
     }
 
-    /// The largest latency.
+    /// The largest latency of all phases.
     pub(crate) fn slowest(&self) -> Duration {
-        let slowest = self.took.iter().filter_map(|took| lock(took).iter().max().copied());
+        let slowest =
+            self.latencies.iter().filter_map(|latencies| lock(latencies).iter().max().copied());
         Duration::from_micros(slowest.max().unwrap_or(0))
     }
 }
@@ -160,12 +161,12 @@ pub(crate) fn request(path: &str, caller: usize) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: gateway.test\r\nX-Caller: {caller}\r\n\r\n")
 }
 
-/// Whether the store decided on the `open` limit: then there are numbers to advertise.
-pub(crate) fn was_decided_by_redis(reply: &Response) -> bool {
-    reply.header("x-ratelimit-limit").is_some()
+/// Whether Redis decided on the limit `open`: otherwise the response has no rate-limit headers.
+pub(crate) fn was_decided_by_redis(response: &Response) -> bool {
+    response.header("x-ratelimit-limit").is_some()
 }
 
-/// A panic of another thread is reported by that thread.
+/// Locks even after a panic: the thread that panicked reports it.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

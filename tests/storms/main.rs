@@ -2,7 +2,7 @@
 //! long it takes until limits are shared again. Each storm prints its figures, a row of a table:
 //! `cargo test --test storms -- --nocapture --test-threads 1`.
 //!
-//! Needs `redis-server` on the path.
+//! Needs `redis-server` on `PATH`.
 #![allow(missing_docs, reason = "a test says in its name what it shows")]
 #![allow(clippy::disallowed_types, reason = "std's mutex serves a test's threads")]
 
@@ -18,7 +18,7 @@ mod report;
 mod sentinel;
 /// Two shards, each with a replica.
 mod shards;
-/// One Redis and every fault.
+/// Every fault of a single Redis.
 mod single;
-/// Two gateways under load, and the measurements.
+/// Two gateways under load during a fault, and the measurements.
 mod storm;

@@ -1,23 +1,22 @@
 use std::{collections::BTreeSet, time::Duration};
 
-use crate::storm::{FEW, SLOWEST};
+use crate::storm::{FEW_QUOTA, MAX_LATENCY};
 
-/// The charges of `/few` in a quarter of a second: a replica on the same machine never lags more.
+/// The most charges of `/few` that replication lag may lose: those of a quarter of a second. A replica
+/// on the same machine never lags more.
 const LAG: u64 = 100;
 
 /// The charges that a fault may make Redis lose.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum DataLoss {
     Nothing,
-    /// Replication is asynchronous: what was charged just before a primary died may not be at the
-    /// replica that takes over.
+    /// The last charges before the death of a primary: replication is asynchronous.
     Lag,
-    /// The old primary keeps charging after the promotion until the gateways detect it: those charges
-    /// are lost with it.
-    SinceTheFault,
-    /// The same, but every gateway has detected it by the time of the first notice.
-    UntilNoticed,
-    /// Everything charged before the fault; admissions until its detection may be among it.
+    /// Charges since the promotion: the old primary makes them until the gateways detect it.
+    SinceFault,
+    /// Charges from the fault until every gateway has detected it, and the lag.
+    UntilDetected,
+    /// Everything charged before the fault, and possibly admissions until its detection.
     AllBefore,
 }
 
@@ -27,8 +26,8 @@ pub(crate) struct Figures {
     pub(crate) requests: u64,
     /// Failed requests caused by Redis, missing responses included.
     pub(crate) failed: Vec<String>,
-    pub(crate) calm_p99: Duration,
-    pub(crate) down_p99: Duration,
+    pub(crate) p99_before: Duration,
+    pub(crate) p99_during: Duration,
     pub(crate) slowest: Duration,
     /// Admissions of `/few`: before the fault, until its detection, until everything was
     /// merged, and in total.
@@ -39,79 +38,78 @@ pub(crate) struct Figures {
     pub(crate) broken: u64,
     /// Calls with an error reply.
     pub(crate) refused: u64,
-    /// Local charges that are never merged, for the same reason.
+    /// Local charges that are never merged.
     pub(crate) dropped: u64,
     /// Decisions by `on_failure`.
     pub(crate) fallbacks: u64,
-    /// Those after everything was merged: on a busy machine Redis may time out without a fault.
-    pub(crate) late: u64,
+    /// Fallbacks after everything was merged: on a busy machine Redis may time out without a fault.
+    pub(crate) late_fallbacks: u64,
     /// Callers admitted without Redis.
     pub(crate) without_redis: BTreeSet<usize>,
-    /// Time until every worker shares its limits again: since the repair, or since the fault where
-    /// the servers repair it themselves.
+    /// Time from the repair until every worker uses Redis again. Where the servers repair themselves:
+    /// from the fault.
     pub(crate) recovered: Duration,
 }
 
 impl Figures {
     /// Admissions beyond the quota of `/few`.
-    pub(crate) fn over(&self) -> u64 {
-        self.admitted[3].saturating_sub(FEW)
+    pub(crate) fn excess(&self) -> u64 {
+        self.admitted[3].saturating_sub(FEW_QUOTA)
     }
 
     /// Calls in flight at the fault: it is unknown whether Redis has charged them.
-    fn unknown(&self) -> u64 {
+    fn uncertain(&self) -> u64 {
         self.timeouts + self.broken
     }
 
-    /// Whether no client noticed; with slack for timeouts on a busy machine.
+    /// Whether no client was affected; with slack for timeouts on a busy machine.
     pub(crate) fn is_undisturbed(&self) -> bool {
         self.refused == 0 && self.broken == 0 && (self.fallbacks == 0 || self.timeouts > 0)
     }
 
     /// Whether only these callers were admitted without Redis; with the same slack.
-    pub(crate) fn concerns_only(&self, callers: &BTreeSet<usize>) -> bool {
+    pub(crate) fn affected_only(&self, callers: &BTreeSet<usize>) -> bool {
         !self.without_redis.is_empty()
             && (self.without_redis.is_subset(callers) || self.timeouts > 0)
     }
 
-    /// Checks the figures against the promises.
-    pub(crate) fn keep_promises(&self, name: &str, forgets: DataLoss) {
+    /// Asserts the documented bounds of admission and latency.
+    pub(crate) fn assert_promises(&self, name: &str, data_loss: DataLoss) {
         assert!(self.failed.is_empty(), "{name}: {:?}", &self.failed[..self.failed.len().min(3)]);
-        assert!(self.slowest < SLOWEST, "{name}: {self:?}");
-        let [before, noticed, merged, end] = self.admitted;
-        let forgotten = match forgets {
+        assert!(self.slowest < MAX_LATENCY, "{name}: {self:?}");
+        let [before, detected, merged, end] = self.admitted;
+        let lost = match data_loss {
             DataLoss::Nothing => 0,
             DataLoss::Lag => LAG,
-            DataLoss::SinceTheFault => merged - before,
-            DataLoss::UntilNoticed => noticed - before + LAG,
-            DataLoss::AllBefore => noticed,
+            DataLoss::SinceFault => merged - before,
+            DataLoss::UntilDetected => detected - before + LAG,
+            DataLoss::AllBefore => detected,
         };
-        // A call in flight at the fault is decided locally and not merged, since Redis may have charged it
-        // already: each may exceed the quota by one. An interrupted merge has the same effect for many.
-        let untold = if self.dropped == 0 { self.unknown() } else { merged - before };
-        // After the merge Redis admits only what is left, except for
-        // further decisions without it.
-        let bound = FEW.max(merged) + untold + forgotten + self.late;
+        // A call in flight at the fault is decided locally and not merged, since Redis may have charged
+        // it: each may exceed the quota by one. An interrupted merge drops many such charges.
+        let unmerged = if self.dropped == 0 { self.uncertain() } else { merged - before };
+        // After the merge Redis admits only the rest of the quota; fallbacks may add to it.
+        let bound = FEW_QUOTA.max(merged) + unmerged + lost + self.late_fallbacks;
         assert!(end <= bound, "{name}: {end} of {bound}: {self:?}");
-        // Each gateway counted its share from zero: together at most one more quota.
-        let most = 2 * FEW + self.unknown() + forgotten;
+        // The local shares of the gateways add up to at most one more quota.
+        let most = 2 * FEW_QUOTA + self.uncertain() + lost;
         assert!(end <= most, "{name}: {end} of {most}: {self:?}");
-        // Nothing is counted twice, except what may have been charged unseen.
-        assert!(end + self.unknown() >= FEW, "{name}: {end} of {FEW}: {self:?}");
+        // No charge is counted twice, except calls with an unknown outcome.
+        assert!(end + self.uncertain() >= FEW_QUOTA, "{name}: {end} of {FEW_QUOTA}: {self:?}");
     }
 
     /// One row of the table of storms.
     #[expect(clippy::print_stdout, reason = "figures for a person")]
-    pub(crate) fn tell(&self, name: &str) {
-        let Self { requests, failed, calm_p99, down_p99, slowest, recovered, .. } = self;
+    pub(crate) fn print_row(&self, name: &str) {
+        let Self { requests, failed, p99_before, p99_during, slowest, recovered, .. } = self;
         let ms = |time: &Duration| time.as_secs_f64() * 1_000.0;
         println!(
             "| {name} | {requests} | {} | {:.1} | {:.1} | {:.1} | {} | {:.1} |",
             failed.len(),
-            ms(calm_p99),
-            ms(down_p99),
+            ms(p99_before),
+            ms(p99_during),
             ms(slowest),
-            self.over(),
+            self.excess(),
             recovered.as_secs_f64()
         );
     }

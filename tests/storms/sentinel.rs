@@ -4,55 +4,55 @@ use testkit::{redis_server::RedisServer, redis_topology::SentinelTrio, wait::eve
 
 use crate::{report::DataLoss, storm::Storm};
 
-fn over(trio: &SentinelTrio, namespace: &str) -> Storm {
+fn start_storm(trio: &SentinelTrio, namespace: &str) -> Storm {
     let nodes: Vec<_> = trio.sentinels.iter().map(|s| format!("'{}'", s.url())).collect();
     let nodes = nodes.join(", ");
-    Storm::over(
+    Storm::start(
         &format!("sentinel: {{master: main, nodes: [{nodes}]}}, namespace: {namespace}"),
         &[],
     )
 }
 
-/// Charges that clients sent to a server; replicated ones do not count.
-fn calls(server: &RedisServer) -> u64 {
+/// The number of charges that clients sent to a server, without replicated ones.
+fn charges(server: &RedisServer) -> u64 {
     let stats = server.command::<String>(&["INFO", "commandstats"]);
-    let calls =
-        stats.split_once("cmdstat_evalsha:calls=").and_then(|(_, calls)| calls.split_once(','));
-    calls.map_or(0, |(calls, _)| calls.parse().expect("a number"))
+    let charges =
+        stats.split_once("cmdstat_evalsha:calls=").and_then(|(_, charges)| charges.split_once(','));
+    charges.map_or(0, |(charges, _)| charges.parse().expect("a number"))
 }
 
 #[test]
-fn sentinel_failover() {
+fn a_sentinel_failover_loses_only_the_old_primarys_last_charges() {
     let trio = RefCell::new(SentinelTrio::start());
-    let storm = over(&trio.borrow(), "planned");
-    storm.rages(
+    let storm = start_storm(&trio.borrow(), "planned");
+    storm.run(
         "Sentinel: SENTINEL FAILOVER",
         // Sentinel promotes first, and reports the new primary and the old one a second later.
-        DataLoss::SinceTheFault,
+        DataLoss::SinceFault,
         |_| {},
         |storm| {
             let trio = trio.borrow();
             let _: String = trio.sentinels[0].command(&["SENTINEL", "FAILOVER", "main"]);
-            eventually("Sentinel names the other", || trio.primary() == Some(1));
-            // The old one keeps answering: the gateways leave it when they learn of the new primary.
-            eventually("only the new primary is asked", || {
-                let before = calls(&trio.servers[0]);
-                storm.goes_on();
-                calls(&trio.servers[0]) == before && calls(&trio.servers[1]) > 0
+            eventually("Sentinel reports the other primary", || trio.primary() == Some(1));
+            // The old primary keeps answering until the gateways learn of the new one.
+            eventually("only the new primary receives charges", || {
+                let before = charges(&trio.servers[0]);
+                storm.wait_for_traffic();
+                charges(&trio.servers[0]) == before && charges(&trio.servers[1]) > 0
             });
         },
     );
     trio.borrow().wait_ready_for_failover();
 
-    let storm = over(&trio.borrow(), "killed");
-    storm.rages(
+    let storm = start_storm(&trio.borrow(), "killed");
+    storm.run(
         "Sentinel: primary killed",
         DataLoss::Lag,
         |_| {},
         |storm| {
             trio.borrow_mut().servers[1].kill();
             storm.wait_detected();
-            eventually("Sentinel names the first", || trio.borrow().primary() == Some(0));
+            eventually("Sentinel reports the first primary", || trio.borrow().primary() == Some(0));
         },
     );
 }

@@ -19,59 +19,59 @@ fn servers() -> [RedisServer; 4] {
     [a, b, c, d]
 }
 
-fn over(servers: &[RedisServer; 4]) -> Storm {
-    through([&servers[0].url(), &servers[1].url()], servers)
+fn start_storm(servers: &[RedisServer; 4]) -> Storm {
+    start_storm_at([&servers[0].url(), &servers[1].url()], servers)
 }
 
-fn through(urls: [&str; 2], servers: &[RedisServer; 4]) -> Storm {
+fn start_storm_at(urls: [&str; 2], servers: &[RedisServer; 4]) -> Storm {
     let shard =
         |at: usize| format!("{{primary: '{}', replicas: ['{}']}}", urls[at], servers[at + 2].url());
-    Storm::over(&format!("shards: [{}, {}]", shard(0), shard(1)), &[&servers[0], &servers[1]])
+    Storm::start(&format!("shards: [{}, {}]", shard(0), shard(1)), &[&servers[0], &servers[1]])
 }
 
-/// Whether a server has the shared limit's record.
+/// Whether a server has the record of the limit `few`.
 fn has_few(server: &RedisServer) -> bool {
     !keys(server, "*:few:*").is_empty()
 }
 
-/// The index of the primary that has it.
-fn home_of_few(servers: &[RedisServer; 4]) -> usize {
+/// The index of the primary that stores the limit `few`.
+fn primary_of_few(servers: &[RedisServer; 4]) -> usize {
     servers[..2].iter().position(has_few).expect("it was charged somewhere")
 }
 
 #[test]
-fn one_primary_killed() {
+fn a_killed_primary_affects_only_its_callers() {
     let servers = RefCell::new(servers());
-    let storm = over(&servers.borrow());
+    let storm = start_storm(&servers.borrow());
     let homes = [0, 1].map(|at| storm.callers_of(at));
     let home = RefCell::new(0);
-    let figures = storm.rages(
+    let figures = storm.run(
         "2 shards: one primary killed, started again empty",
         DataLoss::AllBefore,
         |storm| {
-            home.replace(home_of_few(&servers.borrow()));
+            home.replace(primary_of_few(&servers.borrow()));
             servers.borrow_mut()[*home.borrow()].kill();
             storm.wait_detected();
         },
         |_| servers.borrow_mut()[*home.borrow()].restart(),
     );
-    assert!(figures.concerns_only(&homes[home.into_inner()]), "{figures:?}");
+    assert!(figures.affected_only(&homes[home.into_inner()]), "{figures:?}");
 }
 
 #[test]
-fn a_replica_promoted_and_demoted() {
+fn a_swapped_primary_affects_only_its_callers() {
     let servers = servers();
-    let storm = over(&servers);
+    let storm = start_storm(&servers);
     let homes = [0, 1].map(|at| storm.callers_of(at));
     let home = RefCell::new(0);
-    let figures = storm.rages(
+    let figures = storm.run(
         "2 shards: primary and replica change places, and back",
-        // The old one charges until it follows the new one, and then takes over the new one's data.
-        DataLoss::UntilNoticed,
+        // The old primary charges until it becomes a replica, and then loads the data of the new one.
+        DataLoss::UntilDetected,
         |storm| {
-            let at = home_of_few(&servers);
+            let at = primary_of_few(&servers);
             home.replace(at);
-            eventually("the replica has it", || has_few(&servers[at + 2]));
+            eventually("the replica has the record", || has_few(&servers[at + 2]));
             let _: String = servers[at + 2].command(&["REPLICAOF", "NO", "ONE"]);
             replicate(&servers[at], &servers[at + 2]);
             storm.wait_detected();
@@ -79,22 +79,22 @@ fn a_replica_promoted_and_demoted() {
         |_| {
             let at = *home.borrow();
             // A replica in its first sync is empty, and stays empty as a primary.
-            eventually("the old one has it", || has_few(&servers[at]));
+            eventually("the old primary has the record", || has_few(&servers[at]));
             let _: String = servers[at].command(&["REPLICAOF", "NO", "ONE"]);
         },
     );
-    assert!(figures.concerns_only(&homes[home.into_inner()]), "{figures:?}");
+    assert!(figures.affected_only(&homes[home.into_inner()]), "{figures:?}");
 }
 
 #[test]
-fn a_replica_that_hangs() {
+fn a_hung_replica_disturbs_no_client() {
     let servers = servers();
-    let figures = over(&servers).rages(
+    let figures = start_storm(&servers).run(
         "2 shards: a replica hangs",
         DataLoss::Nothing,
         |storm| {
             servers[2].suspend();
-            storm.goes_on();
+            storm.wait_for_traffic();
         },
         |_| servers[2].resume(),
     );
@@ -102,22 +102,22 @@ fn a_replica_that_hangs() {
 }
 
 #[test]
-fn replies_of_one_shard_truncated() {
+fn truncated_replies_of_one_shard_affect_only_its_callers() {
     let servers = servers();
     let proxies = [0, 1].map(|at| TruncatingProxy::start(servers[at].port()));
     let urls = proxies.each_ref().map(TruncatingProxy::url);
-    let storm = through([&urls[0], &urls[1]], &servers);
+    let storm = start_storm_at([&urls[0], &urls[1]], &servers);
     let homes = [0, 1].map(|at| storm.callers_of(at));
     let home = RefCell::new(0);
-    let figures = storm.rages(
-        "2 shards: answers of one cut in half",
+    let figures = storm.run(
+        "2 shards: replies of one cut in half",
         DataLoss::Nothing,
         |storm| {
-            home.replace(home_of_few(&servers));
+            home.replace(primary_of_few(&servers));
             proxies[*home.borrow()].truncate();
             storm.wait_detected();
         },
         |_| proxies[*home.borrow()].forward(),
     );
-    assert!(figures.concerns_only(&homes[home.into_inner()]), "{figures:?}");
+    assert!(figures.affected_only(&homes[home.into_inner()]), "{figures:?}");
 }

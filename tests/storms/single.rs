@@ -9,19 +9,19 @@ use testkit::{
 
 use crate::{report::DataLoss, storm::Storm};
 
-fn over(url: &str) -> Storm {
-    Storm::over(&format!("shards: [{{primary: '{url}'}}]"), &[])
+fn start_storm(url: &str) -> Storm {
+    Storm::start(&format!("shards: [{{primary: '{url}'}}]"), &[])
 }
 
-fn set(redis: &RedisServer, key: &str, value: &str) {
+fn set_config(redis: &RedisServer, key: &str, value: &str) {
     let _: String = redis.command(&["CONFIG", "SET", key, value]);
 }
 
 #[test]
-fn killed_and_started_empty() {
+fn a_restart_without_data_loses_only_earlier_charges() {
     let redis = RefCell::new(RedisServer::start());
-    let storm = over(&redis.borrow().url());
-    storm.rages(
+    let storm = start_storm(&redis.borrow().url());
+    storm.run(
         "killed, started again empty",
         DataLoss::AllBefore,
         |storm| {
@@ -33,41 +33,41 @@ fn killed_and_started_empty() {
 }
 
 #[test]
-fn hung() {
+fn a_hang_loses_no_charge() {
     let redis = RedisServer::start();
-    over(&redis.url()).rages(
+    start_storm(&redis.url()).run(
         "hangs (kill -STOP, -CONT)",
         DataLoss::Nothing,
         |storm| {
             redis.suspend();
             storm.wait_detected();
-            // Each client is affected once: with more requests, the share is smaller.
-            (0..3).for_each(|_| storm.goes_on());
+            // Each client waits for one timeout: more requests make that a smaller share.
+            (0..3).for_each(|_| storm.wait_for_traffic());
         },
         |_| redis.resume(),
     );
 }
 
 #[test]
-fn out_of_memory() {
+fn an_out_of_memory_redis_loses_no_charge() {
     let redis = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]);
-    over(&redis.url()).rages(
+    start_storm(&redis.url()).run(
         "out of memory (maxmemory 1, noeviction)",
         DataLoss::Nothing,
         |storm| {
-            set(&redis, "maxmemory", "1");
+            set_config(&redis, "maxmemory", "1");
             storm.wait_detected();
         },
-        |_| set(&redis, "maxmemory", "0"),
+        |_| set_config(&redis, "maxmemory", "0"),
     );
 }
 
 #[test]
-fn demoted_and_promoted() {
+fn a_demotion_loses_only_earlier_charges() {
     let [redis, other] = [primary(), primary()];
-    over(&redis.url()).rages(
+    start_storm(&redis.url()).run(
         "turned into a replica of an empty one (READONLY) and back",
-        // It takes over the other's data, which is empty.
+        // It loads the data of the other, which is empty.
         DataLoss::AllBefore,
         |storm| {
             replicate(&redis, &other);
@@ -80,9 +80,9 @@ fn demoted_and_promoted() {
 }
 
 #[test]
-fn paused() {
+fn a_pause_loses_no_charge() {
     let redis = RedisServer::start();
-    over(&redis.url()).rages(
+    start_storm(&redis.url()).run(
         "CLIENT PAUSE for 2 s",
         DataLoss::Nothing,
         |storm| {
@@ -96,28 +96,28 @@ fn paused() {
 }
 
 #[test]
-fn scripts_flushed() {
+fn flushed_scripts_exceed_no_quota() {
     let redis = RedisServer::start();
-    let figures = over(&redis.url()).rages(
+    let figures = start_storm(&redis.url()).run(
         "SCRIPT FLUSH, three times",
         DataLoss::Nothing,
         |storm| {
             for _ in 0..3 {
                 let _: String = redis.command(&["SCRIPT", "FLUSH"]);
-                storm.goes_on();
+                storm.wait_for_traffic();
             }
         },
         |_| {},
     );
-    assert_eq!(figures.over(), 0, "{figures:?}");
+    assert_eq!(figures.excess(), 0, "{figures:?}");
 }
 
 #[test]
-fn replies_truncated() {
+fn truncated_replies_lose_no_charge() {
     let redis = RedisServer::start();
     let proxy = TruncatingProxy::start(redis.port());
-    over(&proxy.url()).rages(
-        "answers cut in half",
+    start_storm(&proxy.url()).run(
+        "replies cut in half",
         DataLoss::Nothing,
         |storm| {
             proxy.truncate();

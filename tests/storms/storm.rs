@@ -18,18 +18,17 @@ use crate::{
     report::{DataLoss, Figures},
 };
 
-/// The longest permitted request: the response timeout of 150 ms, plus slack for a
-/// busy machine.
-pub(crate) const SLOWEST: Duration = Duration::from_millis(1_650);
+/// The highest permitted latency: the response timeout of 150 ms, plus slack for a busy machine.
+pub(crate) const MAX_LATENCY: Duration = Duration::from_millis(1_650);
 
 /// The shared daily quota of `/few`.
-pub(crate) const FEW: u64 = 1_500;
+pub(crate) const FEW_QUOTA: u64 = 1_500;
 
-/// The longest time until every worker shares its limits again.
-const RECOVERY: Duration = Duration::from_secs(30);
+/// The longest permitted time until every worker uses Redis again.
+const MAX_RECOVERY: Duration = Duration::from_secs(30);
 
 /// One storm at a time: they would distort each other's figures.
-static WEATHER: Mutex<()> = Mutex::new(());
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Two gateways under load.
 pub(crate) struct Storm {
@@ -37,16 +36,16 @@ pub(crate) struct Storm {
     load: Load,
     /// Decisions by `on_failure` before the fault.
     fallbacks: [u64; 2],
-    /// The server of each caller.
+    /// The index of the server that stores each caller.
     homes: Vec<usize>,
-    _alone: MutexGuard<'static, ()>,
+    _exclusive: MutexGuard<'static, ()>,
 }
 
 impl Storm {
-    /// Two gateways with this `store.redis` section (without its braces). Where it is over several
+    /// Two gateways with this `store.redis` section (without its braces). If it has several
     /// `servers`, each must have some callers.
-    pub(crate) fn over(redis: &str, servers: &[&RedisServer]) -> Self {
-        let alone = lock(&WEATHER);
+    pub(crate) fn start(redis: &str, servers: &[&RedisServer]) -> Self {
+        let exclusive = lock(&ONE_AT_A_TIME);
         let yaml = format!(
             "store: {{redis: {{{redis}, connect_timeout: 300ms, response_timeout: 150ms}}}}
 upstreams: {{hello: {{respond: {{body: hello}}}}}}
@@ -54,7 +53,7 @@ limits:
   local: {{quota: 50000000, window: 24h, resolution: 1, key: ['header:x-caller']}}
   open: {{quota: 50000000, window: 24h, resolution: 1, key: ['header:x-caller'], on_failure: open}}
   reserved: {{quota: 50000000, window: 24h, resolution: 1, key: [], reserve: auto}}
-  few: {{quota: {FEW}, window: 24h, resolution: 1, key: []}}
+  few: {{quota: {FEW_QUOTA}, window: 24h, resolution: 1, key: []}}
 routes:
   - {{name: local, match: {{path: /local}}, upstream: hello, limits: [local]}}
   - {{name: open, match: {{path: /open}}, upstream: hello, limits: [open]}}
@@ -64,26 +63,26 @@ routes:
 "
         );
         let gateways = [Gateway::start(&yaml), Gateway::start(&yaml)];
-        eventually("the gateways know of each other", || {
+        eventually("both gateways are registered", || {
             gateways.iter().all(|gateway| store(gateway)["gateways"] == 2)
         });
         let (load, fallbacks) = (Load::default(), [0; 2]);
-        let storm = Self { gateways, load, fallbacks, homes: Vec::new(), _alone: alone };
-        let homes = storm.settle(servers);
+        let storm = Self { gateways, load, fallbacks, homes: Vec::new(), _exclusive: exclusive };
+        let homes = storm.assign_callers(servers);
         for server in 0..servers.len() {
             assert!(homes.iter().filter(|&&home| home == server).count() > 2, "{homes:?}");
         }
-        Self { fallbacks: storm.now_fallen_back(), homes, ..storm }
+        Self { fallbacks: storm.count_fallbacks(), homes, ..storm }
     }
 
-    /// Has each caller counted in Redis by both gateways; the server of each.
-    fn settle(&self, servers: &[&RedisServer]) -> Vec<usize> {
+    /// Makes both gateways charge each caller in Redis; the index of the server of each.
+    fn assign_callers(&self, servers: &[&RedisServer]) -> Vec<usize> {
         let known = || servers.iter().map(|s| keys(s, "*:open:*").len()).collect::<Vec<_>>();
         let mut before = known();
         let homes = (0..CALLERS).filter_map(|caller| {
             for gateway in &self.gateways {
                 let mut client = Client::connect(gateway.address());
-                eventually("every server is asked", || {
+                eventually("Redis decides", || {
                     was_decided_by_redis(&client.send(request("/open", caller)).read_response())
                 });
             }
@@ -101,63 +100,63 @@ routes:
         homes.filter(|(_, home)| **home == server).map(|(caller, _)| caller).collect()
     }
 
-    /// Runs load while `break_it` and `mend_it` run; some requests pass before, between and
-    /// after them.
-    pub(crate) fn rages(
+    /// Runs a load while `inject` causes the fault and `repair` ends it, with some requests before,
+    /// between and after; asserts the promises.
+    pub(crate) fn run(
         self,
         name: &str,
-        forgets: DataLoss,
-        break_it: impl FnOnce(&Self),
-        mend_it: impl FnOnce(&Self),
+        data_loss: DataLoss,
+        inject: impl FnOnce(&Self),
+        repair: impl FnOnce(&Self),
     ) -> Figures {
-        let (recovered, admitted, fallen) = thread::scope(|scope| {
+        let (recovered, admitted, fallbacks_at_merge) = thread::scope(|scope| {
             for gateway in &self.gateways {
                 let (load, address) = (&self.load, gateway.address());
                 for path in PATHS {
                     scope.spawn(move || load.client(address, path));
                 }
             }
-            // Stops the load if `act` panics.
+            // Stops the load even if `inject` or `repair` panics.
             let _stop = StopOnDrop(&self.load);
-            self.goes_on();
+            self.wait_for_traffic();
             let before = self.load.admitted();
-            self.load.enter(Phase::Down);
-            break_it(&self);
-            let noticed = self.load.admitted();
-            self.goes_on();
+            self.load.enter(Phase::During);
+            inject(&self);
+            let detected = self.load.admitted();
+            self.wait_for_traffic();
             let mended = instant();
-            mend_it(&self);
-            self.shares_again();
+            repair(&self);
+            self.wait_shared();
             let recovered = mended.elapsed();
-            self.has_told_all();
-            let fallen: u64 = self.now_fallen_back().iter().sum();
+            self.wait_merged();
+            let fallbacks_at_merge: u64 = self.count_fallbacks().iter().sum();
             let merged = self.load.admitted();
             self.load.enter(Phase::After);
-            self.load.is_used_up();
-            (recovered, [before, noticed, merged, self.load.admitted()], fallen)
+            self.load.wait_exhausted();
+            (recovered, [before, detected, merged, self.load.admitted()], fallbacks_at_merge)
         });
         let mut figures = self.figures(recovered, admitted);
-        figures.late = self.now_fallen_back().iter().sum::<u64>() - fallen;
-        figures.tell(name);
-        figures.keep_promises(name, forgets);
+        figures.late_fallbacks = self.count_fallbacks().iter().sum::<u64>() - fallbacks_at_merge;
+        figures.print_row(name);
+        figures.assert_promises(name, data_loss);
         figures
     }
 
-    /// Waits for more responses.
-    pub(crate) fn goes_on(&self) {
-        self.load.goes_on();
+    /// Waits for more requests.
+    pub(crate) fn wait_for_traffic(&self) {
+        self.load.wait_for_traffic();
     }
 
     /// Waits until each gateway has decided something without Redis.
     pub(crate) fn wait_detected(&self) {
-        eventually("the loss is noticed", || {
-            let fallen = self.now_fallen_back();
-            fallen.iter().zip(&self.fallbacks).all(|(now, before)| now > before)
+        eventually("the outage is detected", || {
+            let fallbacks = self.count_fallbacks();
+            fallbacks.iter().zip(&self.fallbacks).all(|(now, before)| now > before)
         });
     }
 
-    /// Waits until every worker shares its limits again.
-    fn shares_again(&self) {
+    /// Waits until every worker uses Redis again.
+    fn wait_shared(&self) {
         let start = instant();
         let shares = |gateway: &Gateway| {
             let store = store(gateway);
@@ -166,18 +165,21 @@ routes:
                 && store["lost_shards"].as_array().is_some_and(Vec::is_empty)
         };
         while !self.gateways.iter().all(shares) {
-            assert!(start.elapsed() < RECOVERY, "not shared again within {RECOVERY:?}");
+            assert!(
+                start.elapsed() < MAX_RECOVERY,
+                "not every worker uses Redis within {MAX_RECOVERY:?}"
+            );
             sleep(Duration::from_millis(20));
         }
     }
 
-    /// Waits until everything is merged and stays so.
-    fn has_told_all(&self) {
-        let untold = || self.metric("tidegate_store_unmerged").iter().sum::<u64>();
+    /// Waits until everything is merged and no more fallbacks occur.
+    fn wait_merged(&self) {
+        let unmerged = || self.metric("tidegate_store_unmerged").iter().sum::<u64>();
         eventually("everything is merged", || {
-            let (fallen, before) = (self.now_fallen_back(), untold());
-            self.goes_on();
-            before + untold() == 0 && fallen == self.now_fallen_back()
+            let (fallbacks, before) = (self.count_fallbacks(), unmerged());
+            self.wait_for_traffic();
+            before + unmerged() == 0 && fallbacks == self.count_fallbacks()
         });
     }
 
@@ -185,7 +187,7 @@ routes:
         self.gateways.each_ref().map(|gateway| gateway.metric(prefix))
     }
 
-    fn now_fallen_back(&self) -> [u64; 2] {
+    fn count_fallbacks(&self) -> [u64; 2] {
         self.metric("tidegate_store_fallbacks_total")
     }
 
@@ -195,8 +197,8 @@ routes:
         Figures {
             requests: self.load.sent(),
             failed: self.load.failures(),
-            calm_p99: self.load.p99(Phase::Calm),
-            down_p99: self.load.p99(Phase::Down),
+            p99_before: self.load.p99(Phase::Before),
+            p99_during: self.load.p99(Phase::During),
             slowest: self.load.slowest(),
             admitted,
             timeouts: failures("timeout"),
@@ -204,7 +206,7 @@ routes:
             refused: failures("server"),
             dropped: sum("tidegate_store_merge_drops_total"),
             fallbacks: sum("tidegate_store_fallbacks_total") - self.fallbacks.iter().sum::<u64>(),
-            late: 0,
+            late_fallbacks: 0,
             without_redis: self.load.without_redis(),
             recovered,
         }
@@ -219,11 +221,11 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// The gateway's report of its store.
+/// The state of the gateway's store by `/readyz`.
 pub(crate) fn store(gateway: &Gateway) -> serde_json::Value {
-    let reply = get(gateway.admin(), "/readyz", "Connection: close\r\n");
-    assert_eq!(reply.status, 200, "a lost store makes no gateway unready");
-    reply.json()["store"].clone()
+    let response = get(gateway.admin(), "/readyz", "Connection: close\r\n");
+    assert_eq!(response.status, 200, "a lost store must not make a gateway unready");
+    response.json()["store"].clone()
 }
 
 /// The names of a server's keys.
@@ -231,7 +233,7 @@ pub(crate) fn keys(server: &RedisServer, pattern: &str) -> Vec<String> {
     server.command(&["KEYS", pattern])
 }
 
-/// Whether its role is primary; false if it is dead.
+/// Whether the server is a live primary.
 pub(crate) fn is_primary(server: &RedisServer) -> bool {
     let info = || server.command::<String>(&["INFO", "replication"]);
     server.try_command(&["PING"]).is_ok() && info().contains("role:master")

@@ -5,7 +5,7 @@ use tidegate::{clock::Clock, store::Failure};
 
 use crate::support::{Gateway, MINUTE, NOW};
 
-/// A gateway that has recorded the minute's number in each of `minutes` minutes.
+/// A gateway that has recorded one token in each of `minutes` minutes: the minute's number.
 async fn writer(redis: &RedisServer, clock: &Clock, minutes: u64) -> Gateway {
     let mut gateway = Gateway::loaded(redis, clock).await;
     for minute in 0..minutes {
@@ -17,25 +17,25 @@ async fn writer(redis: &RedisServer, clock: &Clock, minutes: u64) -> Gateway {
     gateway
 }
 
-/// Ticks until nothing is pending; the number of ticks.
-async fn settle(gateway: &mut Gateway) -> usize {
+/// Ticks until nothing is pending; returns the number of ticks.
+async fn tick_until_written(gateway: &mut Gateway) -> usize {
     for tick in 1..40 {
         gateway.clock.set(gateway.clock.now() + 1_000);
         let commits = gateway.stats.commits.get();
         let report = gateway.tick().await;
-        assert!(gateway.stats.commits.get() - commits <= 4, "commits a tick");
+        assert!(gateway.stats.commits.get() - commits <= 4, "too many commits in a tick");
         if report.is_ok_and(|synced| synced.pending == 0) {
             return tick;
         }
     }
-    panic!("still not everything is written");
+    panic!("something is still pending");
 }
 
-/// The same, until all live minutes were checked after a loss was found.
-async fn refill(gateway: &mut Gateway) {
-    let mut took = settle(gateway).await;
+/// Ticks until nothing is pending and, after a detected loss, all live minutes have been checked.
+async fn tick_until_caught_up(gateway: &mut Gateway) {
+    let mut took = tick_until_written(gateway).await;
     while gateway.sync.is_behind() {
-        took += settle(gateway).await;
+        took += tick_until_written(gateway).await;
     }
     assert!(took <= 24, "{took} ticks");
 }
@@ -57,17 +57,17 @@ async fn an_emptied_redis_is_refilled() {
     }
     assert_eq!(a.stats.failures(Failure::Io), 5);
     redis.restart();
-    refill(&mut a).await;
-    refill(&mut b).await;
-    settle(&mut a).await;
+    tick_until_caught_up(&mut a).await;
+    tick_until_caught_up(&mut b).await;
+    tick_until_written(&mut a).await;
     let c = Gateway::loaded(&redis, &clock).await;
-    assert_eq!(c.unknown((0..30).chain(125..130)), [0; 0]);
-    assert!(c.complete());
+    assert_eq!(c.missing((0..30).chain(125..130)), [0; 0]);
+    assert!(c.is_complete());
     a.ticks(31).await;
     b.ticks(31).await;
     for gateway in [&a, &b] {
-        assert!(!gateway.sync.is_behind() && gateway.complete());
-        assert_eq!(gateway.unknown((0..30).chain(125..130)), [0; 0]);
+        assert!(!gateway.sync.is_behind() && gateway.is_complete());
+        assert_eq!(gateway.missing((0..30).chain(125..130)), [0; 0]);
     }
 }
 
@@ -78,13 +78,13 @@ async fn a_gateway_loads_when_redis_becomes_reachable() {
     assert_eq!(gateway.load().await, Err(Failure::Io));
     assert_eq!(gateway.load().await, Err(Failure::Io));
     gateway.record([1]);
-    assert!(!gateway.complete());
+    assert!(!gateway.is_complete());
     redis.restart();
     assert!(gateway.load().await.is_ok());
-    assert!(gateway.complete());
-    settle(&mut gateway).await;
+    assert!(gateway.is_complete());
+    tick_until_written(&mut gateway).await;
     let fresh = Gateway::loaded(&redis, &clock).await;
-    assert_eq!(fresh.unknown([1]), [0; 0], "what it recorded meanwhile is shared");
+    assert_eq!(fresh.missing([1]), [0; 0], "what it recorded meanwhile is shared");
 }
 
 #[tokio::test]
@@ -95,7 +95,7 @@ async fn flushed_scripts_are_reloaded() {
         let _: String = redis.command(&["SCRIPT", "FLUSH"]);
         gateway.record([token]);
         gateway.ticks(1).await;
-        assert_eq!(gateway.pending().await, 0);
+        assert_eq!(gateway.tick_pending().await, 0);
     }
     assert_eq!(Failure::ALL.map(|failure| gateway.stats.failures(failure)), [0; 5]);
 }
@@ -108,18 +108,18 @@ async fn a_pause_is_waited_out_and_a_hang_times_out() {
     let _: String = redis.command(&["CLIENT", "PAUSE", "200", "ALL"]);
     gateway.ticks(1).await;
 
-    gateway.link = gateway.link.with_timeout(Duration::from_millis(100));
+    gateway.store = gateway.store.with_timeout(Duration::from_millis(100));
     gateway.record([11]);
     redis.suspend();
     assert_eq!(gateway.tick().await, Err(Failure::Timeout));
-    // The next tick reconnects and waits no longer.
+    // The next tick reconnects and times out as well.
     assert_eq!(gateway.tick().await, Err(Failure::Timeout));
     redis.resume();
-    gateway.link = gateway.link.with_timeout(Duration::from_secs(1));
-    settle(&mut gateway).await;
+    gateway.store = gateway.store.with_timeout(Duration::from_secs(1));
+    tick_until_written(&mut gateway).await;
     assert_eq!(gateway.stats.failures(Failure::Timeout), 2);
     let fresh = Gateway::loaded(&redis, &clock).await;
-    assert_eq!(fresh.unknown([0, 1, 10, 11]), [0; 0]);
+    assert_eq!(fresh.missing([0, 1, 10, 11]), [0; 0]);
 }
 
 #[tokio::test]
@@ -138,7 +138,7 @@ async fn a_read_only_redis_is_still_read() {
         a.record([10]);
         a.ticks(1).await;
         let _: String = redis.command(&break_it);
-        // In a tick the failing write comes first, the reads after it.
+        // The failing write of a tick precedes its reads.
         clock.set(NOW + 3 * MINUTE);
         a.filter.rotate(clock.now());
         b.filter.rotate(clock.now());
@@ -146,14 +146,14 @@ async fn a_read_only_redis_is_still_read() {
         b.record([12]);
         assert_eq!(a.tick().await, Err(Failure::Server), "{break_it:?}");
         assert_eq!(b.tick().await, Err(Failure::Server), "{break_it:?}");
-        assert_eq!(b.unknown([10]), [0; 0], "it was read");
+        assert_eq!(b.missing([10]), [0; 0], "Redis is still read");
         let c = Gateway::loaded(&redis, &clock).await;
-        assert_eq!(c.unknown([0, 1, 2, 10]), [0; 0], "it was loaded");
+        assert_eq!(c.missing([0, 1, 2, 10]), [0; 0], "Redis is still loaded from");
         let _: String = redis.command(&mend_it);
-        settle(&mut a).await;
-        settle(&mut b).await;
+        tick_until_written(&mut a).await;
+        tick_until_written(&mut b).await;
         let c = Gateway::loaded(&redis, &clock).await;
-        assert_eq!(c.unknown([0, 1, 2, 10, 11, 12]), [0; 0]);
+        assert_eq!(c.missing([0, 1, 2, 10, 11, 12]), [0; 0]);
     }
 }
 
@@ -164,7 +164,7 @@ async fn a_broken_connection_costs_one_tick() {
     gateway.record([10]);
     let _: u64 = redis.command(&["CLIENT", "KILL", "TYPE", "normal"]);
     assert_eq!(gateway.tick().await, Err(Failure::Io));
-    assert_eq!(settle(&mut gateway).await, 1);
+    assert_eq!(tick_until_written(&mut gateway).await, 1);
 }
 
 #[tokio::test]
@@ -174,11 +174,11 @@ async fn a_cancelled_tick_loses_nothing() {
     for micros in (0..3_000).step_by(100) {
         gateway.record([1_000 + micros]);
         clock.set(clock.now() + 100);
-        let patience = Duration::from_micros(micros);
+        let cancel_after = Duration::from_micros(micros);
         // Cancelled at any await point.
-        let _ = tokio::time::timeout(patience, gateway.tick()).await;
+        let _ = tokio::time::timeout(cancel_after, gateway.tick()).await;
     }
-    settle(&mut gateway).await;
+    tick_until_written(&mut gateway).await;
     let fresh = Gateway::loaded(&redis, &clock).await;
-    assert_eq!(fresh.unknown((0..3_000).step_by(100).map(|micros| 1_000 + micros)), [0; 0]);
+    assert_eq!(fresh.missing((0..3_000).step_by(100).map(|micros| 1_000 + micros)), [0; 0]);
 }

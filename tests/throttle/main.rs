@@ -1,14 +1,14 @@
-//! The throttle's exchange, simulated and through a real Redis.
+//! The exchange of filters between gateways, simulated and through a real Redis.
 //!
-//! Needs `redis-server` on the path.
+//! Needs `redis-server` on `PATH`.
 
 /// Corrupt payloads in Redis.
 mod corrupt_payload;
 /// Redis killed, flushed, hung, without scripts, full or read-only.
 mod failure;
-/// Gateways that share through a real Redis, and the cost.
+/// Gateways that share filters through a real Redis, and the cost of it.
 mod sharing;
-/// Twenty gateways in virtual time: no token is lost, whatever fails.
+/// Up to twenty gateways in virtual time: no token is lost, whatever fails.
 mod simulation;
-/// Filters, tokens and gateways that the tests share.
+/// Filters, tokens and gateways for all tests.
 mod support;

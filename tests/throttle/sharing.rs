@@ -37,24 +37,24 @@ async fn activity_reaches_all_three_gateways() {
         c.record(next + 6..next + 9);
         next += 9;
         clock.set(clock.now() + 1_000);
-        // Concurrently: a gateway that reads before another's write has a conflict.
+        // Concurrent: the commit of a gateway that reads before another's commit conflicts.
         let (first, second, third) = tokio::join!(a.tick(), b.tick(), c.tick());
         assert!(first.is_ok() && second.is_ok() && third.is_ok());
-        assert!(next < 9_000, "nothing collides");
+        assert!(next < 9_000, "no commit conflicts");
     }
     for gateway in [&mut a, &mut b, &mut c] {
         gateway.ticks(1).await;
     }
     for gateway in [&mut a, &mut b, &mut c] {
         gateway.ticks(1).await;
-        assert_eq!(gateway.pending().await, 0);
-        assert!(gateway.complete() && !gateway.sync.is_behind());
-        assert_eq!(gateway.unknown(0..next), [0; 0]);
+        assert_eq!(gateway.tick_pending().await, 0);
+        assert!(gateway.is_complete() && !gateway.sync.is_behind());
+        assert_eq!(gateway.missing(0..next), [0; 0]);
     }
     for key in redis.command::<Vec<String>>(&["KEYS", "tidegate:{*"]) {
-        let left: i64 = redis.command(&["TTL", &key]);
-        let promised = 31 * 60 + 600;
-        assert!(left > promised - 60 && left <= promised, "{key}: {left} s");
+        let remaining: i64 = redis.command(&["TTL", &key]);
+        let ttl = 31 * 60 + 600;
+        assert!(remaining > ttl - 60 && remaining <= ttl, "{key}: {remaining} s");
     }
 }
 
@@ -70,9 +70,9 @@ async fn a_later_gateway_loads_the_whole_memory() {
     }
     a.ticks(3).await;
     let b = Gateway::loaded(&redis, &clock).await;
-    assert!(b.complete());
-    assert_eq!(b.unknown(9..40), [0; 0], "30 minutes and the current one");
-    assert_eq!(b.unknown(0..9).len(), 9, "and none before");
+    assert!(b.is_complete());
+    assert_eq!(b.missing(9..40), [0; 0], "30 minutes and the current one");
+    assert_eq!(b.missing(0..9).len(), 9, "and no earlier one");
     assert_eq!(b.stats.calls.get(), 1 + 31, "the time, and each minute");
 }
 
@@ -85,22 +85,22 @@ async fn the_timestamp_grows_whatever_the_clocks_do() {
     for (token, now) in [(1, NOW + 500), (2, NOW + 500), (3, NOW + 100), (4, NOW + 90_000)] {
         clock.set(now);
         a.record([token]);
-        assert_eq!(a.pending().await, 0);
+        assert_eq!(a.tick_pending().await, 0);
         let ts = ts(&redis, index);
         assert!(ts > last && ts >= now.min(NOW + 500), "{ts} after {last} at {now}");
         last = ts;
     }
-    // Far in the future, as left by a clock that was wrong for a while.
+    // Far in the future, as a wrong clock may leave it.
     let mut b = Gateway::loaded(&redis, &clock).await;
     let index = b.current();
-    let clock_offset = 9_007_199_254_740_000_u64;
+    let future = 9_007_199_254_740_000_u64;
     a.record([5]);
-    assert_eq!(a.pending().await, 0);
-    let _: u64 = redis.command(&["HSET", &key(index), "ts", &clock_offset.to_string()]);
+    assert_eq!(a.tick_pending().await, 0);
+    let _: u64 = redis.command(&["HSET", &key(index), "ts", &future.to_string()]);
     for step in 1..5 {
         b.record([10 + step]);
-        assert_eq!(b.pending().await, 0);
-        assert_eq!(ts(&redis, index), clock_offset + step);
+        assert_eq!(b.tick_pending().await, 0);
+        assert_eq!(ts(&redis, index), future + step);
     }
     assert_eq!(b.stats.unusable(PayloadError::Type), 0);
 }
@@ -121,7 +121,8 @@ async fn the_clock_of_redis_is_used() {
     assert!((before..=clock.now()).contains(&a.stats.last_success()));
 }
 
-/// Ticks with the same tokens, each recorded `times` times: the calls, and the bytes in both directions.
+/// Ticks with the same tokens, each recorded `times` times; returns the calls and the bytes in both
+/// directions.
 async fn cost(times: usize) -> (u64, u64) {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let mut a = Gateway::loaded(&redis, &clock).await;
@@ -187,7 +188,7 @@ async fn an_evicted_minute_is_restored() {
     let _: u64 = redis.command(&["DEL", &key(first + 12)]);
     a.ticks(31).await;
     let b = Gateway::loaded(&redis, &clock).await;
-    assert_eq!(b.unknown(0..20), [0; 0]);
+    assert_eq!(b.missing(0..20), [0; 0]);
 }
 
 #[tokio::test]
@@ -202,14 +203,14 @@ async fn a_gateway_that_loads_from_an_emptied_redis_catches_up() {
     }
     let _: String = redis.command(&["FLUSHALL"]);
     let mut b = Gateway::loaded(&redis, &clock).await;
-    assert_eq!(b.unknown(0..30).len(), 30);
+    assert_eq!(b.missing(0..30).len(), 30);
     a.ticks(22).await;
-    assert!(!a.sync.is_behind(), "it has looked at all");
+    assert!(!a.sync.is_behind(), "it has checked every minute");
     b.ticks(30).await;
-    assert_eq!(b.unknown(1..30), [0; 0], "what is still within memory");
+    assert_eq!(b.missing(1..30), [0; 0], "all minutes that have not expired");
 }
 
-/// Each leaves the other's minutes alone and counts them.
+/// Each gateway leaves the other's minutes alone and counts them.
 #[tokio::test]
 async fn filters_under_another_secret_are_left_alone() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
@@ -220,7 +221,7 @@ async fn filters_under_another_secret_are_left_alone() {
     let before: Vec<u8> = redis.command(&["HGET", &key(index), "value"]);
     let mut b = Gateway::with(&redis, &clock, geometry(1_000, 30), other_seed());
     assert!(b.load().await.is_ok());
-    assert!(!b.complete(), "the other's minutes may have tokens");
+    assert!(!b.is_complete(), "the other's minutes may contain tokens");
     b.record([2]);
     b.ticks(3).await;
     assert_eq!(b.stats.unusable(PayloadError::Seed), 1);
@@ -236,5 +237,5 @@ async fn filters_under_another_secret_are_left_alone() {
         clock.set(NOW + minute * MINUTE);
         b.ticks(3).await;
     }
-    assert!(b.complete(), "what it could not read has left memory");
+    assert!(b.is_complete(), "the unreadable minutes have expired");
 }

@@ -32,17 +32,18 @@ struct Plan {
     gateways: usize,
     /// Gateways that start later, one a minute from the second minute on.
     late: usize,
-    /// How long tokens are recorded and faults occur, in ms; the recovery time follows.
-    length: u64,
-    heal: u64,
+    /// Time in which tokens are recorded and faults occur, in ms.
+    duration: u64,
+    /// Time without faults after it, in ms.
+    recovery: u64,
     /// Mean interval between two tokens of all gateways, in µs.
-    between: u64,
+    mean_interval: u64,
     faults: Faults,
     /// When Redis is flushed, in ms from the start; 0: never.
-    emptied: u64,
+    flush_at: u64,
     /// Whether minutes are evicted at random.
     evictions: bool,
-    /// Whether gateways run the protocol of the article's first version instead.
+    /// Whether gateways run the article's first protocol instead, see [`naive_tick`].
     naive: bool,
     seed: u64,
 }
@@ -52,11 +53,11 @@ impl Plan {
         Self {
             gateways,
             late: 0,
-            length: 3 * MINUTE,
-            heal: 40_000,
-            between: 200_000,
+            duration: 3 * MINUTE,
+            recovery: 40_000,
+            mean_interval: 200_000,
             faults: Faults::default(),
-            emptied: 0,
+            flush_at: 0,
             evictions: false,
             naive: false,
             seed,
@@ -67,19 +68,19 @@ impl Plan {
 /// The outcome of a run.
 #[derive(Default)]
 struct Outcome {
-    /// Live tokens that a gateway did not know at the end, counted per gateway.
+    /// Live tokens missing from a gateway's filter at the end, over all gateways.
     lost: usize,
     recorded: usize,
     /// Propagation times of tokens between gateways, in ms, sorted.
-    known_after: Vec<u64>,
+    propagation: Vec<u64>,
     /// Intervals between two commits of any gateways, in ms, sorted.
-    between_commits: Vec<u64>,
+    commit_intervals: Vec<u64>,
     conflicts: u64,
     most_calls: usize,
 }
 
-/// A recorded token: which, where, when.
-struct Mark {
+/// A recorded token, its generation, and the time in ms.
+struct RecordedToken {
     token: u64,
     generation: u64,
     at: u64,
@@ -90,8 +91,8 @@ struct Run<'a> {
     world: &'a World,
     store: &'a FakeStore<'a>,
     filters: &'a [Filter],
-    marks: RefCell<Vec<Mark>>,
-    known_after: RefCell<Vec<u64>>,
+    recorded_tokens: RefCell<Vec<RecordedToken>>,
+    propagation: RefCell<Vec<u64>>,
     most_calls: Cell<usize>,
     /// Gateways that accept requests.
     serving: Cell<usize>,
@@ -118,7 +119,7 @@ impl Run<'_> {
         assert!(sync.is_complete(filter));
         (link.calls, link.most_calls) = (0, 0);
         self.serving.set(self.serving.get() + 1);
-        let mut seen = self.marks.borrow().len();
+        let mut seen = self.recorded_tokens.borrow().len();
         let mut awaited = Vec::new();
         let mut slot = world.now() / 1_000;
         loop {
@@ -132,27 +133,26 @@ impl Run<'_> {
             };
             let _ = outcome;
             self.most_calls.set(self.most_calls.get().max(link.most_calls));
-            awaited.extend(seen..self.marks.borrow().len());
-            seen = self.marks.borrow().len();
-            awaited.retain(|&mark| {
-                let Mark { token, at, .. } = self.marks.borrow()[mark];
+            awaited.extend(seen..self.recorded_tokens.borrow().len());
+            seen = self.recorded_tokens.borrow().len();
+            awaited.retain(|&index| {
+                let RecordedToken { token, at, .. } = self.recorded_tokens.borrow()[index];
                 let known = filter.contains(token);
                 if known && world.now() > at {
-                    self.known_after.borrow_mut().push(world.now() - at);
+                    self.propagation.borrow_mut().push(world.now() - at);
                 }
                 !known
             });
         }
     }
 
-    /// Requests with new tokens at any gateway.
-    async fn requests(&self) {
+    /// Records new tokens at random gateways.
+    async fn send_requests(&self) {
         let mut rng = SplitMix64(self.plan.seed ^ 0xfeed);
-        let end = self.world.now() + self.plan.length;
+        let end = self.world.now() + self.plan.duration;
         while self.world.now() < end {
-            self.world.sleep(rng.below(self.plan.between * 2)).await;
-            // Gateways begin to serve one after the other, not always in order: the first ones
-            // are surely loaded once as many serve.
+            self.world.sleep(rng.below(self.plan.mean_interval * 2)).await;
+            // Gateways load at different times: wait until as many serve as start at once.
             let serving = self.serving.get();
             if serving < self.plan.gateways {
                 continue;
@@ -162,19 +162,19 @@ impl Run<'_> {
             let generation = *filter.live().end();
             if filter.record(token) {
                 let at = self.world.now();
-                self.marks.borrow_mut().push(Mark { token, generation, at });
+                self.recorded_tokens.borrow_mut().push(RecordedToken { token, generation, at });
             }
         }
         self.store.faults.set(Faults::default());
     }
 
-    async fn trouble(&self) {
+    async fn inject_faults(&self) {
         let mut rng = SplitMix64(self.plan.seed ^ 0xdead);
         let start = self.world.now();
-        for second in 1..self.plan.length / 1_000 {
+        for second in 1..self.plan.duration / 1_000 {
             self.world.sleep_until((start + second * 1_000) * 1_000).await;
-            if second * 1_000 == self.plan.emptied {
-                self.store.empty();
+            if second * 1_000 == self.plan.flush_at {
+                self.store.flush();
             }
             if self.plan.evictions && rng.one_in(20) {
                 self.store.evict(&mut rng);
@@ -183,12 +183,12 @@ impl Run<'_> {
     }
 }
 
-/// The article's version: the current minute only, and conflicting writes are abandoned.
-async fn naive_tick(filter: &Filter, exchange: &mut impl FilterStore) -> Result<(), Failure> {
-    exchange.time().await?;
+/// A tick of the article's protocol: only the current minute, and conflicting commits are abandoned.
+async fn naive_tick(filter: &Filter, store: &mut impl FilterStore) -> Result<(), Failure> {
+    store.time().await?;
     let (geometry, index) = (filter.geometry(), *filter.live().end());
     let minute = geometry.minute(index);
-    let expected = match exchange.read(minute, None, usize::MAX).await? {
+    let expected = match store.read(minute, None, usize::MAX).await? {
         ReadOutcome::Value(version, payload) => {
             let bits = payload::decode(geometry, filter.seed(), &payload).expect("a payload");
             filter.merge(index, &bits);
@@ -199,7 +199,7 @@ async fn naive_tick(filter: &Filter, exchange: &mut impl FilterStore) -> Result<
     let Some(bits) = filter.export(index) else { return Ok(()) };
     let payload = payload::encode(geometry, filter.seed(), &bits);
     let _: CommitOutcome =
-        exchange.commit(minute, expected, &payload, std::time::Duration::ZERO).await?;
+        store.commit(minute, expected, &payload, std::time::Duration::ZERO).await?;
     Ok(())
 }
 
@@ -214,33 +214,34 @@ fn run(plan: Plan) -> Outcome {
         world: &world,
         store: &store,
         filters: &filters,
-        marks: RefCell::default(),
-        known_after: RefCell::default(),
+        recorded_tokens: RefCell::default(),
+        propagation: RefCell::default(),
         most_calls: Cell::new(0),
         serving: Cell::new(0),
     };
-    let mut tasks: Vec<Task<'_>> = vec![Box::pin(run.requests()), Box::pin(run.trouble())];
+    let mut tasks: Vec<Task<'_>> =
+        vec![Box::pin(run.send_requests()), Box::pin(run.inject_faults())];
     for id in 0..filters.len() {
         tasks.push(Box::pin(run.gateway(id)));
     }
-    world.run(tasks, NOW + plan.length + plan.heal);
-    let marks = run.marks.take();
+    world.run(tasks, NOW + plan.duration + plan.recovery);
+    let recorded_tokens = run.recorded_tokens.take();
     let mut outcome = Outcome {
-        recorded: marks.len(),
+        recorded: recorded_tokens.len(),
         conflicts: store.conflicts.get(),
-        known_after: run.known_after.take(),
+        propagation: run.propagation.take(),
         most_calls: run.most_calls.get(),
         ..Outcome::default()
     };
     for filter in &filters {
         let live = filter.live();
-        let within = marks.iter().filter(|mark| live.contains(&mark.generation));
-        outcome.lost += within.filter(|mark| !filter.contains(mark.token)).count();
+        let within = recorded_tokens.iter().filter(|token| live.contains(&token.generation));
+        outcome.lost += within.filter(|recorded| !filter.contains(recorded.token)).count();
     }
     let commits = store.commits.take();
-    outcome.between_commits = commits.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    outcome.between_commits.sort_unstable();
-    outcome.known_after.sort_unstable();
+    outcome.commit_intervals = commits.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    outcome.commit_intervals.sort_unstable();
+    outcome.propagation.sort_unstable();
     outcome
 }
 
@@ -261,14 +262,13 @@ fn assert_nothing_lost(plan: Plan) -> Outcome {
     outcome
 }
 
-/// Commits that conflict until their minute ends, and calls that fail or whose replies
-/// are lost.
-const HARD: Faults = Faults { lost_calls: 50, lost_answers: 50, jammed: 3, outage: (0, 0) };
+/// Commits that conflict until their minute ends, failing calls, and lost replies.
+const HARSH_FAULTS: Faults = Faults { lost_calls: 50, lost_replies: 50, jammed: 3, outage: (0, 0) };
 
 #[test]
 fn twenty_gateways_lose_no_token_in_concurrent_writes() {
     let outcome = assert_nothing_lost(Plan::calm(20, 1));
-    assert!(outcome.conflicts > 0, "nothing collided");
+    assert!(outcome.conflicts > 0, "no commit conflicted");
 }
 
 #[test]
@@ -276,9 +276,9 @@ fn twenty_gateways_lose_no_token_under_all_faults() {
     let outage = (NOW + MINUTE + 20_000, NOW + 3 * MINUTE);
     assert_nothing_lost(Plan {
         late: 2,
-        length: 5 * MINUTE,
-        faults: Faults { outage, ..HARD },
-        emptied: 4 * MINUTE - 10_000,
+        duration: 5 * MINUTE,
+        faults: Faults { outage, ..HARSH_FAULTS },
+        flush_at: 4 * MINUTE - 10_000,
         evictions: true,
         ..Plan::calm(20, 2)
     });
@@ -293,23 +293,23 @@ fn few_gateways_lose_no_token_in_many_runs() {
         assert_nothing_lost(Plan {
             gateways: 2 + rng.below(3) as usize,
             late: rng.below(2) as usize,
-            length: 4 * MINUTE,
-            between: 500_000,
-            faults: Faults { outage, ..HARD },
-            emptied: rng.below(4) * 50_000,
+            duration: 4 * MINUTE,
+            mean_interval: 500_000,
+            faults: Faults { outage, ..HARSH_FAULTS },
+            flush_at: rng.below(4) * 50_000,
             evictions: rng.one_in(2),
             ..Plan::calm(0, seed)
         });
     }
 }
 
-/// A gateway that starts after a flush learns what others recorded before.
+/// A gateway that starts after a flush receives the tokens that others recorded before.
 #[test]
 fn activity_before_a_flush_reaches_later_gateways() {
     assert_nothing_lost(Plan {
         late: 3,
-        length: 3 * MINUTE + 30_000,
-        emptied: 2 * MINUTE + 55_000,
+        duration: 3 * MINUTE + 30_000,
+        flush_at: 2 * MINUTE + 55_000,
         ..Plan::calm(3, 3)
     });
 }
@@ -317,30 +317,36 @@ fn activity_before_a_flush_reaches_later_gateways() {
 /// The simulation detects losses.
 #[test]
 fn the_articles_protocol_loses_concurrent_writes_at_a_minutes_end() {
-    let outcome = run(Plan { faults: HARD, naive: true, ..Plan::calm(5, 4) });
+    let outcome = run(Plan { faults: HARSH_FAULTS, naive: true, ..Plan::calm(5, 4) });
     assert!(outcome.lost > 0, "of {}", outcome.recorded);
-    assert_nothing_lost(Plan { faults: HARD, ..Plan::calm(5, 4) });
+    assert_nothing_lost(Plan { faults: HARSH_FAULTS, ..Plan::calm(5, 4) });
 }
 
 #[test]
-#[expect(clippy::print_stderr, reason = "figures for who reads the test's output")]
-fn tokens_are_known_everywhere_within_seconds() {
+#[expect(clippy::print_stderr, reason = "figures for the reader of the output")]
+fn tokens_reach_every_gateway_within_seconds() {
     for gateways in [2, 5, 20] {
-        let outcome = assert_nothing_lost(Plan { between: 100_000, ..Plan::calm(gateways, 5) });
-        let Outcome { known_after, between_commits, conflicts, recorded, .. } = &outcome;
-        let [p50, p99] = [50, 99].map(|share| percentile(known_after, share));
-        let (longest, commits) = (between_commits.last().unwrap(), between_commits.len());
+        let outcome =
+            assert_nothing_lost(Plan { mean_interval: 100_000, ..Plan::calm(gateways, 5) });
+        let Outcome { propagation, commit_intervals, conflicts, recorded, .. } = &outcome;
+        let [p50, p99] = [50, 99].map(|share| percentile(propagation, share));
+        let (longest, commits) = (commit_intervals.last().unwrap(), commit_intervals.len());
         eprintln!(
             "{gateways:2} gateways, {recorded} tokens: known elsewhere after p50 {p50} ms, p99 {p99} ms; \
              {commits} commits, {conflicts} conflicts, between commits p99 {} ms, most {longest} ms",
-            percentile(between_commits, 99)
+            percentile(commit_intervals, 99)
         );
         assert!(p50 < 3_000 && p99 < 15_000, "{p50} {p99}");
     }
 }
 
-/// A filter after arbitrary replies, then with a correct store and another filter.
-async fn lied_to(world: &World, store: &FakeStore<'_>, filters: &[Filter; 2], seed: u64) {
+/// Syncs a filter with arbitrary replies, then with a correct store, and checks it and another filter.
+async fn check_arbitrary_replies(
+    world: &World,
+    store: &FakeStore<'_>,
+    filters: &[Filter; 2],
+    seed: u64,
+) {
     let stats = || Arc::new(SyncStats::default());
     let mut link = ArbitraryLink { rng: SplitMix64(seed), calls: 0 };
     let mut sync = FilterSync::new(stats());
@@ -374,12 +380,15 @@ async fn lied_to(world: &World, store: &FakeStore<'_>, filters: &[Filter; 2], se
 }
 
 #[test]
-fn arbitrary_replies_are_survived() {
+fn arbitrary_replies_lose_no_token() {
     for seed in 0..12 {
         let world = World::new(NOW);
         let store = FakeStore::new(&world, Faults::default());
         let filters = [(); 2].map(|()| Filter::new(geometry(300, 5), support::seed(), NOW));
-        world.run(vec![Box::pin(lied_to(&world, &store, &filters, seed))], NOW + 300_000);
-        assert!(world.now() >= NOW + 220_000, "it came to its end");
+        world.run(
+            vec![Box::pin(check_arbitrary_replies(&world, &store, &filters, seed))],
+            NOW + 300_000,
+        );
+        assert!(world.now() >= NOW + 220_000, "the run is complete");
     }
 }

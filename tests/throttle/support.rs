@@ -19,38 +19,38 @@ pub(crate) const NOW: u64 = 1_699_999_980_000;
 /// A whole minute in ms.
 pub(crate) const MINUTE: u64 = 60_000;
 
-/// Filters for `capacity` tokens a minute that remember `minutes`.
+/// The geometry of filters for `capacity` tokens a minute over `minutes`.
 pub(crate) fn geometry(capacity: u64, minutes: u64) -> Geometry {
     let memory = minutes * MINUTE;
     Geometry::new(&Sizing { capacity, false_positive: 0.001, memory }).expect("sizes that fit")
 }
 
-/// The seed of the tests' gateways.
+/// The seed that the gateways share.
 pub(crate) fn seed() -> Seed {
-    Seed { secret: (1, 2), positions: [7; 32] }
+    Seed { token_key: (1, 2), positions: [7; 32] }
 }
 
 /// A different seed.
 pub(crate) fn other_seed() -> Seed {
-    Seed { secret: (3, 4), positions: [8; 32] }
+    Seed { token_key: (3, 4), positions: [8; 32] }
 }
 
-/// The key of a minute, by the specification.
+/// The Redis key of a minute, as the specification defines it.
 pub(crate) fn key(index: u64) -> String {
     format!("tidegate:{{active}}:{index}")
 }
 
-/// The throttle of one gateway, without the gateway.
+/// The filter of one gateway and its synchronisation with Redis.
 pub(crate) struct Gateway {
     pub(crate) filter: Filter,
     pub(crate) sync: FilterSync,
-    pub(crate) link: RedisFilterStore,
+    pub(crate) store: RedisFilterStore,
     pub(crate) stats: Arc<SyncStats>,
     pub(crate) clock: Clock,
 }
 
 impl Gateway {
-    /// Not loaded yet. Its time and that of the scripts is `clock`'s.
+    /// A gateway that has not loaded the filter. It and the scripts use `clock`.
     pub(crate) fn new(redis: &RedisServer, clock: &Clock) -> Self {
         Self::with(redis, clock, geometry(1_000, 30), seed())
     }
@@ -61,7 +61,7 @@ impl Gateway {
             credentials: Credentials::default(),
             tls_ca: None,
             namespace: "tidegate".into(),
-            secret: SharedSecret::of_namespace("tidegate"),
+            secret: SharedSecret::from_namespace("tidegate"),
             connect_timeout: Duration::from_millis(500),
             response_timeout: Duration::from_millis(50),
         };
@@ -71,7 +71,7 @@ impl Gateway {
         Self {
             filter: Filter::new(geometry, seed, clock.now()),
             sync: FilterSync::new(Arc::clone(&stats)),
-            link: RedisFilterStore::new(connector, "active", clock.clone(), Arc::clone(&stats))
+            store: RedisFilterStore::new(connector, "active", clock.clone(), Arc::clone(&stats))
                 .with_timeout(Duration::from_secs(1)),
             stats,
             clock: clock.clone(),
@@ -86,12 +86,12 @@ impl Gateway {
     }
 
     pub(crate) async fn load(&mut self) -> Result<SyncReport, Failure> {
-        self.sync.load(&self.filter, &mut self.link).await
+        self.sync.load(&self.filter, &mut self.store).await
     }
 
     pub(crate) async fn tick(&mut self) -> Result<SyncReport, Failure> {
         self.filter.rotate(self.clock.now());
-        self.sync.tick(&self.filter, &mut self.link).await
+        self.sync.tick(&self.filter, &mut self.store).await
     }
 
     /// Ticks a second apart, each of which must succeed.
@@ -104,22 +104,22 @@ impl Gateway {
     }
 
     /// The number of live minutes with unwritten tokens, after a tick.
-    pub(crate) async fn pending(&mut self) -> usize {
-        self.tick().await.expect("an answer").pending
+    pub(crate) async fn tick_pending(&mut self) -> usize {
+        self.tick().await.expect("a reply").pending
     }
 
     pub(crate) fn record(&self, tokens: impl IntoIterator<Item = u64>) {
         for token in tokens {
-            self.filter.record(spread(token));
+            self.filter.record(hash(token));
         }
     }
 
-    /// Those of `tokens` that it does not know.
-    pub(crate) fn unknown(&self, tokens: impl IntoIterator<Item = u64>) -> Vec<u64> {
-        tokens.into_iter().filter(|&token| !self.filter.contains(spread(token))).collect()
+    /// The `tokens` that its filter does not contain.
+    pub(crate) fn missing(&self, tokens: impl IntoIterator<Item = u64>) -> Vec<u64> {
+        tokens.into_iter().filter(|&token| !self.filter.contains(hash(token))).collect()
     }
 
-    pub(crate) fn complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         self.sync.is_complete(&self.filter)
     }
 
@@ -130,6 +130,6 @@ impl Gateway {
 }
 
 /// The hash of a token.
-pub(crate) fn spread(token: u64) -> u64 {
+pub(crate) fn hash(token: u64) -> u64 {
     SplitMix64(token).next_u64()
 }

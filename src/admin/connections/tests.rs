@@ -22,7 +22,7 @@ async fn with_server<T>(bounds: Bounds, test: impl AsyncFnOnce(std::net::SocketA
         .route("/large", get(async || large))
         .route("/body", put(async |body: Bytes| body.len().to_string()));
     tokio::select! {
-        never = accept(listener, router, bounds) => match never {},
+        never = serve(listener, router, bounds) => match never {},
         result = test(address) => result,
     }
 }

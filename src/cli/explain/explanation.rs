@@ -1,4 +1,4 @@
-//! The decisions on one request, followed through the code of live requests and printed as text or JSON.
+//! How one request is decided, by the same code as a live request; printed as text or JSON.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -28,28 +28,28 @@ pub(super) struct Explanation {
     host: String,
     /// The normalized path, as routes match it.
     path: String,
-    /// The client's address, behind trusted proxies.
+    /// The client's address: the connection's, or the one that a trusted proxy reports.
     client: String,
     /// Source of the address: `peer`, `forwarded`, or `unverified` if a trusted proxy names no client.
     client_source: &'static str,
     /// The route's name.
     route: Option<String>,
-    /// The limits that it is charged to.
+    /// The limits that the request is charged to.
     limits: Vec<LimitExplanation>,
     /// True if the throttle applies.
     throttle: bool,
-    /// `admitted`, `refused`, `none` without limits, or `unasked` if the request ends before its limits are
-    /// charged; for a caller with unused quotas.
+    /// The decision for a caller with unused quotas: `admitted`, `refused`, `none` without limits, or
+    /// `unasked` if the request ends before its limits are charged.
     decision: &'static str,
     /// The status of the gateway's own response; `None` if an upstream responds.
     status: Option<u16>,
-    /// The reason, if it is an error.
+    /// The reason for an error status.
     reason: Option<String>,
     /// Headers that the gateway adds to the response.
     headers: BTreeMap<String, String>,
     /// Name of the upstream.
     upstream: Option<String>,
-    /// Its servers, one of which gets the request.
+    /// The upstream's servers; one of them gets the request.
     targets: Vec<String>,
     /// The request target that is forwarded.
     forwarded: Option<String>,
@@ -69,7 +69,7 @@ struct LimitExplanation {
     enforced: bool,
     /// The parts of the key; empty if all requests are counted together.
     key: Vec<KeyPartValue>,
-    /// The client's address, which is counted if all parts of the key are empty.
+    /// The client's address: the key that is used if all parts of the configured key are empty.
     fallback: Option<String>,
     admitted: bool,
     remaining: u64,
@@ -91,7 +91,7 @@ impl Explanation {
         explanation
     }
 
-    /// Traces the request to its end.
+    /// Follows the request until it is refused, answered or forwarded.
     fn trace(
         &mut self,
         snapshot: &Snapshot,
@@ -134,7 +134,7 @@ impl Explanation {
         let (caller, limits, status) = matched.with_subject(|subject| {
             (
                 Caller::of(subject, SECRET),
-                explained_limits(route, subject),
+                limit_charges(route, subject),
                 plan::status_requests(route, subject, SECRET),
             )
         });
@@ -146,7 +146,7 @@ impl Explanation {
         let path = plan::forwarded_path(&self.path, route.strip_prefix.as_deref());
         let forwarded =
             head.query().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
-        if matches!(head.body, Length::Known(length) if length > route.max_body) {
+        if matches!(head.length, Length::Known(length) if length > route.max_body) {
             return Err(GatewayError::BodyTooLong);
         }
         self.decision = Admission::Unlimited.label();
@@ -175,7 +175,7 @@ impl Explanation {
             UpstreamKind::Fixed(fixed) => self.status = Some(fixed.status.as_u16()),
             UpstreamKind::Servers(servers) => {
                 self.forwarded = Some(forwarded);
-                let targets = servers.targets.iter();
+                let targets = servers.addresses.iter();
                 self.targets = targets.map(|at| format!("http://{}", at.authority())).collect();
             }
         }
@@ -185,20 +185,20 @@ impl Explanation {
     fn add_rate_headers(
         &mut self,
         snapshot: &Snapshot,
-        limits: &[ExplainedLimit<'_>],
+        limits: &[LimitCharge<'_>],
         cross_origin: bool,
     ) {
         let mut fields = Fields::new();
-        let reports = limits.iter().map(ExplainedLimit::report);
+        let reports = limits.iter().map(LimitCharge::report);
         respond::write_rate_headers(&mut fields, reports, snapshot.headers, cross_origin);
         self.add_headers(&fields);
     }
 
-    fn set_refusal(&mut self, error: &GatewayError, limits: &[ExplainedLimit<'_>]) {
-        let reply = respond::problem(error, limits.iter().map(ExplainedLimit::report), "");
-        self.status = Some(reply.status.as_u16());
+    fn set_refusal(&mut self, error: &GatewayError, limits: &[LimitCharge<'_>]) {
+        let response = respond::problem(error, limits.iter().map(LimitCharge::report), "");
+        self.status = Some(response.status.as_u16());
         self.reason = Some(error.detail());
-        self.add_headers(&reply.fields);
+        self.add_headers(&response.fields);
     }
 
     fn add_headers(&mut self, fields: &Fields) {
@@ -245,34 +245,34 @@ impl Explanation {
 }
 
 /// A charge of this request to one limit.
-struct ExplainedLimit<'s> {
+struct LimitCharge<'s> {
     charge: Charge<'s>,
     tier: Option<u16>,
     values: KeyValues,
     outcome: Outcome,
 }
 
-impl ExplainedLimit<'_> {
+impl LimitCharge<'_> {
     fn report(&self) -> LimitReport<'_> {
         LimitReport { limit: self.charge.limit, cost: self.charge.cost, outcome: &self.outcome }
     }
 }
 
 /// The charges to the limits of `route`: one for each key of the request.
-fn explained_limits<'s>(
+fn limit_charges<'s>(
     route: &'s Route,
     subject: &Subject<'_>,
-) -> Result<Vec<ExplainedLimit<'s>>, GatewayError> {
+) -> Result<Vec<LimitCharge<'s>>, GatewayError> {
     let mut limits = Vec::new();
     for request in plan::limit_requests(route, subject, SECRET)? {
-        let Some(charge) = plan::charge(route, &request) else { continue };
+        let Some(charge) = plan::charge_for(route, &request) else { continue };
         let key = &route.limits[usize::from(request.limit)].policy.key;
         for subject in key.subjects(subject).map_err(GatewayError::Ambiguous)? {
-            let own = key.key(&subject, SECRET).map_err(GatewayError::Ambiguous)?;
-            if Key(own) == request.key {
-                let values = key.values(&subject).map_err(GatewayError::Ambiguous)?;
+            let hashed = key.key(&subject, SECRET).map_err(GatewayError::Ambiguous)?;
+            if Key(hashed) == request.key {
+                let values = key.display_values(&subject).map_err(GatewayError::Ambiguous)?;
                 let (tier, outcome) = (request.tier, Outcome::NotCharged);
-                limits.push(ExplainedLimit { charge, tier, values, outcome });
+                limits.push(LimitCharge { charge, tier, values, outcome });
                 break;
             }
         }
@@ -281,7 +281,7 @@ fn explained_limits<'s>(
 }
 
 /// Charges the limits with empty counters; true if all admit.
-fn charge(limits: &mut [ExplainedLimit<'_>], now: Millis) -> bool {
+fn charge(limits: &mut [LimitCharge<'_>], now: Millis) -> bool {
     let charges: Vec<Charge<'_>> = limits.iter().map(|limit| limit.charge).collect();
     let verdict = Memory::new(charges.len()).charge(&charges, now);
     for (limit, outcome) in limits.iter_mut().zip(verdict.outcomes) {
@@ -291,9 +291,8 @@ fn charge(limits: &mut [ExplainedLimit<'_>], now: Millis) -> bool {
 }
 
 impl LimitExplanation {
-    fn new(explained: ExplainedLimit<'_>) -> Self {
-        let ExplainedLimit { charge: Charge { limit, cost, .. }, tier, values, outcome } =
-            explained;
+    fn new(charged: LimitCharge<'_>) -> Self {
+        let LimitCharge { charge: Charge { limit, cost, .. }, tier, values, outcome } = charged;
         let parts = values.parts.into_iter();
         Self {
             name: limit.name.to_string(),

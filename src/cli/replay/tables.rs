@@ -12,7 +12,7 @@ pub(super) fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         let format = file.format.unwrap_or("unknown format");
         writeln!(out, "{}: {format}, {}", file.name, count(file.lines, "line"))?;
         if let Some(broken) = &file.broken {
-            writeln!(out, "  reading failed there: {broken}")?;
+            writeln!(out, "  reading failed after that: {broken}")?;
         }
     }
     write!(out, "{}", count(report.requests, "request"))?;

@@ -5,7 +5,7 @@ use std::fmt::{self, Display};
 use serde::de::{self, Expected, Unexpected};
 
 use crate::config::fault::Mismatch;
-use crate::config::located::clip;
+use crate::config::located::quote_value;
 
 #[derive(Debug)]
 pub(super) enum Error {
@@ -41,7 +41,7 @@ impl de::Error for Error {
             Unexpected::Unsigned(value) => format!("`{value}`"),
             Unexpected::Signed(value) => format!("`{value}`"),
             Unexpected::Float(value) => format!("`{value}`"),
-            Unexpected::Str(text) => format!("`{}`", clip(text)),
+            Unexpected::Str(text) => format!("`{}`", quote_value(text)),
             Unexpected::Unit => "nothing".to_owned(),
             Unexpected::Seq => "a list".to_owned(),
             Unexpected::Map => "a mapping".to_owned(),
@@ -55,7 +55,7 @@ impl de::Error for Error {
     }
 
     fn unknown_variant(found: &str, expected: &'static [&'static str]) -> Self {
-        Self::Mismatch(Mismatch::new(format!("`{}`", clip(found)), one_of(expected)))
+        Self::Mismatch(Mismatch::new(format!("`{}`", quote_value(found)), one_of(expected)))
     }
 
     fn missing_field(_: &'static str) -> Self {

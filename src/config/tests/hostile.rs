@@ -88,7 +88,7 @@ fn nul_is_refused_and_large_values_are_parsed() {
     let config = parse("t.yaml", &GOOD.replace("body: hi", &format!("body: {body}"))).unwrap();
     let upstream = config.config.upstreams.values().next().unwrap();
     assert_eq!(upstream.respond.as_ref().unwrap().body, body);
-    let comments = "# a comment\n".repeat((MAX_FILE - GOOD.len()) / 12);
+    let comments = "# a comment\n".repeat((MAX_FILE_SIZE - GOOD.len()) / 12);
     assert_eq!(parse("t.yaml", &(comments + GOOD)).unwrap().config.routes.len(), 1);
 }
 
@@ -101,7 +101,7 @@ fn a_missing_large_or_binary_file_is_refused() {
     std::fs::write(&file, b"a: 1\nb: \xff").unwrap();
     let fault = load(&file).unwrap_err().faults.iter().next().unwrap().clone();
     assert_eq!((fault.location.line, fault.location.column), (2, 4));
-    std::fs::write(&file, vec![b'#'; MAX_FILE + 1]).unwrap();
+    std::fs::write(&file, vec![b'#'; MAX_FILE_SIZE + 1]).unwrap();
     assert!(load(&file).unwrap_err().to_string().contains("at most 16 MiB"));
 }
 

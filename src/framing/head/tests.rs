@@ -6,7 +6,7 @@ const BOUNDS: HeadBounds = HeadBounds { bytes: 1 << 20, headers: 100 };
 fn request(head: &str) -> Result<Length, FramingError> {
     let (read, end) = RequestHead::read(head.as_bytes(), BOUNDS)?.expect("a complete head");
     assert_eq!(end, head.len());
-    Ok(read.body)
+    Ok(read.length)
 }
 
 /// Parses a request's head that arrives in pieces of `step` bytes.
@@ -107,14 +107,14 @@ fn heads_are_bounded_in_fields_and_bytes() {
 }
 
 #[test]
-fn head_is_the_same_however_its_bytes_are_cut() {
+fn head_is_the_same_however_its_bytes_are_split() {
     let head =
         b"POST /a?b HTTP/1.1\r\nHost: a\r\nConnection: close, X-A\r\nExpect: 100-continue\r\n\
         X-A:\t 1 \r\nx-a:2\r\nContent-Length: 3\r\n\r\nabc";
     for step in 1..head.len() {
         let (read, length) = in_pieces(head, step).unwrap().expect("a complete head");
         assert_eq!(length, head.len() - 3, "step {step}");
-        assert_eq!((read.path(), read.query(), read.body), ("/a", Some("b"), Length::Known(3)));
+        assert_eq!((read.path(), read.query(), read.length), ("/a", Some("b"), Length::Known(3)));
         assert_eq!(read.fields.get_all("X-A").collect::<Vec<_>>(), [b"1", b"2"]);
         let connection = ConnectionOptions { close: true, keep_alive: false, lists_fields: true };
         assert_eq!((read.connection, read.has_expect), (connection, true));
@@ -178,17 +178,17 @@ fn ambiguous_and_malformed_responses_are_rejected() {
 
 proptest! {
     #[test]
-    fn no_bytes_panic(bytes: Vec<u8>) {
+    fn arbitrary_bytes_do_not_panic(bytes: Vec<u8>) {
         let _ = RequestHead::read(&bytes, BOUNDS);
         let _ = ResponseHead::read(&bytes);
     }
 
     #[test]
-    fn head_is_complete_exactly_at_its_last_byte(cut in 0usize..47) {
+    fn head_is_complete_exactly_at_its_last_byte(end in 0usize..47) {
         let head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc";
-        prop_assert!(RequestHead::read(&head[..cut], BOUNDS).unwrap().is_none());
+        prop_assert!(RequestHead::read(&head[..end], BOUNDS).unwrap().is_none());
         let (read, length) = RequestHead::read(head, BOUNDS).unwrap().unwrap();
-        prop_assert_eq!((length, read.body), (47, Length::Known(3)));
+        prop_assert_eq!((length, read.length), (47, Length::Known(3)));
     }
 
     #[test]
@@ -203,12 +203,12 @@ proptest! {
         let pieces = in_pieces(head.as_bytes(), step);
         prop_assert_eq!(whole.as_ref().err(), pieces.as_ref().err());
         if let (Ok(Some((head, length))), Ok(Some((other, other_length)))) = (whole, pieces) {
-            prop_assert_eq!((length, head.body), (other_length, other.body));
+            prop_assert_eq!((length, head.length), (other_length, other.length));
             let lower = lines.join(" ").to_ascii_lowercase();
             let lengths = lower.matches("content-length").count();
             let codings = lower.matches("transfer-encoding").count();
             prop_assert!(lengths + codings <= 1);
-            prop_assert_eq!(head.body == Length::Chunked, codings == 1);
+            prop_assert_eq!(head.length == Length::Chunked, codings == 1);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Clocks that are set back: a slot of a live request counts exactly once.
+//! Clocks that are set back: the slots of a live request count exactly once.
 
 use proptest::prelude::*;
 
@@ -35,7 +35,8 @@ struct Simulation {
     /// Elapsed time, in ms.
     monotonic: Millis,
     clock: Millis,
-    set_back: Millis,
+    /// The elapsed time at which the clock was last set back, in ms.
+    set_back_at: Millis,
     held: Vec<HeldSlots>,
     lost: Vec<HeldSlots>,
 }
@@ -46,7 +47,7 @@ impl Simulation {
         self.clock += by;
     }
 
-    /// Advances the time by `later` ms; each request renews its lease after a third of it.
+    /// Advances the time by `later` ms; each request renews its lease after a third of the window.
     fn advance_renewing(&mut self, later: Millis) {
         let end = self.monotonic + later;
         while let Some(due) = (0..self.held.len()).min_by_key(|&at| self.held[at].since)
@@ -85,7 +86,7 @@ impl Simulation {
             }
             Step::SetBack(by) => {
                 self.clock -= by;
-                self.set_back = self.monotonic;
+                self.set_back_at = self.monotonic;
             }
         }
         None
@@ -93,7 +94,7 @@ impl Simulation {
 
     /// Slots of leases that are no longer renewed and may not have ended.
     fn lost(&self) -> u64 {
-        let lasts = |held: &&HeldSlots| held.since.max(self.set_back) + LONGEST > self.monotonic;
+        let lasts = |held: &&HeldSlots| held.since.max(self.set_back_at) + LONGEST > self.monotonic;
         self.lost.iter().filter(lasts).map(|held| u64::from(held.slots)).sum()
     }
 
@@ -134,7 +135,7 @@ proptest! {
             state: State::default(),
             monotonic: 0,
             clock: NOW,
-            set_back: 0,
+            set_back_at: 0,
             held: Vec::new(),
             lost: Vec::new(),
         };
@@ -149,7 +150,7 @@ proptest! {
             prop_assert!(held <= u64::from(limit));
             prop_assert!(used >= held, "{used} of {held} count: {:?}", simulation.state);
             prop_assert!(used <= held + lost, "{used} of {held} and {lost}: {:?}", simulation.state);
-            prop_assert!(simulation.state.leases.len() <= 82);
+            prop_assert!(simulation.state.groups.len() <= 82);
         }
         simulation.advance_renewing(0);
         while !simulation.held.is_empty() {
@@ -181,11 +182,11 @@ fn a_renewal_after_the_clock_was_set_back_counts_once() {
 }
 
 #[test]
-fn a_record_has_at_most_one_entry_per_step() {
+fn a_record_has_at_most_65_groups() {
     let quota = Quota::new(100_000, 30_000, 1);
     let mut state = State::default();
     for n in 0..200_000 {
         charge(&mut state, &quota, NOW + n, 1);
-        assert!(state.leases.len() <= 65, "{}", state.leases.len());
+        assert!(state.groups.len() <= 65, "{}", state.groups.len());
     }
 }

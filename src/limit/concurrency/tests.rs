@@ -44,7 +44,6 @@ proptest! {
         let (mut held, mut lost) = (Vec::<(Millis, u32)>::new(), Vec::<(Millis, u32)>::new());
         for (later, step) in steps {
             now += later;
-            // A lease lasts up to a step longer than the window.
             let lasts = |(at, _): &(Millis, u32)| lease_end(&quota, *at) > now;
             // A lease that was not renewed in time has ended.
             held.retain(lasts);
@@ -77,9 +76,9 @@ proptest! {
             let used = decide(&mut state, &quota, now, 0).used;
             prop_assert_eq!(used, u64::from(live(&held) + live(&lost)));
             prop_assert!(used <= u64::from(slots));
-            prop_assert!(state.leases.len() <= slots as usize);
+            prop_assert!(state.groups.len() <= slots as usize);
         }
-        now += quota.window + quota.window / STEPS + 1;
+        now += quota.window + quota.window / ROUNDING_DIVISOR + 1;
         prop_assert_eq!(decide(&mut state, &quota, now, 0).used, 0, "all leases have ended");
     }
 }
@@ -103,12 +102,12 @@ fn a_slot_is_refunded_once_and_only_before_its_lease_ends() {
 }
 
 #[test]
-fn a_lease_lasts_at_least_the_window_and_at_most_a_step_longer() {
+fn a_lease_lasts_the_window_rounded_up() {
     for window in [1, 63, 64, 65, 1_000, 10_000, 3_600_000] {
         let quota = Quota::new(1, window, 1);
         for at in (0..1_000).map(|n| NOW + 17 * n) {
             let longer = lease_end(&quota, at) - at - window;
-            assert!(longer < window.div_ceil(STEPS), "{window}: {longer}");
+            assert!(longer < window.div_ceil(ROUNDING_DIVISOR), "{window}: {longer}");
         }
     }
 }

@@ -44,7 +44,7 @@ struct FaultyWindow {
 }
 
 impl FaultyWindow {
-    /// The reply to Redis' `TTL` at `at`.
+    /// The reply to Redis's `TTL` at `at`.
     fn ttl(&self, at: Millis) -> Millis {
         self.expires.saturating_sub(at) / 1_000
     }

@@ -86,11 +86,11 @@ proptest! {
             match step {
                 // If several slots begin in one ms, its time does not identify a slot of a larger cost.
                 Step::Request(cost) if cost == 1 || quota.window >= quota.limit.into() => {
-                    let asked = state.clone().decide(&quota, now, cost);
+                    let peeked = state.clone().decide(&quota, now, cost);
                     let decision = state.admit(&quota, now, cost);
-                    prop_assert_eq!(asked.admitted, decision.admitted);
+                    prop_assert_eq!(peeked.admitted, decision.admitted);
                     if decision.admitted {
-                        prop_assert_eq!(asked.wait, decision.wait);
+                        prop_assert_eq!(peeked.wait, decision.wait);
                         let last = u64::from(cost - 1) * quota.window / u64::from(quota.limit);
                         prop_assert!(decision.wait + last <= u64::from(quota.max_wait));
                         taken.push((now + decision.wait, cost));

@@ -46,7 +46,7 @@ proptest! {
 fn four_a_second_are_released_every_250_ms() {
     let expected = [0, 250, 500, 750, 1_000, 1_250, 1_500, 1_750, 2_000];
     assert_eq!(released(&quota(4, 1_000, 2_000)), expected);
-    assert_eq!(slots(&quota(4, 1_000, 2_000)), 9);
+    assert_eq!(capacity(&quota(4, 1_000, 2_000)), 9);
     assert_eq!(released(&quota(4, 1_000, 0)), [0]);
     assert_eq!(released(&quota(4, 1_000, 249)), [0]);
     assert_eq!(released(&quota(4, 1_000, 250)), [0, 250]);

@@ -74,20 +74,20 @@ proptest! {
         for &(step, cost) in steps {
             now += step;
             let before = modelled_use(&admitted, quota, now);
-            let kept = state.clone();
-            let asked = decide(&mut state, quota, now, cost);
-            prop_assert_eq!(&state, &kept, "a decision charges nothing");
-            prop_assert_eq!(asked.used, before);
-            prop_assert_eq!(asked.admitted, before + u64::from(cost) <= u64::from(quota.limit));
-            prop_assert_eq!(asked.remaining, u64::from(quota.limit) - before);
+            let unchanged = state.clone();
+            let peeked = decide(&mut state, quota, now, cost);
+            prop_assert_eq!(&state, &unchanged, "a decision charges nothing");
+            prop_assert_eq!(peeked.used, before);
+            prop_assert_eq!(peeked.admitted, before + u64::from(cost) <= u64::from(quota.limit));
+            prop_assert_eq!(peeked.remaining, u64::from(quota.limit) - before);
             let mut twin = state.clone();
             let decision = admit(&mut state, quota, now, cost);
-            if asked.admitted {
+            if peeked.admitted {
                 prop_assert_eq!(&charge(&mut twin, quota, now, cost), &decision);
                 admitted.push((now, cost));
             } else {
-                prop_assert_eq!(&decision, &asked);
-                prop_assert_eq!(&state, &kept, "a refusal charges nothing");
+                prop_assert_eq!(&decision, &peeked);
+                prop_assert_eq!(&state, &unchanged, "a refusal charges nothing");
             }
             prop_assert_eq!(decision.used, modelled_use(&admitted, quota, now));
             prop_assert_eq!(decision.limit, decision.used + decision.remaining);
@@ -140,17 +140,17 @@ proptest! {
     #[test]
     fn reset_never_moves_back_and_moves_only_with_a_charge(history in histories()) {
         let (quota, start, steps) = &history;
-        let (mut state, mut now, mut shown) = (State::default(), *start, 0);
+        let (mut state, mut now, mut last_reset) = (State::default(), *start, 0);
         for &(step, cost) in steps {
             now += step;
-            let looked = decide(&mut state, quota, now, 0);
-            prop_assert!(looked.reset_at >= shown, "moved back by time");
-            prop_assert!(looked.reset_at == shown || shown <= now, "moved without a charge");
-            shown = looked.reset_at;
+            let peeked = decide(&mut state, quota, now, 0);
+            prop_assert!(peeked.reset_at >= last_reset, "moved back as time passed");
+            prop_assert!(peeked.reset_at == last_reset || last_reset <= now, "moved without a charge");
+            last_reset = peeked.reset_at;
             let decision = admit(&mut state, quota, now, cost);
-            prop_assert!(decision.reset_at >= shown, "moved back by a charge");
-            prop_assert!(decision.reset_at == shown || decision.admitted, "moved by a refusal");
-            shown = decision.reset_at;
+            prop_assert!(decision.reset_at >= last_reset, "moved back by a charge");
+            prop_assert!(decision.reset_at == last_reset || decision.admitted, "moved by a refusal");
+            last_reset = decision.reset_at;
         }
     }
 
@@ -194,8 +194,8 @@ proptest! {
     #[test]
     fn a_burst_in_one_ms_admits_the_quota_exactly(quota in quotas(), extra in 1_u32..20) {
         let mut state = State::default();
-        let asked = 0..quota.limit + extra;
-        let passed = asked.filter(|_| admit(&mut state, &quota, 1_700_000_000_000, 1).admitted);
+        let requests = 0..quota.limit + extra;
+        let passed = requests.filter(|_| admit(&mut state, &quota, 1_700_000_000_000, 1).admitted);
         prop_assert_eq!(passed.count() as u64, u64::from(quota.limit));
     }
 
@@ -218,10 +218,10 @@ proptest! {
     fn a_small_step_back_changes_nothing(history in histories(), back in 1_u64..=MAX_STEP_BACK) {
         let (mut state, _, _) = replay(&history);
         prop_assume!(state.updated_at > 0);
-        let (quota, kept, updated_at) = (&history.0, state.clone(), state.updated_at);
+        let (quota, unchanged, updated_at) = (&history.0, state.clone(), state.updated_at);
         let expected = decide(&mut state, quota, updated_at, 1);
         prop_assert_eq!(decide(&mut state, quota, updated_at - back, 1), expected);
-        prop_assert_eq!(state, kept);
+        prop_assert_eq!(state, unchanged);
     }
 
     #[test]

@@ -21,13 +21,13 @@ proptest! {
             let mut held = 0;
             for &(to, cost, _) in &simulation.admitted[first..] {
                 held += u64::from(cost);
-                let most = limit * window + limit * (to - from);
-                prop_assert!(held * window <= most, "{held} from {from} to {to}");
+                let max = limit * window + limit * (to - from);
+                prop_assert!(held * window <= max, "{held} from {from} to {to}");
             }
         }
     }
 
-    /// The textbook's bucket: a number of tokens, here in units of 1/window, that refills with time.
+    /// A textbook bucket: a number of tokens, in units of 1/window, that refills with time.
     #[test]
     fn decisions_match_a_textbook_bucket(history in histories_of(Algorithm::TokenBucket, false)) {
         let (limit, window) = (u64::from(history.1.limit), history.1.window);

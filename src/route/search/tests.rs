@@ -47,7 +47,7 @@ fn matches_are_found_in_the_order_of_specificity() {
 }
 
 #[test]
-fn parameters_are_not_empty_and_rests_may_be() {
+fn only_a_rest_may_be_empty() {
     let tree = tree(&["/a/{x}", "/b/pre{x}post", "/c/{*x}", "/d/pre{*x}", "/e/{x}/"]);
     for (path, found, value) in [
         ("/a/1", Some(0), Some("1")),
@@ -79,8 +79,8 @@ fn parameters_are_not_empty_and_rests_may_be() {
     }
 }
 
-/// All sequences of `a` and `{p}` of this length, each followed by a segment that the path does not have.
-fn forest(depth: usize) -> Vec<String> {
+/// All sequences of `a` and `{p}` of this length, each followed by a segment that no searched path has.
+fn all_patterns(depth: usize) -> Vec<String> {
     let path = |bits: usize| {
         let segments = (0..depth).map(|at| match bits >> at & 1 {
             0 => "/a".to_owned(),
@@ -94,7 +94,7 @@ fn forest(depth: usize) -> Vec<String> {
 #[test]
 fn search_is_bounded_by_the_number_of_nodes() {
     // Each level doubles the patterns: repeated visits of a node would exceed the bound.
-    let tree = tree(&forest(10));
+    let tree = tree(&all_patterns(10));
     let (found, visited) = matching(&tree, &("/a".repeat(10) + "/other"));
     assert_eq!((found.len(), tree.nodes.len()), (0, 2_047 + 1_024));
     assert!(visited <= 2_047, "{visited} nodes");
@@ -111,7 +111,7 @@ fn overlapping_patterns_do_not_multiply_the_visits() {
         assert_eq!(found.last(), Some(&3));
         assert!(visited <= 7, "{visited} nodes for {length} segments");
     }
-    // A rest at each depth: a match at every depth, each found once.
+    // A `{*rest}` at each depth: each matches and is found once.
     let patterns: Vec<_> = (0..60).map(|depth| "/a".repeat(depth) + "/{*rest}").collect();
     let tree = self::tree(&patterns);
     let (found, visited) = matching(&tree, &"/a".repeat(60));
@@ -134,7 +134,7 @@ fn unrelated_routes_add_no_visits() {
 
 proptest! {
     #[test]
-    fn a_search_visits_each_node_at_most_once(
+    fn search_visits_each_node_at_most_once(
         patterns in prop::collection::vec("(/(a|b|\\{x\\}|a\\{x\\}|\\{x\\}a)){1,6}", 1..40),
         path in "(/(a|b|ab|aa|)){0,8}",
     ) {

@@ -57,7 +57,7 @@ fn exact_path_wins_over_an_empty_rest() {
 }
 
 #[test]
-fn path_with_other_methods_lists_them() {
+fn methods_of_a_path_are_listed_if_none_matches() {
     let rules = [rule("*", "/a", &[Method::GET, Method::HEAD]), rule("h", "/a", &[Method::PUT])];
     let table = RouteTable::build(&rules).unwrap();
     let Lookup::MethodNotAllowed(methods) = table.find("h", "/a", &Method::POST) else {
@@ -68,7 +68,7 @@ fn path_with_other_methods_lists_them() {
 }
 
 #[test]
-fn conflicting_routes_are_reported() {
+fn routes_for_the_same_requests_conflict() {
     let errors = RouteTable::build(&[
         rule("*", "/items/{id}", &[]),
         rule("*", "/items/{name}", &[]),
@@ -77,7 +77,10 @@ fn conflicting_routes_are_reported() {
         rule("*", "/x", &[Method::PUT]),
     ])
     .unwrap_err();
-    assert_eq!(errors, [TableError { first: 0, second: 1 }, TableError { first: 2, second: 3 }]);
+    assert_eq!(
+        errors,
+        [RouteConflict { first: 0, second: 1 }, RouteConflict { first: 2, second: 3 }]
+    );
 }
 
 #[test]
@@ -176,6 +179,6 @@ fn all_conflicts_are_reported() {
         .map(|path| rule("*", &path, &[]))
         .collect();
     let errors = RouteTable::build(&rules).unwrap_err();
-    let pairs = (0..5_000).map(|n| TableError { first: 2 * n, second: 2 * n + 1 });
+    let pairs = (0..5_000).map(|n| RouteConflict { first: 2 * n, second: 2 * n + 1 });
     assert!(errors.into_iter().eq(pairs));
 }

@@ -27,9 +27,9 @@ fn window_counters_may_lease_tokens() {
 fn other_algorithms_are_refused_with_the_reason() {
     let faults_of = |limit: &str| compile(&with(limit)).unwrap_err().join("\n");
     for (algorithm, reason) in [
-        ("sliding_log", "entries count from the ms"),
-        ("token_bucket", "refill from the ms"),
-        ("leaky_bucket", "points in time"),
+        ("sliding_log", "exact time of every charge"),
+        ("token_bucket", "refills continuously"),
+        ("leaky_bucket", "release time of its own"),
         ("concurrency", "in flight"),
     ] {
         let limit = format!("{{algorithm: {algorithm}, quota: 5, window: 10s, reserve: auto}}");
@@ -63,7 +63,7 @@ fn a_cost_from_the_response_excludes_leases() {
 }
 
 #[test]
-fn leases_without_redis_are_a_warning() {
+fn leases_without_redis_are_noted() {
     let text = GOOD.replace("window: 10s", "window: 10s, reserve: auto");
     let notes = compile(&text).unwrap().notes;
     let [note] = &notes[..] else { panic!("{notes:?}") };

@@ -1,5 +1,4 @@
-//! The corrections that wait to be sent: one first-in-first-out queue a shard. Pure: nothing here sends or
-//! waits.
+//! The corrections that wait to be sent: one FIFO queue per shard. Pure: nothing here sends or waits.
 
 use std::{cmp::Reverse, collections::VecDeque, hash::Hash, sync::Arc};
 
@@ -8,7 +7,7 @@ use hashbrown::HashMap;
 
 use crate::{
     limit::{Algorithm, Change, Key, Limit},
-    store::record_id::record,
+    store::record_id::record_id,
 };
 
 /// The most corrections that wait, in all queues: about 6 MB.
@@ -39,19 +38,19 @@ pub(super) struct PendingCorrection {
     pub(super) change: Change,
     pub(super) source: CorrectionSource,
     /// The tick at which it was pushed.
-    pub(super) pushed: u64,
+    pub(super) pushed_at: u64,
     /// Whether Redis has refused it once.
     pub(super) is_retry: bool,
 }
 
 impl PendingCorrection {
     pub(super) fn record(&self) -> u128 {
-        record(&self.limit, self.key)
+        record_id(&self.limit, self.key)
     }
 
     /// Whether the charge no longer counts, so that the correction has no effect.
     fn is_expired(&self, ticks: u64) -> bool {
-        self.pushed.saturating_add(self.limit.correction_window()) <= ticks
+        self.pushed_at.saturating_add(self.limit.correction_window()) <= ticks
     }
 
     /// Adds another correction of the same record and time to this one. Returns false if it cannot be
@@ -73,7 +72,7 @@ impl PendingCorrection {
             (Change::Overdraw { .. }, Change::Overdraw { .. }) => Change::Overdraw { cost },
             _ => return false,
         };
-        (self.change, self.pushed) = (merged, other.pushed);
+        (self.change, self.pushed_at) = (merged, other.pushed_at);
         true
     }
 }
@@ -113,7 +112,7 @@ pub(super) struct ShardQueues<S> {
     ready: VecDeque<S>,
     /// Corrections that wait, in all queues.
     waiting: usize,
-    /// Senders that have started.
+    /// Senders that are running.
     senders: usize,
     /// Senders that have a batch.
     sending: usize,
@@ -222,7 +221,7 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
         }
     }
 
-    /// Makes the parked queues ready whose shard can be reached again.
+    /// Makes ready the parked queues whose shard can be reached again.
     pub(super) fn resume(&mut self, is_live: impl Fn(S) -> bool) {
         for (&shard, queue) in &mut self.queues {
             if queue.state == QueueState::Parked && is_live(shard) {
@@ -248,7 +247,7 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
     }
 }
 
-/// Sorts refunds of leaky buckets by record and time, the latest first, because a bucket can give back only
+/// Sorts refunds of leaky buckets by record and time, the latest first, because a bucket can refund only
 /// its last slot. All other corrections keep their positions.
 fn sort_slots(batch: &mut [PendingCorrection]) {
     let slot = |pending: &PendingCorrection| match pending.change {

@@ -26,7 +26,7 @@ fn pending(source: CorrectionSource, key: u128) -> PendingCorrection {
         key: Key(key),
         change,
         source,
-        pushed: 0,
+        pushed_at: 0,
         is_retry: false,
     }
 }

@@ -7,12 +7,12 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     limit::{Key, OnFailure, Quota, Reserve, State},
-    store::record_id::record,
+    store::record_id::record_id,
 };
 
 const NOW: Millis = 1_700_000_000_000;
 
-fn limit(quota: u32) -> Limit {
+fn limit_of(quota: u32) -> Limit {
     Limit {
         name: "refused".into(),
         fingerprint: 7,
@@ -48,20 +48,24 @@ fn charge(limit: &Limit, key: u128, cost: u32) -> Charge<'_> {
 
 #[test]
 fn a_denial_applies_to_its_record_quota_and_cost_until_its_retry_time() {
-    let (cache, of) = (DenyCache::default(), limit(10));
-    assert_eq!(cache.get(&charge(&of, 1, 2), 0), None);
+    let (cache, limit) = (DenyCache::default(), limit_of(10));
+    assert_eq!(cache.get(&charge(&limit, 1, 2), 0), None);
     let denial = refusal(10, 10, NOW + 1_000);
-    cache.insert(&charge(&of, 1, 2), &denial, ReplyTiming { sent: 5, received: 25, now: NOW });
-    let found = cache.get(&charge(&of, 1, 2), 25).unwrap();
+    cache.insert(&charge(&limit, 1, 2), &denial, ReplyTiming { sent: 5, received: 25, now: NOW });
+    let found = cache.get(&charge(&limit, 1, 2), 25).unwrap();
     assert_eq!(found, Denial { decision: denial, now: NOW });
-    assert_eq!(cache.get(&charge(&of, 1, 2), 1_003).unwrap().now, NOW + 977);
-    assert_eq!(cache.get(&charge(&of, 1, 2), 1_004), None, "counted from when the call was sent");
-    for other in [charge(&of, 1, 1), charge(&of, 1, 3), charge(&of, 2, 2)] {
+    assert_eq!(cache.get(&charge(&limit, 1, 2), 1_003).unwrap().now, NOW + 977);
+    assert_eq!(
+        cache.get(&charge(&limit, 1, 2), 1_004),
+        None,
+        "counted from when the call was sent"
+    );
+    for other in [charge(&limit, 1, 1), charge(&limit, 1, 3), charge(&limit, 2, 2)] {
         assert_eq!(cache.get(&other, 25), None);
     }
-    let raised = limit(11);
+    let raised = limit_of(11);
     assert_eq!(cache.get(&charge(&raised, 1, 2), 25), None, "another quota");
-    let strict = Limit { quota: Quota { strict: true, ..of.quota }, ..of.clone() };
+    let strict = Limit { quota: Quota { strict: true, ..limit.quota }, ..limit.clone() };
     assert_eq!(cache.get(&charge(&strict, 1, 2), 25), None, "another counting mode");
     assert_eq!(cache.stats(25), DenyStats { hits: 2, entries: 1 });
     assert_eq!(cache.stats(1_004), DenyStats { hits: 2, entries: 0 });
@@ -69,31 +73,31 @@ fn a_denial_applies_to_its_record_quota_and_cost_until_its_retry_time() {
 
 #[test]
 fn a_cost_above_the_quota_is_refused_without_a_retry_time() {
-    let (cache, of) = (DenyCache::default(), limit(10));
+    let (cache, limit) = (DenyCache::default(), limit_of(10));
     let denial = refusal(10, 10, NOW + 1_000);
-    cache.insert(&charge(&of, 1, 1), &denial, at(0));
-    let found = cache.get(&charge(&of, 1, 11), 0).unwrap();
+    cache.insert(&charge(&limit, 1, 1), &denial, at(0));
+    let found = cache.get(&charge(&limit, 1, 11), 0).unwrap();
     assert_eq!(found.decision, Decision { retry_at: None, ..denial });
 }
 
 #[test]
 fn only_denials_in_force_are_cached() {
-    let (cache, of) = (DenyCache::default(), limit(10));
+    let (cache, limit) = (DenyCache::default(), limit_of(10));
     let denial = refusal(10, 10, NOW + 1_000);
-    cache.insert(&charge(&of, 1, 1), &Decision { admitted: true, ..denial }, at(0));
-    cache.insert(&charge(&of, 1, 1), &Decision { retry_at: None, ..denial }, at(0));
-    cache.insert(&charge(&of, 1, 1), &refusal(10, 10, NOW), at(0));
-    cache.insert(&charge(&of, 1, 1), &refusal(10, 10, NOW + 1), at(0));
+    cache.insert(&charge(&limit, 1, 1), &Decision { admitted: true, ..denial }, at(0));
+    cache.insert(&charge(&limit, 1, 1), &Decision { retry_at: None, ..denial }, at(0));
+    cache.insert(&charge(&limit, 1, 1), &refusal(10, 10, NOW), at(0));
+    cache.insert(&charge(&limit, 1, 1), &refusal(10, 10, NOW + 1), at(0));
     let late = ReplyTiming { received: 5_000, ..at(0) };
-    cache.insert(&charge(&of, 1, 1), &denial, late);
-    let watching = Limit { enforce: false, ..of.clone() };
-    cache.insert(&charge(&watching, 1, 1), &denial, at(0));
-    let slots = Limit { algorithm: Algorithm::Concurrency, ..of.clone() };
+    cache.insert(&charge(&limit, 1, 1), &denial, late);
+    let dry_run = Limit { enforce: false, ..limit.clone() };
+    cache.insert(&charge(&dry_run, 1, 1), &denial, at(0));
+    let slots = Limit { algorithm: Algorithm::Concurrency, ..limit.clone() };
     cache.insert(&charge(&slots, 1, 1), &denial, at(0));
     assert_eq!(cache.stats(0).entries, 0);
-    cache.insert(&charge(&of, 1, 1), &denial, at(0));
-    assert_eq!(cache.get(&charge(&watching, 1, 1), 0), None, "does not enforce");
-    assert!(cache.get(&charge(&of, 1, 1), 0).is_some());
+    cache.insert(&charge(&limit, 1, 1), &denial, at(0));
+    assert_eq!(cache.get(&charge(&dry_run, 1, 1), 0), None, "does not enforce");
+    assert!(cache.get(&charge(&limit, 1, 1), 0).is_some());
 }
 
 /// Another gateway may have returned quota without this one being notified.
@@ -101,23 +105,23 @@ fn only_denials_in_force_are_cached() {
 fn a_denial_is_trusted_briefly_and_reports_the_whole_wait() {
     let (cache, denial) = (DenyCache::default(), refusal(10, 10, NOW + 3_600_000));
     for reserve in [Reserve::Off, Reserve::Auto, Reserve::Tokens(10)] {
-        let of = Limit { reserve, ..limit(10) };
-        cache.insert(&charge(&of, 1, 1), &denial, at(5));
-        let found = cache.get(&charge(&of, 1, 1), 5 + INITIAL_TRUST - 1).unwrap();
+        let limit = Limit { reserve, ..limit_of(10) };
+        cache.insert(&charge(&limit, 1, 1), &denial, at(5));
+        let found = cache.get(&charge(&limit, 1, 1), 5 + INITIAL_TRUST - 1).unwrap();
         assert_eq!(found.decision, denial);
-        assert_eq!(cache.get(&charge(&of, 1, 1), 5 + INITIAL_TRUST), None);
+        assert_eq!(cache.get(&charge(&limit, 1, 1), 5 + INITIAL_TRUST), None);
         let short = refusal(10, 10, NOW + 500);
-        cache.insert(&charge(&of, 1, 1), &short, at(0));
-        assert_eq!(cache.get(&charge(&of, 1, 1), 499), None);
-        cache.remove(record(&of, Key(1)));
+        cache.insert(&charge(&limit, 1, 1), &short, at(0));
+        assert_eq!(cache.get(&charge(&limit, 1, 1), 499), None);
+        cache.remove(record_id(&limit, Key(1)));
     }
 }
 
 /// While the store gives no answer, no newer decision replaces the denial.
 #[test]
 fn a_stale_denial_lasts_until_its_retry_time() {
-    let (cache, of) = (DenyCache::default(), limit(10));
-    let charge = charge(&of, 1, 1);
+    let (cache, limit) = (DenyCache::default(), limit_of(10));
+    let charge = charge(&limit, 1, 1);
     let denial = refusal(10, 10, NOW + 60_000);
     assert_eq!(cache.get_stale(&charge, 0), None);
     cache.insert(&charge, &denial, at(0));
@@ -125,15 +129,15 @@ fn a_stale_denial_lasts_until_its_retry_time() {
     let stale = cache.get_stale(&charge, 59_998).unwrap();
     assert_eq!(stale, Denial { decision: denial, now: NOW + 59_997 });
     assert_eq!(cache.get_stale(&charge, 59_999), None);
-    cache.remove(record(&of, Key(1)));
+    cache.remove(record_id(&limit, Key(1)));
     assert_eq!(cache.get_stale(&charge, INITIAL_TRUST), None);
 }
 
 /// A caller that is refused for long costs the store few calls. After a removal, trust starts over.
 #[test]
 fn each_repetition_is_trusted_for_twice_as_long() {
-    let (cache, of) = (DenyCache::default(), limit(10));
-    let charge = charge(&of, 1, 1);
+    let (cache, limit) = (DenyCache::default(), limit_of(10));
+    let charge = charge(&limit, 1, 1);
     let until = |retry_at| refusal(10, 10, retry_at);
     let long = until(NOW + 3_600_000);
     let holds = |sent, ms| {
@@ -149,7 +153,7 @@ fn each_repetition_is_trusted_for_twice_as_long() {
         cache.insert(&charge, &long, at(sent));
         sent = holds(sent, times * INITIAL_TRUST);
     }
-    cache.remove(record(&of, Key(1)));
+    cache.remove(record_id(&limit, Key(1)));
     cache.insert(&charge, &until(NOW + 60_000), at(sent));
     sent = holds(sent, INITIAL_TRUST);
     cache.insert(&charge, &until(NOW + 60_000), at(sent));
@@ -160,16 +164,16 @@ fn each_repetition_is_trusted_for_twice_as_long() {
 
 #[test]
 fn remove_drops_every_quota_and_cost_of_a_record() {
-    let (cache, quotas) = (DenyCache::default(), [limit(10), limit(20)]);
+    let (cache, quotas) = (DenyCache::default(), [limit_of(10), limit_of(20)]);
     let denial = refusal(10, 10, NOW + 1_000);
-    for of in &quotas {
+    for limit in &quotas {
         for key in [1, 2] {
-            cache.insert(&charge(of, key, 1), &denial, at(0));
-            cache.insert(&charge(of, key, 2), &denial, at(0));
+            cache.insert(&charge(limit, key, 1), &denial, at(0));
+            cache.insert(&charge(limit, key, 2), &denial, at(0));
         }
     }
     assert_eq!(cache.stats(0).entries, 8);
-    cache.remove(record(&limit(30), Key(1)));
+    cache.remove(record_id(&limit_of(30), Key(1)));
     assert_eq!(cache.stats(0).entries, 4);
     assert_eq!(cache.get(&charge(&quotas[0], 1, 1), 0), None);
     assert!(cache.get(&charge(&quotas[1], 2, 2), 0).is_some());
@@ -177,18 +181,18 @@ fn remove_drops_every_quota_and_cost_of_a_record() {
 
 #[test]
 fn a_flood_of_callers_is_bounded_and_gets_no_wrong_answer() {
-    let (cache, of) = (DenyCache::default(), limit(10));
+    let (cache, limit) = (DenyCache::default(), limit_of(10));
     assert!(cache.shards.iter().all(|shard| shard.table.lock().sets.is_empty()), "unused");
     let flood = 3 * DenyCache::CAPACITY as u32;
     let key = |n: u32| u128::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
     for n in 0..flood {
-        cache.insert(&charge(&of, key(n), 1), &refusal(10, n.into(), NOW + 1_000), at(0));
+        cache.insert(&charge(&limit, key(n), 1), &refusal(10, n.into(), NOW + 1_000), at(0));
     }
     let held = cache.stats(0).entries;
     assert!((DenyCache::CAPACITY * 9 / 10..=DenyCache::CAPACITY).contains(&held), "{held}");
     assert!(cache.shards.iter().all(|shard| shard.table.lock().sets.len() == SETS_PER_SHARD));
     let found = (0..flood).filter_map(|n| {
-        let found = cache.get(&charge(&of, key(n), 1), 1)?;
+        let found = cache.get(&charge(&limit, key(n), 1), 1)?;
         assert_eq!(found.decision.used, u64::from(n), "the denial of another record");
         Some(())
     });
@@ -196,8 +200,8 @@ fn a_flood_of_callers_is_bounded_and_gets_no_wrong_answer() {
     // Expired entries are replaced.
     for n in 0..1_000 {
         let timing = at(2_000);
-        cache.insert(&charge(&of, key(n), 1), &refusal(10, 0, NOW + 9_000), timing);
-        assert!(cache.get(&charge(&of, key(n), 1), 2_000).is_some());
+        cache.insert(&charge(&limit, key(n), 1), &refusal(10, 0, NOW + 9_000), timing);
+        assert!(cache.get(&charge(&limit, key(n), 1), 2_000).is_some());
     }
 }
 
@@ -235,7 +239,7 @@ proptest! {
 
     #[test]
     fn answers_match_an_unbounded_cache(steps in steps()) {
-        let (cache, quotas) = (DenyCache::default(), [limit(2), limit(20)]);
+        let (cache, quotas) = (DenyCache::default(), [limit_of(2), limit_of(20)]);
         let mut model = BTreeMap::<(u128, usize, u32), (u64, ReplyTiming, Decision)>::new();
         let (mut ticks, mut hits) = (100, 0);
         for (serial, (later, step)) in steps.into_iter().enumerate() {
@@ -269,7 +273,7 @@ proptest! {
                     }
                 }
                 Step::Remove(key) => {
-                    cache.remove(record(&quotas[0], Key(key)));
+                    cache.remove(record_id(&quotas[0], Key(key)));
                     model.retain(|cached, _| cached.0 != key);
                 }
             }
@@ -285,12 +289,12 @@ proptest! {
         cost in 1_u32..6,
         phases in (0_u64..1_000, 0_u64..1_000),
         delays in (0_u64..400_000, 0_u64..400_000),
-        asked in prop::collection::vec(0_u64..30_000_000, 1..20),
+        lookups in prop::collection::vec(0_u64..30_000_000, 1..20),
         algorithm in prop::sample::select(Algorithm::ALL.to_vec()),
     ) {
-        let of = Limit { algorithm, quota: Quota::new(6, 12_000, 1), ..limit(6) };
-        let quota = Quota { max_wait: 5_000, ..of.quota };
-        let of = Limit { quota, ..of };
+        let limit = Limit { algorithm, quota: Quota::new(6, 12_000, 1), ..limit_of(6) };
+        let quota = Quota { max_wait: 5_000, ..limit.quota };
+        let limit = Limit { quota, ..limit };
         let (store_time, tick) = (|t: u64| NOW + (t + phases.0) / 1_000, |t: u64| (t + phases.1) / 1_000);
         let (mut state, mut t) = (State::fresh(algorithm), 0);
         for (later, cost) in charges {
@@ -301,9 +305,9 @@ proptest! {
         let now = store_time(decided);
         let denial = state.decide(&quota, now, cost);
         let cache = DenyCache::default();
-        let request = charge(&of, 1, cost);
+        let request = charge(&limit, 1, cost);
         cache.insert(&request, &denial, ReplyTiming { sent: tick(t), received: tick(received), now });
-        for after in asked {
+        for after in lookups {
             let t = received + after;
             let Some(found) = cache.get(&request, tick(t)) else { continue };
             let real = state.decide(&quota, store_time(t), cost);
@@ -318,14 +322,15 @@ proptest! {
 /// An attacker that knows the hash secret can choose keys that agree in some bits.
 #[test]
 fn chosen_keys_evict_no_denials() {
-    let of = limit(10);
+    let limit = limit_of(10);
     for chosen in [|n: u128| n << 64 | n, |n: u128| n << 24, |n: u128| n << 100] {
         let cache = DenyCache::default();
         let key = |n: u128| chosen(n) ^ 7;
         for n in 0..1_000 {
-            cache.insert(&charge(&of, key(n), 1), &refusal(10, 10, NOW + 60_000), at(0));
+            cache.insert(&charge(&limit, key(n), 1), &refusal(10, 10, NOW + 60_000), at(0));
         }
-        let held = (0..1_000).filter(|&n| cache.get(&charge(&of, key(n), 1), 1).is_some()).count();
+        let held =
+            (0..1_000).filter(|&n| cache.get(&charge(&limit, key(n), 1), 1).is_some()).count();
         assert!(held > 990, "{held}");
     }
 }

@@ -1,14 +1,14 @@
 //! Ranks records for eviction from a full store.
 //!
-//! An evicted record loses its count. A record therefore ranks the higher, the more of its quota is used and
-//! the more requests used it; of equals, the older ranks higher. A flood of made-up keys is then evicted
+//! An evicted record loses its count. A record therefore ranks higher the more of its quota is used, and the
+//! more requests used it; of equals, the older ranks higher. A flood of made-up keys is then evicted
 //! first: each key is charged once, at whatever cost, and is newer than the callers that it competes with.
 //! The exception is a flood that no bounded store can distinguish from callers: as many keys as there is
 //! room for, each with as many requests (up to [`MAX_LEVEL`]) and as much of its quota used as the callers.
 
 use crate::limit::Decision;
 
-/// The highest number of charges that is distinguished, and the number of parts of a quota.
+/// The maximum number of charges that a rank distinguishes, and of parts of a quota.
 const MAX_LEVEL: u32 = 15;
 
 /// Creation times are in seconds, modulo 2^24 (half a year).
@@ -41,11 +41,11 @@ impl RecordUsage {
         self.with(self.charges(), share(decision))
     }
 
-    /// The usage of a concurrency limit after a charge or an adjustment. While slots are held it has the
-    /// highest rank; such records are no more than the connections.
+    /// The usage of a concurrency limit's record after a charge or an adjustment. While slots are held it has
+    /// the highest rank; there are no more such records than connections.
     pub(super) fn with_held_slots(self, decision: &Decision) -> Self {
-        let all = if decision.used > 0 { MAX_LEVEL } else { 0 };
-        self.with(all, all)
+        let level = if decision.used > 0 { MAX_LEVEL } else { 0 };
+        self.with(level, level)
     }
 
     pub(super) fn rank(self, now: u32) -> EvictionRank {
@@ -85,9 +85,10 @@ mod tests {
     }
 
     /// The rank after `charges` charges of one unit each.
-    fn charged(born: u32, charges: u64, limit: u64) -> EvictionRank {
-        let usage = (1..=charges)
-            .fold(RecordUsage::new(born), |usage, used| usage.with_charge(&decision(used, limit)));
+    fn charged(created: u32, charges: u64, limit: u64) -> EvictionRank {
+        let usage = (1..=charges).fold(RecordUsage::new(created), |usage, used| {
+            usage.with_charge(&decision(used, limit))
+        });
         usage.rank(100)
     }
 

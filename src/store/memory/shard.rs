@@ -6,7 +6,7 @@ use super::{
 };
 use crate::limit::{Algorithm, Change, Decision, Millis, Quota, State};
 
-/// How many records an eviction examines before it picks one.
+/// The number of records that an eviction examines before it selects one.
 const SAMPLE: usize = 16;
 
 /// A charge of one record.
@@ -63,7 +63,7 @@ impl RecordShard {
         }
     }
 
-    /// Makes a charge that was decided to be admitted.
+    /// Makes a charge that [`Self::decide`] has admitted.
     pub(super) fn charge(&mut self, charge: &RecordCharge, now: Millis) -> Decision {
         self.write(charge, now, usage_update(charge.algorithm, charge.cost), |state| {
             state.charge(&charge.quota, now, charge.cost)
@@ -103,10 +103,10 @@ impl RecordShard {
         charge: &RecordCharge,
         now: Millis,
         update: impl FnOnce(RecordUsage, &Decision) -> RecordUsage,
-        act: impl FnOnce(&mut State) -> Decision,
+        apply: impl FnOnce(&mut State) -> Decision,
     ) -> Decision {
         if let Some(entry) = self.table.find(charge.id) {
-            let decision = act(&mut entry.state);
+            let decision = apply(&mut entry.state);
             if decision.admitted {
                 entry.expires = to_seconds_ceil(entry.state.expires_at(&charge.quota));
                 entry.usage = update(entry.usage, &decision);
@@ -114,7 +114,7 @@ impl RecordShard {
             return decision;
         }
         let mut state = State::fresh(charge.algorithm);
-        let decision = act(&mut state);
+        let decision = apply(&mut state);
         if decision.admitted && charge.cost > 0 {
             let expires = to_seconds_ceil(state.expires_at(&charge.quota));
             self.make_room(now);
@@ -134,7 +134,7 @@ impl RecordShard {
             return;
         }
         let now = to_seconds(now);
-        let (mut visited, mut dropped, mut least) = (0, false, None::<(usize, EvictionRank)>);
+        let (mut visited, mut has_expired, mut victim) = (0, false, None::<(usize, EvictionRank)>);
         for _ in 0..self.table.slots() {
             let slot = self.cursor % self.table.slots();
             let Some(entry) = self.table.at(slot) else {
@@ -145,11 +145,11 @@ impl RecordShard {
             if entry.expires <= now {
                 // Another record may move up into the slot: the cursor stays.
                 self.table.remove(slot);
-                dropped = true;
+                has_expired = true;
             } else {
                 let rank = entry.usage.rank(now);
-                if least.is_none_or(|(_, lowest)| rank < lowest) {
-                    least = Some((slot, rank));
+                if victim.is_none_or(|(_, lowest)| rank < lowest) {
+                    victim = Some((slot, rank));
                 }
                 self.cursor = slot + 1;
             }
@@ -157,7 +157,7 @@ impl RecordShard {
                 break;
             }
         }
-        if let (false, Some((slot, _))) = (dropped, least) {
+        if let (false, Some((slot, _))) = (has_expired, victim) {
             self.table.remove(slot);
             self.evictions += 1;
         }

@@ -8,13 +8,13 @@
 use super::eviction::RecordUsage;
 use crate::limit::{Algorithm, State};
 
-/// The fewest slots of a table that holds anything.
+/// The minimum number of slots of a table that is not empty.
 const MIN_SLOTS: usize = 16;
 
 /// The id in an empty slot.
 const EMPTY: u128 = 0;
 
-/// A record with its expiry and eviction rank: 80 bytes, and nothing on the heap up to `k = 7`.
+/// A record with its expiry and usage: 80 bytes; no heap memory for a sliding window of up to 7 sub-windows.
 pub(super) struct Entry {
     /// The record's id: uniformly random, never 0.
     pub(super) id: u128,

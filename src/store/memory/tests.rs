@@ -157,10 +157,10 @@ fn memory_is_freed_when_records_expire() {
         store.charge(&[charge(&limit, key(n))], NOW);
     }
     assert_eq!(store.len(), 10_000);
-    store.tick(NOW + 1_000);
+    store.expire(NOW + 1_000);
     assert_eq!(store.len(), 10_000, "nothing expires early");
     for second in 0..20 {
-        store.tick(NOW + 80_000 + second * 1_000);
+        store.expire(NOW + 80_000 + second * 1_000);
     }
     assert_eq!((store.len(), store.capacity()), (0, 0));
 }
@@ -172,10 +172,10 @@ fn a_large_table_is_swept_in_parts() {
     for n in 0..50_000 {
         store.charge(&[charge(&limit, key(n))], NOW);
     }
-    store.tick(NOW + 80_000);
-    assert!(!store.is_empty(), "one tick does not visit everything");
+    store.expire(NOW + 80_000);
+    assert!(!store.is_empty(), "one call does not visit everything");
     for _ in 0..20 {
-        store.tick(NOW + 80_000);
+        store.expire(NOW + 80_000);
     }
     assert_eq!(store.len(), 0);
 }

@@ -1,4 +1,4 @@
-//! What the ledger takes to Redis, and its bound.
+//! The sums that the ledger hands over, and its bound.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -10,7 +10,7 @@ use crate::limit::{Millis, OnFailure, Quota, Reserve, State};
 /// The store's time at tick 0.
 const NOW: Millis = 1_700_000_000_000;
 
-fn limit(algorithm: Algorithm) -> Limit {
+fn limit_of(algorithm: Algorithm) -> Limit {
     let resolution = if algorithm == Algorithm::SlidingWindow { 6 } else { 1 };
     Limit {
         name: "outage".into(),
@@ -25,7 +25,7 @@ fn limit(algorithm: Algorithm) -> Limit {
     }
 }
 
-fn charged(ledger: &OutageLedger, limit: &Limit, key: u128, cost: u32, ticks: u64) {
+fn record_charge(ledger: &OutageLedger, limit: &Limit, key: u128, cost: u32, ticks: u64) {
     OutageRecorder { ledger, ticks }.record_charge(&Charge { limit, key: Key(key), cost });
 }
 
@@ -34,7 +34,7 @@ fn spread(n: u64) -> u128 {
     u128::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)
 }
 
-fn taken(ledger: &OutageLedger, ticks: u64) -> Vec<(u128, u32)> {
+fn take_all(ledger: &OutageLedger, ticks: u64) -> Vec<(u128, u32)> {
     let mut all = Vec::new();
     ledger.take(ticks, |_| true, |sum| all.push((sum.key.0, sum.cost)));
     all.sort_unstable();
@@ -43,87 +43,88 @@ fn taken(ledger: &OutageLedger, ticks: u64) -> Vec<(u128, u32)> {
 
 #[test]
 fn charges_of_a_record_form_one_sum_that_is_taken_once() {
-    let (ledger, of) = (OutageLedger::default(), limit(Algorithm::SlidingLog));
+    let (ledger, limit) = (OutageLedger::default(), limit_of(Algorithm::SlidingLog));
     for (ticks, cost) in [(1_500, 2), (2_200, 3), (6_300, 4), (7_600, 5)] {
-        charged(&ledger, &of, 1, cost, ticks);
+        record_charge(&ledger, &limit, 1, cost, ticks);
     }
-    charged(&ledger, &of, 2, 9, 1_000);
+    record_charge(&ledger, &limit, 2, 9, 1_000);
     assert_eq!(ledger.len(), 2);
-    assert_eq!(taken(&ledger, 7_700), [(1, 14), (2, 9)]);
-    assert_eq!((ledger.len(), taken(&ledger, 7_700)), (0, vec![]));
+    assert_eq!(take_all(&ledger, 7_700), [(1, 14), (2, 9)]);
+    assert_eq!((ledger.len(), take_all(&ledger, 7_700)), (0, vec![]));
 }
 
 #[test]
 fn a_sum_is_never_above_the_quota() {
-    let (ledger, of) = (OutageLedger::default(), limit(Algorithm::TokenBucket));
+    let (ledger, limit) = (OutageLedger::default(), limit_of(Algorithm::TokenBucket));
     for ticks in 0..3_000 {
-        charged(&ledger, &of, 1, 1, ticks);
+        record_charge(&ledger, &limit, 1, 1, ticks);
     }
-    charged(&ledger, &of, 2, u32::MAX, 2_000);
-    charged(&ledger, &of, 2, u32::MAX, 2_000);
-    assert_eq!(taken(&ledger, 3_000), [(1, 100), (2, 100)]);
+    record_charge(&ledger, &limit, 2, u32::MAX, 2_000);
+    record_charge(&ledger, &limit, 2, u32::MAX, 2_000);
+    assert_eq!(take_all(&ledger, 3_000), [(1, 100), (2, 100)]);
 }
 
 #[test]
 fn a_long_outage_counts_two_windows() {
-    let (ledger, of) = (OutageLedger::default(), limit(Algorithm::FixedWindow));
+    let (ledger, limit) = (OutageLedger::default(), limit_of(Algorithm::FixedWindow));
     for second in 0..=60 {
-        charged(&ledger, &of, 1, 1, second * 1_000);
+        record_charge(&ledger, &limit, 1, 1, second * 1_000);
     }
-    assert_eq!(taken(&ledger, 60_000), [(1, 7)]);
+    assert_eq!(take_all(&ledger, 60_000), [(1, 7)]);
 }
 
 #[test]
 fn local_refunds_are_deducted() {
-    let (ledger, of) = (OutageLedger::default(), limit(Algorithm::SlidingWindow));
-    charged(&ledger, &of, 1, 5, 1_000);
-    charged(&ledger, &of, 1, 5, 8_500);
+    let (ledger, limit) = (OutageLedger::default(), limit_of(Algorithm::SlidingWindow));
+    record_charge(&ledger, &limit, 1, 5, 1_000);
+    record_charge(&ledger, &limit, 1, 5, 8_500);
     let recorder = OutageRecorder { ledger: &ledger, ticks: 9_000 };
-    let adjust =
-        |key, change| recorder.record_adjustment(&Adjustment { limit: &of, key: Key(key), change });
+    let adjust = |key, change| {
+        recorder.record_adjustment(&Adjustment { limit: &limit, key: Key(key), change })
+    };
     adjust(1, Change::Refund { charged_at: NOW, cost: 7 });
     adjust(1, Change::Overdraw { cost: 1 });
     adjust(2, Change::Refund { charged_at: NOW, cost: 7 });
-    assert_eq!(taken(&ledger, 9_000), [(1, 4)]);
-    charged(&ledger, &of, 3, 5, 9_000);
+    assert_eq!(take_all(&ledger, 9_000), [(1, 4)]);
+    record_charge(&ledger, &limit, 3, 5, 9_000);
     adjust(3, Change::Refund { charged_at: NOW, cost: 99 });
-    assert_eq!((taken(&ledger, 9_000), ledger.len()), (vec![], 0));
+    assert_eq!((take_all(&ledger, 9_000), ledger.len()), (vec![], 0));
 }
 
 #[test]
 fn leaky_buckets_and_leases_are_not_recorded() {
     let ledger = OutageLedger::default();
     for algorithm in [Algorithm::LeakyBucket, Algorithm::Concurrency] {
-        charged(&ledger, &limit(algorithm), 1, 5, 1_000);
+        record_charge(&ledger, &limit_of(algorithm), 1, 5, 1_000);
     }
     assert_eq!(ledger.len(), 0);
 }
 
 #[test]
 fn expired_and_reset_sums_are_dropped() {
-    let (ledger, of) = (OutageLedger::default(), limit(Algorithm::FixedWindow));
-    charged(&ledger, &of, 1, 5, 1_000);
-    charged(&ledger, &of, 2, 5, 8_000);
-    charged(&ledger, &of, 3, 5, 8_000);
-    ledger.remove(&of, Key(3));
+    let (ledger, limit) = (OutageLedger::default(), limit_of(Algorithm::FixedWindow));
+    record_charge(&ledger, &limit, 1, 5, 1_000);
+    record_charge(&ledger, &limit, 2, 5, 8_000);
+    record_charge(&ledger, &limit, 3, 5, 8_000);
+    ledger.remove(&limit, Key(3));
     assert_eq!(ledger.len(), 2);
     ledger.expire(13_000);
     assert_eq!(ledger.len(), 1);
-    assert_eq!(taken(&ledger, 13_000), [(2, 5)]);
+    assert_eq!(take_all(&ledger, 13_000), [(2, 5)]);
 }
 
 #[test]
 fn the_ledger_is_bounded_and_counts_drops() {
-    let (ledger, of) = (OutageLedger::default(), limit(Algorithm::SlidingWindow));
+    let (ledger, limit) = (OutageLedger::default(), limit_of(Algorithm::SlidingWindow));
     let flood = 2 * OutageLedger::CAPACITY as u64;
     for n in 0..flood {
-        charged(&ledger, &of, spread(n), 1, 0);
+        record_charge(&ledger, &limit, spread(n), 1, 0);
     }
     assert!(ledger.len() <= OutageLedger::CAPACITY);
     assert_eq!(ledger.len() as u64 + ledger.dropped(), flood);
     let full = ledger.len();
     for n in 0..100 {
-        charged(&ledger, &of, spread(flood + n), 1, 100_000);
+        record_charge(&ledger, &limit, spread(flood + n), 1, 100_000);
     }
     assert!(ledger.len() < full, "expired sums made room");
     assert!(ledger.shards.iter().all(|shard| shard.lock().limits.len() <= 1), "one copy");
@@ -131,51 +132,51 @@ fn the_ledger_is_bounded_and_counts_drops() {
 
 #[test]
 fn a_changed_quota_keeps_the_sum() {
-    let (ledger, of) = (OutageLedger::default(), limit(Algorithm::SlidingWindow));
-    charged(&ledger, &of, 1, 60, 1_000);
-    let raised = Limit { quota: Quota { limit: 200, ..of.quota }, ..of.clone() };
-    charged(&ledger, &raised, 1, 60, 1_000);
-    assert_eq!(taken(&ledger, 1_000), [(1, 120)]);
+    let (ledger, limit) = (OutageLedger::default(), limit_of(Algorithm::SlidingWindow));
+    record_charge(&ledger, &limit, 1, 60, 1_000);
+    let raised = Limit { quota: Quota { limit: 200, ..limit.quota }, ..limit.clone() };
+    record_charge(&ledger, &raised, 1, 60, 1_000);
+    assert_eq!(take_all(&ledger, 1_000), [(1, 120)]);
 }
 
 #[test]
 fn sums_of_other_keys_stay() {
-    let (ledger, of) = (OutageLedger::default(), limit(Algorithm::SlidingWindow));
+    let (ledger, limit) = (OutageLedger::default(), limit_of(Algorithm::SlidingWindow));
     for key in 1..=10 {
-        charged(&ledger, &of, key, 5, 1_000);
+        record_charge(&ledger, &limit, key, 5, 1_000);
     }
     let mut some = 0;
     ledger.take(1_000, |Key(key)| key <= 4, |_| some += 1);
     assert_eq!((some, ledger.len()), (4, 6));
-    assert_eq!(taken(&ledger, 1_000).len(), 6);
+    assert_eq!(take_all(&ledger, 1_000).len(), 6);
 }
 
 /// Adding what the ledger holds and then what was taken misses no sum.
 #[test]
 fn a_sum_is_handed_over_before_it_is_uncounted() {
     const RECORDS: usize = 4_000;
-    let (ledger, of) = (OutageLedger::default(), limit(Algorithm::SlidingWindow));
+    let (ledger, limit) = (OutageLedger::default(), limit_of(Algorithm::SlidingWindow));
     for n in 0..RECORDS as u64 {
-        charged(&ledger, &of, spread(n), 5, 1_000);
+        record_charge(&ledger, &limit, spread(n), 5, 1_000);
     }
-    let (over, handed) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (is_done, handed_over) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             ledger.take(
                 1_000,
                 |_| true,
                 |_| {
-                    handed.fetch_add(1, SeqCst);
+                    handed_over.fetch_add(1, SeqCst);
                 },
             );
-            over.store(true, SeqCst);
+            is_done.store(true, SeqCst);
         });
-        while !over.load(SeqCst) {
+        while !is_done.load(SeqCst) {
             let held = ledger.len();
-            assert!(held + handed.load(SeqCst) >= RECORDS);
+            assert!(held + handed_over.load(SeqCst) >= RECORDS);
         }
     });
-    assert_eq!((ledger.len(), handed.into_inner()), (0, RECORDS));
+    assert_eq!((ledger.len(), handed_over.into_inner()), (0, RECORDS));
 }
 
 proptest! {
@@ -192,26 +193,26 @@ proptest! {
             Algorithm::TokenBucket,
         ]),
     ) {
-        let of = limit(algorithm);
-        let share = Quota { limit: of.quota.limit / 2, ..of.quota };
+        let limit = limit_of(algorithm);
+        let share = Quota { limit: limit.quota.limit / 2, ..limit.quota };
         let ledgers = [OutageLedger::default(), OutageLedger::default()];
         let mut local = [State::fresh(algorithm), State::fresh(algorithm)];
         let (mut all, mut ticks) = (State::fresh(algorithm), 0);
         for (wait, at, cost) in charges {
             ticks += wait;
             if local[at].admit(&share, NOW + ticks, cost).admitted {
-                all.charge(&of.quota, NOW + ticks, cost);
-                charged(&ledgers[at], &of, 1, cost, ticks);
+                all.charge(&limit.quota, NOW + ticks, cost);
+                record_charge(&ledgers[at], &limit, 1, cost, ticks);
             }
         }
         ticks += later;
         let mut merged = State::fresh(algorithm);
         for ledger in &ledgers {
-            for (_, cost) in taken(ledger, ticks) {
-                merged.adjust(&of.quota, NOW + ticks, Change::Overdraw { cost });
+            for (_, cost) in take_all(ledger, ticks) {
+                merged.adjust(&limit.quota, NOW + ticks, Change::Overdraw { cost });
             }
         }
-        let used = |state: &mut State| state.decide(&of.quota, NOW + ticks, 0).used;
+        let used = |state: &mut State| state.decide(&limit.quota, NOW + ticks, 0).used;
         prop_assert!(used(&mut merged) >= used(&mut all));
     }
 }

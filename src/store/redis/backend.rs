@@ -21,10 +21,10 @@ use super::{
 };
 use crate::{
     limit::{Charge, Key, Limit, Millis, Verdict},
-    store::{SetupError, record_id::shared_record},
+    store::{SetupError, record_id::shared_record_id},
 };
 
-/// The process's side of Redis.
+/// The part of the Redis store that the process's workers share.
 pub(in crate::store) struct RedisBackend {
     pub(super) options: Arc<RedisOptions>,
     pub(super) layout: Layout,
@@ -42,7 +42,7 @@ pub(super) enum Layout {
 /// One configured shard.
 pub(super) struct Shard {
     pub(super) primary: Arc<Node>,
-    /// Servers that [`RedisBackend::peek`] asks first.
+    /// Servers that [`RedisBackend::peek`] reads first.
     replicas: Box<[Arc<Node>]>,
 }
 
@@ -166,7 +166,8 @@ impl RedisBackend {
         matches!(self.layout, Layout::Cluster(_))
     }
 
-    /// Has a Cluster's map read again, because a key was not where the map says, or could not be reached.
+    /// Requests a read of a Cluster's map, because a key was not where the map says, or its server could not
+    /// be reached.
     pub(super) fn refresh_cluster(&self) {
         if let Layout::Cluster(cluster) = &self.layout {
             cluster.refresh();
@@ -179,7 +180,7 @@ impl RedisBackend {
         self.nodes().into_iter().map(status).collect()
     }
 
-    /// The largest number of workers that have lost one and the same server.
+    /// The most workers whose breaker for the same server is open.
     pub(in crate::store) fn lost_workers(&self) -> usize {
         self.nodes().iter().map(|node| node.open_breakers()).max().unwrap_or(0)
     }
@@ -193,8 +194,8 @@ impl RedisBackend {
         Some(SentinelWatch::new(Arc::clone(sentinel), Arc::clone(&shard.primary)))
     }
 
-    /// Looks for failovers: asks the sentinels once, and has a Cluster's map read while a server is lost,
-    /// which otherwise only failed calls do.
+    /// Checks for failovers: asks the sentinels once, and requests a read of a Cluster's map while a server
+    /// is lost. Otherwise only failed calls request one.
     pub(in crate::store) async fn check_topology(&self, watch: Option<&mut SentinelWatch>) {
         if self.lost_workers() > 0 {
             self.refresh_cluster();
@@ -205,11 +206,11 @@ impl RedisBackend {
     }
 
     /// Decides charges of one shard without charging, over a new connection: for rare calls that no request
-    /// waits for. Asks the replicas first. `now` replaces the server's clock, in tests.
+    /// waits for. Reads the replicas first. `now` replaces the server's clock, in tests.
     ///
     /// # Errors
     ///
-    /// The primary's failure, if no replica replied either.
+    /// The primary's failure, if no replica gave a verdict either.
     pub(in crate::store) async fn peek(
         &self,
         shard: ShardId,
@@ -251,7 +252,7 @@ impl RedisBackend {
         self.call_shard::<u64>(self.shard_of(key), command).await.map(drop)
     }
 
-    /// Notes the deletion for the other gateways, which read it with their next report.
+    /// Records the deletion for the other gateways, which read it with their next report.
     ///
     /// # Errors
     ///
@@ -261,12 +262,12 @@ impl RedisBackend {
         limits: &[&Limit],
         key: Key,
     ) -> Result<(), Failure> {
-        let records: Vec<u128> = limits.iter().map(|limit| shared_record(limit, key)).collect();
+        let records: Vec<u128> = limits.iter().map(|limit| shared_record_id(limit, key)).collect();
         let keys = PresenceKeys::new(&self.options.namespace, self.is_cluster());
-        // Gateways report to every configured shard, so any will do; in a Cluster, only to one server.
+        // Gateways report to every configured shard, so any will do; in a Cluster, to one server only.
         let presence_shard = || self.shard_of_tag(keys.tag.as_bytes());
         let shard = if self.is_cluster() { presence_shard() } else { self.shard_of(key) };
-        self.call_shard(shard, |_| keys.note_deletions(&records)).await
+        self.call_shard(shard, |_| keys.record_deletions(&records)).await
     }
 
     /// Calls the server of a shard over a new connection, and follows one redirect.
@@ -310,22 +311,22 @@ impl RedisBackend {
         }
     }
 
-    /// The longest duration of a call that has to connect first.
+    /// Upper bound of the duration of a call, connecting included.
     pub(in crate::store) fn max_call_duration(&self) -> Duration {
-        // Connecting, the probe's write and loads, and the call; with a Cluster, the map before.
-        let waits = self.options.connect_timeout + 2 * self.options.response_timeout;
-        let once = waits + background_timeout(&self.options);
-        if self.is_cluster() { 2 * once } else { once }
+        // Connecting, the probe's write and script loads, and the call; in a Cluster the same for the map first.
+        let timeouts = self.options.connect_timeout + 2 * self.options.response_timeout;
+        let call = timeouts + background_timeout(&self.options);
+        if self.is_cluster() { 2 * call } else { call }
     }
 }
 
-/// Why a server's call failed, and the error reply, if there was one.
+/// Why a call to a server failed, and the error reply, if there was one.
 struct NodeError {
     failure: Failure,
     error: Option<RedisError>,
 }
 
-/// Opens connections to the shared store besides those of the workers.
+/// Opens connections to the shared store, in addition to those of the workers.
 #[derive(Clone)]
 pub struct Connector {
     backend: Arc<RedisBackend>,
@@ -342,7 +343,7 @@ impl Connector {
     }
 
     /// Connects, within the connect timeout, to the server of the keys with this hash tag, even if it
-    /// refuses writes. If the server does not respond, waits for its next probe: about a second.
+    /// refuses writes. If the last probe got no response, waits for the next one: about a second.
     ///
     /// # Errors
     ///
@@ -352,8 +353,8 @@ impl Connector {
         node.connect_if_responding().await.inspect_err(|_| self.backend.refresh_cluster())
     }
 
-    /// Classifies an error. If the server no longer serves the keys, or refuses writes as a replica, it is
-    /// [`Failure::Io`]: the caller has to connect again, to another server.
+    /// Classifies an error. `MOVED`, `ASK` and `READONLY` are [`Failure::Io`]: another server serves the keys,
+    /// so the caller has to connect again.
     pub(crate) fn classify_error(&self, error: &RedisError) -> Failure {
         let failure = Failure::classify(error);
         if !matches!(error.code(), Some("MOVED" | "ASK" | "READONLY")) {

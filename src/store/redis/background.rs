@@ -15,7 +15,7 @@ pub(super) struct BackgroundThread {
 impl BackgroundThread {
     /// # Errors
     ///
-    /// The operating system's, if the runtime or the thread cannot be made.
+    /// The operating system's, if the runtime or the thread cannot be created.
     pub(super) fn start() -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (handle, stop) = (runtime.handle().clone(), CancellationToken::new());

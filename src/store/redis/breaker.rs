@@ -93,8 +93,8 @@ impl BreakerConnection {
         }
     }
 
-    /// The connection that replaces `ended`, which was found to have ended before anything was sent: no
-    /// failure of the server, as long as it can be connected to.
+    /// The connection that replaces `ended`, on which nothing could be sent. That is no failure of the server
+    /// if connecting again succeeds.
     ///
     /// # Errors
     ///
@@ -131,8 +131,8 @@ impl BreakerConnection {
         matches!(*self.breaker.state.borrow(), State::Open)
     }
 
-    /// Opens the breaker, and through the health monitor those of all workers, unless the connection that
-    /// failed has been replaced since.
+    /// Reports a failed connection to the health monitor, which opens the breakers of all workers, and opens
+    /// this one at once unless the connection has been replaced.
     pub(super) fn trip(&self, failed: &LiveConnection, failure: Failure) {
         self.breaker.node.health.report_failure(failed.epoch, failure);
         self.breaker.open(failure, |live| live.number == failed.number);
@@ -150,7 +150,7 @@ impl Drop for BreakerConnection {
 }
 
 impl Breaker {
-    /// Has this connection replaced, unless it has been.
+    /// Starts replacing this connection, unless it has been replaced.
     fn replace(&self, number: u64) {
         let is_current = self.state.send_if_modified(|state| {
             let is_current = matches!(state, State::Closed(live) if live.number == number);
@@ -164,11 +164,11 @@ impl Breaker {
         }
     }
 
-    /// Opens the breaker if it is not open and, where there is a connection, `concerns` is true of it.
-    fn open(&self, failure: Failure, concerns: impl Fn(&LiveConnection) -> bool) {
+    /// Opens the breaker unless it is open; a closed one only if `affects` is true of its connection.
+    fn open(&self, failure: Failure, affects: impl Fn(&LiveConnection) -> bool) {
         self.state.send_if_modified(|state| {
             let opens = match state {
-                State::Closed(live) => concerns(live),
+                State::Closed(live) => affects(live),
                 State::Connecting => true,
                 State::Open => false,
             };
@@ -186,8 +186,8 @@ impl Breaker {
         }
     }
 
-    /// Closes the breaker over a new connection. Returns when that has ended, a ping fails, or the server's
-    /// epoch is over.
+    /// Closes the breaker with a new connection. Returns when the connection has ended, a ping fails, or the
+    /// server's epoch is over.
     async fn serve(
         &self,
         live: LiveConnection,

@@ -4,12 +4,12 @@ use redis::{Cmd, FromRedisValue, RedisError, aio::MultiplexedConnection};
 
 use super::{Failure, connect::is_redirect, error_code, script::ScriptRef};
 
-/// Why an attempt at a call gave no reply.
+/// Why an attempt at a call failed.
 pub(super) struct AttemptError {
     pub(super) failure: Failure,
     /// Whether the breaker opens: the server counts as down.
     pub(super) trips_breaker: bool,
-    /// The code of the server's error reply, where that trips the breaker.
+    /// The code of the server's error reply, if that trips the breaker.
     pub(super) code: Option<String>,
 }
 
@@ -38,7 +38,7 @@ pub(super) enum Redirect {
     Ask,
 }
 
-/// Runs a script, and sends its text where the server does not have it.
+/// Runs a script by its hash, and by its text if the server has not cached it.
 ///
 /// # Errors
 ///
@@ -55,7 +55,7 @@ pub(super) async fn run<T: FromRedisValue>(
     reply
 }
 
-/// Whether Redis does not have the script. Then it executed nothing: sending again cannot charge twice.
+/// Whether Redis has not cached the script. Then it executed nothing, so sending again cannot charge twice.
 pub(super) fn is_script_missing(error: &RedisError) -> bool {
     error.code() == Some("NOSCRIPT")
 }
@@ -73,8 +73,8 @@ pub(super) async fn send<T: FromRedisValue>(
     if redirect != Some(Redirect::Ask) {
         return command.query_async(connection).await;
     }
-    let mut both = redis::pipe();
-    both.cmd("ASKING").ignore().add_command(command.clone());
-    let (reply,) = both.query_async(connection).await?;
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("ASKING").ignore().add_command(command.clone());
+    let (reply,) = pipeline.query_async(connection).await?;
     Ok(reply)
 }

@@ -1,4 +1,4 @@
-//! One worker's side of Redis: a connection and a breaker for each node, and the calls of requests.
+//! One worker's part of the Redis store: a connection and a breaker for each node, and the calls of requests.
 
 use std::{
     sync::Arc,
@@ -26,7 +26,7 @@ use crate::{
     limit::{Acquisition, Adjustment, Charge, Grant, Key, Millis, Verdict},
 };
 
-/// Interval between two checks of whether a shard whose server hung has a connection again.
+/// Interval between two checks for a new connection to a server that hung.
 const RECOVERY_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// One worker's connections to Redis.
@@ -53,13 +53,13 @@ struct ConnectionSet {
     connections: Box<[Arc<BreakerConnection>]>,
 }
 
-/// What a call has last sent, and over which connection.
+/// The last attempt of a call: its connection, and the pending reply.
 struct Attempt {
     connection: Arc<BreakerConnection>,
     live: LiveConnection,
-    /// Whether the connection had ended before: nothing was sent.
+    /// Whether the connection had already ended, so that nothing was sent.
     is_unsent: bool,
-    /// The reply, until it has come.
+    /// The pending reply; `None` before the attempt and after the reply.
     reply: Option<ReplyFuture>,
 }
 
@@ -83,7 +83,7 @@ impl RedisClient {
         Self { backend, connections, clock, map_follower }
     }
 
-    /// The shard of a caller's records. Hashes nothing where there is one server.
+    /// The shard of a caller's records. Hashes nothing if there is one server.
     pub(in crate::store) fn shard_of(&self, key: Key) -> ShardId {
         self.backend.shard_of(key)
     }
@@ -103,7 +103,8 @@ impl RedisClient {
     ///
     /// # Errors
     ///
-    /// A [`CallError`]: only [`Failure::Open`] and [`Failure::Server`] say that nothing was charged.
+    /// A [`CallError`]: only with [`Failure::Open`] and [`Failure::Server`] is it certain that nothing was
+    /// charged.
     pub(in crate::store) async fn charge(
         &self,
         shard: ShardId,
@@ -151,7 +152,8 @@ impl RedisClient {
     ///
     /// # Errors
     ///
-    /// The call's failure: only [`Failure::Open`] and [`Failure::Server`] say that nothing was adjusted.
+    /// The call's failure: only with [`Failure::Open`] and [`Failure::Server`] is it certain that nothing was
+    /// adjusted.
     pub(in crate::store) async fn adjust(
         &self,
         shard: ShardId,
@@ -159,20 +161,20 @@ impl RedisClient {
     ) -> Result<Verdict, Failure> {
         self.try_adjust(shard, adjustments).await.map_err(|CallError { failure, late }| {
             if let Some(LateReply(reply)) = late {
-                // Keeps the connection open: a paused Redis executes nothing of a closed one.
+                // Keeps the connection open: a hung Redis does not execute the commands of a closed one later.
                 tokio::spawn(tokio::time::timeout(LATE_REPLY_TIMEOUT, reply));
             }
             failure
         })
     }
 
-    /// As [`Self::adjust`], for adjustments that no request waits for: if the server hangs, waits for its
+    /// As [`Self::adjust`], for adjustments that no request waits for. After a timeout, waits for the late
     /// reply until shortly after the shard has a live connection again.
     ///
     /// # Errors
     ///
     /// As [`Self::adjust`].
-    pub(in crate::store) async fn adjust_patiently(
+    pub(in crate::store) async fn adjust_awaiting_late_reply(
         &self,
         shard: ShardId,
         adjustments: &[Adjustment<'_>],
@@ -211,8 +213,9 @@ impl RedisClient {
         tokio::time::sleep(RECOVERY_POLL_INTERVAL).await;
     }
 
-    /// Calls a script on records of `shard`: `command` makes the command, for a time that replaces the
-    /// server's clock, and `parse` reads the reply. A call that may have been executed is never repeated.
+    /// Calls a script on records of `shard`: `command` makes the command, with the time that replaces the
+    /// server's clock in tests, and `parse` reads the reply. A call that may have been executed is never
+    /// repeated.
     async fn call<T>(
         &self,
         shard: ShardId,
@@ -228,9 +231,9 @@ impl RedisClient {
         let now = self.clock.manual_now();
         let mut attempt = None;
         let reply = self.attempt(shard, connection, |script| command(script, now), &mut attempt);
-        let timeout = clock::instant() + self.backend.options.response_timeout;
-        let timeout = deadline.map_or(timeout, |deadline| deadline.min(timeout));
-        let outcome = tokio::time::timeout_at(timeout.into(), reply).await;
+        let timeout_at = clock::instant() + self.backend.options.response_timeout;
+        let timeout_at = deadline.map_or(timeout_at, |deadline| deadline.min(timeout_at));
+        let outcome = tokio::time::timeout_at(timeout_at.into(), reply).await;
         let outcome = outcome.unwrap_or_else(|_| {
             if attempt.is_some() {
                 return Err(Failure::Timeout.into());
@@ -260,7 +263,7 @@ impl RedisClient {
     }
 
     /// Sends to the server of the shard, again over a new connection if nothing was sent, and follows one
-    /// redirect. `attempt` is what was last sent.
+    /// redirect. `attempt` is the last attempt.
     async fn attempt(
         &self,
         shard: ShardId,
@@ -286,10 +289,10 @@ impl RedisClient {
             Ok(reply) => return Ok(reply),
             Err(error) => error,
         };
-        // A redirect says that the call was not executed.
+        // A redirected call was not executed.
         let redirected = self.connections.redirect(&error, &first.connection);
         let Some((connection, redirect)) = redirected else { return Err(error.into()) };
-        // Failures from here on are not the first server's.
+        // A failure from here on is not the first server's.
         *attempt = None;
         let live = connection.live().await?;
         let second = attempt.insert(Attempt::new(connection, live));
@@ -302,7 +305,7 @@ impl Attempt {
         Self { connection, live, is_unsent: false, reply: None }
     }
 
-    /// Sends the script's hash, and its text if the server does not have it. If this future is dropped
+    /// Sends the script's hash, and its text if the server has not cached it. If this future is dropped
     /// while it waits, the reply that may still come is in `self.reply`.
     async fn run(
         &mut self,
@@ -361,7 +364,7 @@ impl Connections {
         set.connections.get(set.map.as_ref()?.owner(shard)?).cloned()
     }
 
-    /// The connection for a shard that [`Self::get`] has none for: waits for the Cluster's first map.
+    /// The connection for a shard for which [`Self::get`] found none: waits for the Cluster's first map.
     async fn wait_for(&self, shard: ShardId) -> Result<Arc<BreakerConnection>, Failure> {
         let cluster = self.cluster.as_ref().ok_or(Failure::Open)?;
         cluster.wait_for_first_read().await;
@@ -402,7 +405,7 @@ impl Connections {
         set
     }
 
-    /// Has a Cluster's map read again after a failed call: the map may be stale.
+    /// Requests a read of a Cluster's map after a failed call: the map may be stale.
     fn refresh_cluster(&self) {
         if let Some(cluster) = &self.cluster {
             cluster.refresh();

@@ -79,13 +79,13 @@ impl SlotMap {
     }
 }
 
-/// How far the map is, for those that wait for it.
+/// The progress of the map's reads, for tasks that wait for it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MapStatus {
     /// How many times the map was replaced.
     version: u64,
-    /// Whether a read is over, successful or not.
-    is_tried: bool,
+    /// Whether the first read is over, successful or not.
+    is_first_read_over: bool,
 }
 
 /// The Cluster, shared by all threads.
@@ -93,7 +93,7 @@ pub(super) struct Cluster {
     options: Arc<RedisOptions>,
     /// The credentials and TLS settings of every server; the address is the first seed's.
     template: ConnectionInfo,
-    /// The servers that the configuration names.
+    /// The configured servers.
     seeds: Box<[Arc<Node>]>,
     map: ArcSwap<SlotMap>,
     status: watch::Sender<MapStatus>,
@@ -142,7 +142,7 @@ impl Cluster {
     /// Returns when the first read of the map is over, successful or not.
     pub(super) async fn wait_for_first_read(&self) {
         // Cannot fail: `self` owns the sender.
-        drop(self.status.subscribe().wait_for(|status| status.is_tried).await);
+        drop(self.status.subscribe().wait_for(|status| status.is_first_read_over).await);
     }
 
     /// Requests a read of the map in the background, at most one a second.
@@ -155,7 +155,7 @@ impl Cluster {
     }
 
     /// The node to which an error reply of `sender` redirects; `None` if it does not. `MOVED` changes the
-    /// map, `ASK` does not.
+    /// slot's owner in the map; `ASK` only adds an unknown node.
     pub(super) fn redirect(
         self: &Arc<Self>,
         error: &redis::RedisError,
@@ -191,12 +191,12 @@ impl Cluster {
         Some(existing.map_or_else(|| Arc::new(new), Arc::clone))
     }
 
-    /// Asks one server after the other for the map, until one has it.
+    /// Asks one server after the other for the map, until one returns it.
     async fn read_map(&self) {
         let mut nodes = self.map().nodes.clone();
         let seeds = self.seeds.iter().filter(|seed| nodes.iter().all(|n| n.name != seed.name));
         let seeds: Vec<_> = seeds.cloned().collect();
-        // Begins with a random server: one of them may have a stale map for a long time.
+        // Begins with a random server, because one may have a stale map for a long time.
         let start = getrandom::u32().unwrap_or(0) as usize;
         let count = nodes.len().max(1);
         nodes.rotate_left(start % count);
@@ -206,7 +206,8 @@ impl Cluster {
                 Ok(map) => {
                     self.map.store(Arc::new(map));
                     self.status.send_modify(|status| {
-                        *status = MapStatus { version: status.version + 1, is_tried: true };
+                        *status =
+                            MapStatus { version: status.version + 1, is_first_read_over: true };
                     });
                     return;
                 }
@@ -216,7 +217,7 @@ impl Cluster {
                 }
             }
         }
-        self.status.send_modify(|status| status.is_tried = true);
+        self.status.send_modify(|status| status.is_first_read_over = true);
     }
 
     async fn query_slots(&self, node: &Arc<Node>) -> Result<SlotMap, Failure> {
@@ -270,7 +271,7 @@ struct SlotRange {
 }
 
 /// Parses the reply to `CLUSTER SLOTS`: an array of (first slot, last slot, primary (host, port, ...), ...).
-/// A server without a host of its own gets `sender_host`. `None` if the reply is malformed.
+/// An entry without a host gets `sender_host`. `None` if the reply is malformed.
 fn parse_slots(reply: Value, sender_host: &str) -> Option<Vec<SlotRange>> {
     let Value::Array(entries) = reply else { return None };
     let mut ranges = Vec::new();
@@ -317,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_without_a_host_get_the_host_that_was_queried() {
+    fn slots_without_a_host_get_the_host_of_the_queried_server() {
         let reply = Value::Array(vec![
             entry(0, 99, text("10.0.0.1"), 7_000),
             entry(100, 16_383, Value::Nil, 7_001),
@@ -334,7 +335,7 @@ mod tests {
             credentials: Credentials::default(),
             tls_ca: None,
             namespace: "t".into(),
-            secret: crate::secret::SharedSecret::of_namespace("t"),
+            secret: crate::secret::SharedSecret::from_namespace("t"),
             connect_timeout: Duration::from_secs(1),
             response_timeout: Duration::from_secs(1),
         }

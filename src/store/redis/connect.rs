@@ -1,4 +1,4 @@
-//! Clients of the `redis` crate, made from URLs or for another address, and connected within a timeout.
+//! Makes clients of the `redis` crate, from a URL or for another address, and connects them within a timeout.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::store::SetupError;
 /// Commands that may wait in a connection's write buffer; later ones wait within their own timeout.
 const PIPELINE_BUFFER: usize = 1_024;
 
-/// Why there is no usable connection, to be logged: `reason` repeats nothing that was sent.
+/// Why there is no usable connection. `reason` is logged, so it repeats nothing that was sent.
 pub(super) struct ConnectError {
     pub(super) failure: Failure,
     pub(super) reason: String,
@@ -33,7 +33,7 @@ impl From<Failure> for ConnectError {
     }
 }
 
-/// Whether a Cluster's server says that another one serves the key.
+/// Whether a Cluster's server redirects to the one that serves the key.
 pub(super) fn is_redirect(error: &redis::RedisError) -> bool {
     matches!(error.code(), Some("MOVED" | "ASK"))
 }
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn credentials_fill_only_what_the_url_leaves_out() {
         let configured = Credentials { username: Some("us".into()), password: Some("hush".into()) };
-        for (login, wanted) in [
+        for (login, expected) in [
             ("", (Some("us"), Some("hush"))),
             ("me@", (Some("me"), Some("hush"))),
             (":mine@", (Some("us"), Some("mine"))),
@@ -149,10 +149,10 @@ mod tests {
         ] {
             let client = client_for_url(&format!("redis://{login}h:1"), &configured, None).unwrap();
             let settings = client.get_connection_info().redis_settings();
-            assert_eq!((settings.username(), settings.password()), wanted, "{login}");
-            let found = client_at(client.get_connection_info(), "h", 2).unwrap();
-            let settings = found.get_connection_info().redis_settings();
-            assert_eq!((settings.username(), settings.password()), wanted, "{login}");
+            assert_eq!((settings.username(), settings.password()), expected, "{login}");
+            let copied = client_at(client.get_connection_info(), "h", 2).unwrap();
+            let settings = copied.get_connection_info().redis_settings();
+            assert_eq!((settings.username(), settings.password()), expected, "{login}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Health monitoring: one task for each server and process probes it while it is down, and everything
-//! that connects follows the result.
+//! Health monitoring: in each process one task per server probes the server while it is down, and all
+//! connections follow the result.
 
 use std::{sync::Weak, time::Duration};
 
@@ -59,14 +59,14 @@ impl NodeHealth {
         self.mark_down(|state| state == Reachability::Up(epoch), failure);
     }
 
-    /// Marks the server down because every connection leads to the wrong one.
+    /// Marks the server down because its connections lead to a former primary.
     pub(super) fn invalidate(&self) {
         self.mark_down(|state| matches!(state, Reachability::Up(_)), Failure::Server);
     }
 
-    fn mark_down(&self, concerns: impl Fn(Reachability) -> bool, failure: Failure) {
+    fn mark_down(&self, applies: impl Fn(Reachability) -> bool, failure: Failure) {
         self.0.send_if_modified(|state| {
-            let changes = concerns(*state);
+            let changes = applies(*state);
             if changes {
                 *state = Reachability::Down(failure);
             }
@@ -98,14 +98,14 @@ pub(super) async fn monitor(node: Weak<impl Probe>, interval: Duration) {
             }
             Err(failure) => Reachability::Down(failure),
         };
-        // Notifies of an unchanged result too: some callers wait for the next one, whatever it is.
+        // Notifies of an unchanged result as well: some callers wait for the next result.
         node.health().0.send_replace(found);
         drop(node);
         pause.await;
     }
 }
 
-/// A random part of the largest delay of a probe.
+/// A random delay of at most [`JITTER`] of the interval.
 fn jitter(interval: Duration) -> Duration {
     let random = getrandom::u32().unwrap_or(u32::MAX / 2);
     interval.mul_f64(JITTER * f64::from(random) / f64::from(u32::MAX))
@@ -149,10 +149,10 @@ mod tests {
         (node, task)
     }
 
-    async fn becomes(node: &FakeNode, state: Reachability) {
+    async fn expect_state(node: &FakeNode, state: Reachability) {
         let mut changes = node.health.subscribe();
-        let becoming = changes.wait_for(|now| *now == state);
-        let in_time = time::timeout(Duration::from_secs(10), becoming).await;
+        let reached = changes.wait_for(|now| *now == state);
+        let in_time = time::timeout(Duration::from_secs(10), reached).await;
         assert!(in_time.is_ok(), "{state:?}, not {:?}", node.health.reachability());
     }
 
@@ -165,7 +165,7 @@ mod tests {
         let most = instant().duration_since(start).div_duration_f64(SHORT) as u64 + 1;
         assert!((2..=most).contains(&count), "{count} probes, expected 2 to {most}");
         node.is_up.store(true, Relaxed);
-        becomes(&node, Reachability::Up(Epoch(1))).await;
+        expect_state(&node, Reachability::Up(Epoch(1))).await;
         let before = probes();
         time::sleep(5 * SHORT).await;
         assert_eq!(probes(), before, "no probe while it is up");
@@ -174,11 +174,11 @@ mod tests {
     #[tokio::test]
     async fn a_failed_connection_causes_a_probe_at_once_unless_one_was_just_made() {
         let (node, _task) = start_monitor(true, SHORT);
-        becomes(&node, Reachability::Up(Epoch(1))).await;
+        expect_state(&node, Reachability::Up(Epoch(1))).await;
         time::sleep(2 * SHORT).await;
         node.health.report_failure(Epoch(1), Failure::Timeout);
         assert_eq!(node.health.reachability(), Reachability::Down(Failure::Timeout));
-        becomes(&node, Reachability::Up(Epoch(2))).await;
+        expect_state(&node, Reachability::Up(Epoch(2))).await;
         node.health.report_failure(Epoch(1), Failure::Io);
         assert_eq!(
             node.health.reachability(),
@@ -186,10 +186,10 @@ mod tests {
             "a failure of an earlier epoch"
         );
         node.health.invalidate();
-        becomes(&node, Reachability::Up(Epoch(3))).await;
+        expect_state(&node, Reachability::Up(Epoch(3))).await;
 
         let (node, _task) = start_monitor(true, Duration::from_hours(1));
-        becomes(&node, Reachability::Up(Epoch(1))).await;
+        expect_state(&node, Reachability::Up(Epoch(1))).await;
         node.health.report_failure(Epoch(1), Failure::Server);
         time::sleep(5 * SHORT).await;
         assert_eq!(node.health.reachability(), Reachability::Down(Failure::Server));

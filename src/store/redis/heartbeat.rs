@@ -11,10 +11,10 @@ use tokio::time;
 use super::{
     Failure, RedisBackend,
     node::{Node, NodeConnection},
-    presence_keys::{DELETION_NOTE_LIFETIME, PresenceKeys, REPORT_LIFETIME},
+    presence_keys::{DELETION_LIFETIME, PresenceKeys, REPORT_LIFETIME},
 };
 
-/// Reports to one server.
+/// The connection and state of this gateway's reports to one server.
 pub(super) struct HeartbeatConnection {
     /// `None` with a Cluster: the node is looked up for each connection.
     node: Option<Arc<Node>>,
@@ -42,10 +42,10 @@ impl ReportStreak {
 /// The records that the operator has deleted since the last report.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(in crate::store) struct Deletions {
-    /// Names as [`shared_record`](crate::store::record_id::shared_record) makes them.
+    /// Names as [`shared_record_id`](crate::store::record_id::shared_record_id) makes them.
     pub(in crate::store) records: Vec<u128>,
-    /// Some records may be missing: the last report is older than notes are kept, or the server's clock was
-    /// set back to before it.
+    /// Some records may be missing: the last report is older than deletions are kept, or the server's clock
+    /// was set back to before it.
     pub(in crate::store) is_partial: bool,
 }
 
@@ -53,7 +53,7 @@ pub(in crate::store) struct Deletions {
 pub(super) struct HeartbeatReply {
     /// The names of the gateways that are alive.
     pub(super) members: Vec<String>,
-    /// Whether every gateway that is alive has had the time to report there.
+    /// Whether every gateway that is alive has had time to report to this server.
     pub(super) is_complete: bool,
     pub(super) deletions: Deletions,
 }
@@ -94,7 +94,7 @@ impl HeartbeatConnection {
         let command = keys.report(member, self.reported_at);
         let (members, now, deleted) = self.send(backend, keys, &command).await?;
         let interval = now.checked_sub(self.reported_at);
-        let is_partial = interval.is_none_or(|interval| interval >= DELETION_NOTE_LIFETIME);
+        let is_partial = interval.is_none_or(|interval| interval >= DELETION_LIFETIME);
         self.reported_at = now;
         let records = deleted.iter().filter_map(|name| u128::from_str_radix(name, 16).ok());
         Ok((members, Deletions { records: records.collect(), is_partial }))

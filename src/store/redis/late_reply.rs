@@ -17,7 +17,7 @@ pub(super) type ReplyFuture = BoxFuture<'static, Result<Vec<i64>, RedisError>>;
 /// Why a call gave no decision.
 pub(in crate::store) struct CallError {
     pub(in crate::store) failure: Failure,
-    /// The reply, where it may still come.
+    /// The pending reply, if one may still come.
     pub(in crate::store) late: Option<LateReply>,
 }
 
@@ -33,7 +33,7 @@ impl LateReply {
         script::parse_verdict(limits, &self.0.await.ok()?)
     }
 
-    /// What was granted, and the server's time then; `None` as in [`Self::verdict`].
+    /// The grant, and the time of it by the server's clock, in ms; `None` as in [`Self::verdict`].
     pub(in crate::store) async fn grant(
         self,
         acquisition: &Acquisition<'_>,

@@ -1,4 +1,4 @@
-//! One server of the shared store: its address, its health, and what was last logged of it.
+//! One server of the shared store: its address, its health, and its last logged errors.
 
 use std::{
     sync::{
@@ -61,12 +61,12 @@ enum Address {
 pub(crate) struct NodeConnection {
     pub(crate) connection: MultiplexedConnection,
     node: Arc<Node>,
-    /// The server's reachability when the connection was made.
+    /// The server's reachability before the connection was made.
     reachability: Reachability,
 }
 
 impl NodeConnection {
-    /// Whether the server came up again since: the connection may lead to a server that is no longer the
+    /// Whether the server has come up again since: the connection may lead to a server that is no longer the
     /// primary.
     pub(crate) fn is_stale(&self) -> bool {
         let now = self.node.health.reachability();
@@ -168,7 +168,7 @@ impl Node {
         self.health.subscribe()
     }
 
-    /// Connects if the server is up. Waits for the first probe, and for no other.
+    /// Connects if the server is up. Waits for the first probe, but for no later one.
     ///
     /// # Errors
     ///
@@ -178,13 +178,13 @@ impl Node {
         // Cannot fail: `self` owns the sender.
         let found = changes.wait_for(|found| *found != Reachability::Unknown).await;
         match found.map(|found| *found) {
-            Ok(found @ Reachability::Up(_)) => self.connect_in(found).await,
+            Ok(found @ Reachability::Up(_)) => self.connect_recording(found).await,
             _ => Err(Failure::Open),
         }
     }
 
-    /// Connects if the server responds, even if it refuses writes. Waits for the next probe if the server
-    /// did not respond last.
+    /// Connects if the server responds, even if it refuses writes. Waits for the next probe if the last one
+    /// got no response.
     ///
     /// # Errors
     ///
@@ -199,11 +199,11 @@ impl Node {
         }
         match found {
             Reachability::Down(failure) if !found.is_responding() => Err(failure),
-            _ => self.connect_in(found).await,
+            _ => self.connect_recording(found).await,
         }
     }
 
-    async fn connect_in(
+    async fn connect_recording(
         self: &Arc<Self>,
         reachability: Reachability,
     ) -> Result<NodeConnection, Failure> {
@@ -211,7 +211,7 @@ impl Node {
         Ok(NodeConnection { connection, node: Arc::clone(self), reachability })
     }
 
-    /// Connects, within the connect timeout, whatever the server's reachability. Commands have no timeout
+    /// Connects, within the connect timeout, even if the server is down. Commands have no timeout
     /// of their own: the caller of each sets one.
     ///
     /// # Errors
@@ -247,14 +247,14 @@ impl Node {
         Err(failure)
     }
 
-    /// Logs the error code with which the server refused a call, each code once a minute. The probe may
-    /// not meet that error.
+    /// Logs the error code with which the server refused a call; a repeated code once a minute. A probe may
+    /// succeed all the same.
     pub(super) fn log_refusal(&self, code: &str) {
         let (mut logged, now) = (self.refusal.lock(), clock::instant());
         let is_recent =
             |(last, at): &(String, Instant)| last == code && now < *at + WARNING_INTERVAL;
         if !logged.as_ref().is_some_and(is_recent) {
-            tracing::warn!(shard = &*self.name, why = code, "Redis refuses calls of limits");
+            tracing::warn!(shard = &*self.name, why = code, "Redis refuses script calls");
             *logged = Some((code.to_owned(), now));
         }
     }
@@ -284,8 +284,8 @@ impl Probe for Node {
         &self.health
     }
 
-    /// Connects and checks that Redis accepts a write and has the scripts: a server that answers PING may
-    /// still refuse to write. Behind Sentinel, asks the sentinels first for the primary's address.
+    /// Connects and checks that Redis accepts a write and has the scripts: a server that replies to PING may
+    /// still refuse writes. Behind Sentinel, asks the sentinels first for the primary's address.
     async fn probe(&self) -> Result<(), Failure> {
         if let Address::Sentinel(sentinel) = &self.address {
             sentinel.invalidate();
@@ -297,6 +297,10 @@ impl Probe for Node {
             Err(_) => format!("{namespace}:probe"),
         };
         let probed = probe(&mut connection, &key, &self.options).await;
-        self.log_error(&self.probe_error, "Redis responds, but limits cannot use it", probed)
+        self.log_error(
+            &self.probe_error,
+            "Redis responds, but refuses the writes or scripts of limits",
+            probed,
+        )
     }
 }

@@ -1,4 +1,4 @@
-//! What the configuration says of Redis: servers, credentials, namespace and timeouts.
+//! The options of the Redis store: servers, credentials, namespace and timeouts.
 
 use std::{fmt, time::Duration};
 
@@ -9,15 +9,15 @@ use crate::secret::SharedSecret;
 pub struct RedisOptions {
     /// Where the servers are.
     pub topology: Topology,
-    /// The user name for URLs without one and the password for URLs without one; both also for servers
-    /// that a Cluster or Sentinel names.
+    /// The user name and the password, each for URLs without one, and for servers that a Cluster or Sentinel
+    /// names.
     pub credentials: Credentials,
     /// Certificate authorities (PEM) that are trusted to sign a server's certificate, instead of the
     /// system's.
     pub tls_ca: Option<Box<[u8]>>,
     /// The prefix of every key in Redis.
     pub namespace: Box<str>,
-    /// The secret that keys are hashed under; the same at all gateways that share counters.
+    /// The secret under which keys are hashed; the same at all gateways that share counters.
     pub secret: SharedSecret,
     /// The longest time to make a connection, from name resolution to the login.
     pub connect_timeout: Duration,
@@ -37,9 +37,9 @@ pub enum Topology {
     Sentinel {
         /// The primary's name in Sentinel's configuration.
         master: Box<str>,
-        /// The URLs of the sentinels; if the first is `rediss://`, the primary uses TLS, too.
+        /// The URLs of the sentinels; if the first is `rediss://`, the primary uses TLS as well.
         nodes: Vec<Box<str>>,
-        /// The user name for sentinels' URLs without one, and the password for URLs without one.
+        /// The user name and the password, each for sentinels' URLs without one.
         credentials: Credentials,
     },
 }

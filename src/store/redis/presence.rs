@@ -1,5 +1,5 @@
-//! What the gateways of one Redis share: which of them are alive, a tag of the secret that each hashes
-//! keys under, and which records the operator has deleted.
+//! Reports between the gateways of one Redis: which of them are alive, a tag of the secret under which
+//! each hashes keys, and the records that the operator has deleted.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
@@ -33,7 +33,7 @@ pub(in crate::store) struct Presence {
 }
 
 impl Presence {
-    /// With this gateway alone. `id` is random.
+    /// Counts only this gateway, until the first report. `id` is random.
     pub(in crate::store) fn new(secret: &SharedSecret, id: u64) -> Self {
         let tag = format!(":{:016x}", secret.tag());
         Self {
@@ -50,7 +50,7 @@ impl Presence {
         self.gateways.load(Ordering::Relaxed)
     }
 
-    /// Whether the last report succeeded at every server. Shows a lost Redis while there are no requests.
+    /// Whether the last report succeeded at every server. Reveals a lost Redis when there are no requests.
     pub(in crate::store) fn is_reporting(&self) -> bool {
         self.is_reporting.load(Ordering::Relaxed)
     }
@@ -74,6 +74,11 @@ impl Presence {
             tracing::info!("all gateways in this namespace hash under the same secret");
         }
     }
+
+    /// How many of these members hash under another secret.
+    fn count_others(&self, members: &[String]) -> u32 {
+        members.iter().filter(|member| !member.ends_with(&self.tag)).count() as u32
+    }
 }
 
 /// Reports once a second over its own connections: to every shard, or with a Cluster to the server that has
@@ -90,12 +95,12 @@ pub(in crate::store) struct Reporter<'a> {
 #[derive(Clone, Copy)]
 struct GatewayCount {
     gateways: u32,
-    /// Whether every gateway that is alive has had the time to report there.
+    /// Whether every gateway that is alive has had time to report to this server.
     is_complete: bool,
 }
 
 /// The number of gateways, from the servers' counts. After an outage the first gateway to report counts
-/// only itself, so the number decreases only by a complete count.
+/// only itself, so only a complete count decreases the number.
 fn estimate_gateways(before: u32, counts: impl Iterator<Item = GatewayCount>) -> u32 {
     let (mut most, mut is_complete) = (1, false);
     for count in counts {
@@ -128,7 +133,10 @@ impl<'a> Reporter<'a> {
         let failure = replies.iter().find_map(|reply| reply.as_ref().err());
         let was_reporting = presence.is_reporting.swap(failure.is_none(), Ordering::Relaxed);
         if let Some(failure) = failure.filter(|_| was_reporting) {
-            tracing::warn!(failure = failure.label(), "cannot report this gateway alive to Redis");
+            tracing::warn!(
+                failure = failure.label(),
+                "cannot report to Redis that this gateway is alive"
+            );
         }
         let counts = replies.iter().flatten().map(|reply| GatewayCount {
             gateways: reply.members.len() as u32,
@@ -167,13 +175,6 @@ impl<'a> Reporter<'a> {
     }
 }
 
-impl Presence {
-    /// How many of these members hash under another secret.
-    fn count_others(&self, members: &[String]) -> u32 {
-        members.iter().filter(|member| !member.ends_with(&self.tag)).count() as u32
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,7 +182,7 @@ mod tests {
     #[test]
     fn members_with_another_secret_are_counted() {
         let [one, same, other] = [("a", 1), ("a", 2), ("b", 3)]
-            .map(|(name, id)| Presence::new(&SharedSecret::of_namespace(name), id));
+            .map(|(name, id)| Presence::new(&SharedSecret::from_namespace(name), id));
         let members = [&one, &same, &other].map(|presence| presence.member.clone());
         assert_eq!([&one, &same, &other].map(|of| of.count_others(&members)), [1, 1, 2]);
         let older = ["0123456789abcdef".to_owned()];
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_gateways_decreases_only_by_a_complete_count() {
+    fn only_a_complete_count_decreases_the_number_of_gateways() {
         let count = |gateways, is_complete| GatewayCount { gateways, is_complete };
         let estimate =
             |before, counts: &[GatewayCount]| estimate_gateways(before, counts.iter().copied());

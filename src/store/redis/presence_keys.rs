@@ -5,11 +5,11 @@ use super::script;
 /// How long a gateway counts as alive after a report, in ms. Reports are made once a second.
 pub(super) const REPORT_LIFETIME: u64 = 5_000;
 
-/// How long a note of a deleted record is kept, in ms: longer than a gateway can go without a report and
-/// still count as alive.
-pub(super) const DELETION_NOTE_LIFETIME: u64 = 2 * REPORT_LIFETIME;
+/// How long the deletion of a record is kept for other gateways, in ms: longer than a gateway counts as
+/// alive without a report.
+pub(super) const DELETION_LIFETIME: u64 = 2 * REPORT_LIFETIME;
 
-/// The keys that gateways share besides records.
+/// The keys of one namespace that are not records.
 pub(super) struct PresenceKeys {
     gateways: String,
     resets: String,
@@ -27,10 +27,10 @@ impl PresenceKeys {
         }
     }
 
-    /// The command that notes the deletion of records.
-    pub(super) fn note_deletions(&self, records: &[u128]) -> redis::Cmd {
+    /// The command that records deletions for the other gateways.
+    pub(super) fn record_deletions(&self, records: &[u128]) -> redis::Cmd {
         let mut command = redis::cmd("EVAL");
-        command.arg(script::RESET).arg(1).arg(&self.resets).arg(DELETION_NOTE_LIFETIME);
+        command.arg(script::RESET).arg(1).arg(&self.resets).arg(DELETION_LIFETIME);
         for record in records {
             command.arg(format!("{record:032x}"));
         }
@@ -43,7 +43,7 @@ impl PresenceKeys {
         self.presence(member, REPORT_LIFETIME, since)
     }
 
-    /// The command that removes a gateway that stops.
+    /// The command that removes a stopping gateway.
     pub(super) fn leave(&self, member: &str) -> redis::Cmd {
         self.presence(member, 0, 0)
     }

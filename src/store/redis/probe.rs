@@ -1,4 +1,4 @@
-//! The probe of a new connection: Redis accepts a write, and has the scripts.
+//! The probe over a new connection: it writes a key and loads missing scripts.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use super::{
 /// Expiry of the key that is written, in ms.
 const PROBE_KEY_TTL: u64 = 1_000;
 
-/// Writes `key`, within the response timeout, and loads the scripts that Redis does not have: they are
-/// long, so loading may take as long as connecting.
+/// Writes `key`, within the response timeout, and loads the scripts that Redis has not cached:
+/// they are long, so loading may take as long as connecting.
 ///
 /// # Errors
 ///
@@ -26,7 +26,7 @@ pub(super) async fn probe(
     options: &RedisOptions,
 ) -> Result<(), ConnectError> {
     let mut checks = redis::pipe();
-    checks.ignore_errors().add_command(Scripts::exist_command());
+    checks.ignore_errors().add_command(Scripts::exists_command());
     checks.cmd("SET").arg(key).arg(1).arg("PX").arg(PROBE_KEY_TTL);
     let checks = checks.query_async::<(RedisResult<Vec<bool>>, RedisResult<Value>)>(connection);
     let (loaded, written) = with_timeout(options.response_timeout, checks).await?;

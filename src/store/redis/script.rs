@@ -9,8 +9,8 @@ use crate::limit::{
     Limit, Millis, Quota, StoreDecision, Verdict,
 };
 
-/// Puts the algorithms and the reading and writing of records before a script. A new algorithm is one
-/// line here.
+/// Prepends to a script the algorithms and the reading and writing of records. A new algorithm is one line
+/// here.
 macro_rules! with_records {
     ($($script:literal),+) => {
         concat!(
@@ -47,17 +47,17 @@ const TEXTS: [&str; 4] = [CHARGE, ACQUIRE, PEEK, ADJUST];
 static HASHES: LazyLock<[Box<str>; 4]> =
     LazyLock::new(|| TEXTS.map(|text| redis::Script::new(text).get_hash().into()));
 
-/// Reports a gateway alive, and returns the gateways that are.
+/// Reports a gateway alive, and returns the gateways that are alive and recent deletions.
 pub(super) const PRESENCE: &str = include_str!("../../../lua/presence.lua");
 
-/// Notes that records were deleted.
+/// Records deletions for the other gateways.
 pub(super) const RESET: &str = include_str!("../../../lua/reset.lua");
 
 /// Integers in a reply for each charge or adjustment, after the time.
 const FIELDS: usize = 6;
 
-/// The latest time (ms) that is sent to a script: later times are not exact as Lua's doubles, and no clock
-/// shows them.
+/// The latest time (ms) that is sent to a script: later times are not exact as Lua's numbers (doubles), and
+/// no clock reaches them.
 const MAX_TIME: Millis = 1 << 52;
 
 /// Makes the commands that read and write records in one namespace.
@@ -84,8 +84,8 @@ impl Scripts {
         Self { charge, acquire, peek, adjust, namespace: namespace.into() }
     }
 
-    /// The command that asks which of the scripts Redis has.
-    pub(super) fn exist_command() -> Cmd {
+    /// The command that asks which of the scripts Redis has cached.
+    pub(super) fn exists_command() -> Cmd {
         let mut command = redis::cmd("SCRIPT");
         command.arg("EXISTS");
         for hash in &*HASHES {
@@ -94,8 +94,8 @@ impl Scripts {
         command
     }
 
-    /// The commands that load the scripts that Redis does not have. `loaded` is the reply to
-    /// [`Self::exist_command`].
+    /// The commands that load the scripts that Redis has not cached. `loaded` is the reply to
+    /// [`Self::exists_command`].
     pub(super) fn load_commands(loaded: &[bool]) -> Pipeline {
         let mut loads = redis::pipe();
         for (index, text) in TEXTS.iter().enumerate() {

@@ -17,16 +17,20 @@ pub(super) struct Sentinel {
     /// The primary's name in Sentinel's configuration.
     pub(super) master: Box<str>,
     /// One client for each sentinel.
-    pub(super) nodes: Box<[Client]>,
+    pub(super) sentinels: Box<[Client]>,
     /// The primary's credentials and TLS settings; the address is a placeholder.
     template: ConnectionInfo,
-    /// The primary's address (host, port), if it is cached.
+    /// The primary's cached address (host, port).
     address: Mutex<Option<(String, u16)>>,
 }
 
 impl Sentinel {
-    pub(super) fn new(master: Box<str>, nodes: Box<[Client]>, template: ConnectionInfo) -> Self {
-        Self { master, nodes, template, address: Mutex::new(None) }
+    pub(super) fn new(
+        master: Box<str>,
+        sentinels: Box<[Client]>,
+        template: ConnectionInfo,
+    ) -> Self {
+        Self { master, sentinels, template, address: Mutex::new(None) }
     }
 
     /// The primary's cached address (host, port).
@@ -34,7 +38,7 @@ impl Sentinel {
         self.address.lock().clone()
     }
 
-    /// Drops the cached address, so that the next connection asks the sentinels.
+    /// Drops the cached address, so that the sentinels are asked before the next connection.
     pub(super) fn invalidate(&self) {
         *self.address.lock() = None;
     }
@@ -60,7 +64,7 @@ impl Sentinel {
         &self,
         options: &RedisOptions,
     ) -> Result<MultiplexedConnection, ConnectError> {
-        let replies = self.nodes.iter().map(async |sentinel| {
+        let replies = self.sentinels.iter().map(async |sentinel| {
             let mut connection = connect::open(sentinel, options.connect_timeout).await?;
             self.query_address(&mut connection, options).await
         });
@@ -172,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn most_votes_come_first_and_in_a_tie_the_first_named() {
+    fn addresses_are_ranked_by_votes_then_by_first_mention() {
         let ranking = |ports: &[u16]| {
             let addresses = addresses(ports);
             let ranking = rank_by_votes(&addresses).into_iter();

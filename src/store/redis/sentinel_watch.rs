@@ -11,7 +11,7 @@ use super::{
     sentinel::{Sentinel, rank_by_votes},
 };
 
-/// Compares the sentinels' answers with the primary in use, over one connection to each sentinel.
+/// Compares the sentinels' replies with the primary in use, over one connection to each sentinel.
 pub(in crate::store) struct SentinelWatch {
     sentinel: Arc<Sentinel>,
     node: Arc<Node>,
@@ -21,7 +21,7 @@ pub(in crate::store) struct SentinelWatch {
 
 impl SentinelWatch {
     pub(super) fn new(sentinel: Arc<Sentinel>, node: Arc<Node>) -> Self {
-        let connections = sentinel.nodes.iter().map(|_| None).collect();
+        let connections = sentinel.sentinels.iter().map(|_| None).collect();
         Self { sentinel, node, connections }
     }
 
@@ -31,10 +31,10 @@ impl SentinelWatch {
         let Some(current) = self.sentinel.address() else { return };
         let sentinel = &self.sentinel;
         let replies =
-            sentinel.nodes.iter().zip(&mut self.connections).map(async |(node, cached)| {
+            sentinel.sentinels.iter().zip(&mut self.connections).map(async |(client, cached)| {
                 let mut connection = match cached.take() {
                     Some(connection) => connection,
-                    None => connect::open(node, options.connect_timeout).await.ok()?,
+                    None => connect::open(client, options.connect_timeout).await.ok()?,
                 };
                 let address = sentinel.query_address(&mut connection, options).await.ok()?;
                 *cached = Some(connection);
@@ -42,7 +42,7 @@ impl SentinelWatch {
             });
         let addresses: Vec<_> = join_all(replies).await.into_iter().flatten().collect();
         let Some(address) = newly_elected(&addresses, &current) else { return };
-        // A primary that works is not left for a server that cannot be used.
+        // A working primary is kept rather than replaced by an unusable server.
         if sentinel.open_at(address, options).await.is_err() {
             return;
         }
@@ -59,8 +59,9 @@ fn newly_elected<'a>(
     current: &(String, u16),
 ) -> Option<&'a (String, u16)> {
     let ranked = rank_by_votes(addresses);
-    let own = ranked.iter().find(|(address, _)| *address == current).map_or(0, |&(_, votes)| votes);
-    ranked.first().filter(|&&(_, votes)| votes > own).map(|&(address, _)| address)
+    let current_votes =
+        ranked.iter().find(|(address, _)| *address == current).map_or(0, |&(_, votes)| votes);
+    ranked.first().filter(|&&(_, votes)| votes > current_votes).map(|&(address, _)| address)
 }
 
 #[cfg(test)]

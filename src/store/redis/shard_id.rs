@@ -1,4 +1,4 @@
-//! Which shard a record is on, by the hash tag in its Redis key: the same at all gateways.
+//! Maps a record to its shard by the hash tag in its Redis key. All gateways compute the same shard.
 
 use std::{hash::Hasher as _, io::Write as _};
 
@@ -15,7 +15,7 @@ pub(super) const SLOTS: u16 = 16_384;
 pub(in crate::store) struct ShardId(pub(super) u16);
 
 impl ShardId {
-    /// The only shard, where there is one server.
+    /// The only shard, if there is one server.
     pub(in crate::store) const ONLY: Self = Self(0);
 }
 

@@ -1,9 +1,9 @@
 //! How many tokens a fetch asks for beyond what is needed.
 //!
-//! Proposed at the end of Rockset's article: half as many again if the last chunk was used up fast, half
-//! as many if tokens are returned unspent. For a key with few requests the chunk is 0: each request calls
-//! the store, and no token is held. The store bounds what a gateway holds, by a fraction of what is
-//! left ([`crate::limit::TokenDemand::extra_divisor`]).
+//! Proposed at the end of Rockset's article: a chunk grows by half if the last one was used up fast, and is
+//! halved if tokens are returned unspent; here also if the last one lasted long. For a key with few requests
+//! the chunk is 0: each request calls the store, and no token is held. The store bounds what a gateway
+//! holds, by a fraction of what is left ([`crate::limit::TokenDemand::extra_divisor`]).
 
 use crate::limit::Reserve;
 
@@ -21,25 +21,25 @@ pub(super) const MAX_EXTRA: u32 = 1 << 20;
 pub(super) struct ChunkSizer {
     extra: u32,
     /// The tick of the last reply; `None` if the store granted less than was asked for.
-    filled: Option<u64>,
+    replied_at: Option<u64>,
 }
 
 impl ChunkSizer {
-    /// Records a reply at `ticks`; `is_complete` if all that was asked for was granted.
-    pub(super) fn fill(&mut self, ticks: u64, is_complete: bool) {
-        self.filled = is_complete.then_some(ticks);
+    /// Records a reply at `ticks`; `is_complete` if everything asked for was granted.
+    pub(super) fn record_reply(&mut self, ticks: u64, is_complete: bool) {
+        self.replied_at = is_complete.then_some(ticks);
     }
 
     /// The tokens to ask for beyond what is needed, in a fetch that begins at `ticks` because the last
     /// chunk is used up or its sub-window has ended.
-    pub(super) fn next(&mut self, ticks: u64, reserve: Reserve) -> u32 {
+    pub(super) fn next_extra(&mut self, ticks: u64, reserve: Reserve) -> u32 {
         match reserve {
             Reserve::Off => 0,
             Reserve::Tokens(count) => count.min(MAX_EXTRA),
             Reserve::Auto => {
-                match self.filled.take().map(|filled| ticks.saturating_sub(filled)) {
-                    Some(lasted) if lasted < GROW_BELOW => self.grow(),
-                    Some(lasted) if lasted > SHRINK_ABOVE => self.shrink(),
+                match self.replied_at.take().map(|at| ticks.saturating_sub(at)) {
+                    Some(duration) if duration < GROW_BELOW => self.grow(),
+                    Some(duration) if duration > SHRINK_ABOVE => self.shrink(),
                     _ => {}
                 }
                 self.extra
@@ -50,7 +50,7 @@ impl ChunkSizer {
     /// Halves the chunk. Called also when tokens are returned unspent.
     pub(super) fn shrink(&mut self) {
         self.extra /= 2;
-        self.filled = None;
+        self.replied_at = None;
     }
 
     fn grow(&mut self) {
@@ -63,10 +63,10 @@ mod tests {
     use super::*;
 
     /// The chunk after `count` chunks that each lasted `duration` ms.
-    fn after(sizer: &mut ChunkSizer, count: usize, duration: u64) -> u32 {
+    fn chunk_after(sizer: &mut ChunkSizer, count: usize, duration: u64) -> u32 {
         for _ in 0..count {
-            sizer.fill(0, true);
-            sizer.next(duration, Reserve::Auto);
+            sizer.record_reply(0, true);
+            sizer.next_extra(duration, Reserve::Auto);
         }
         sizer.extra
     }
@@ -74,33 +74,37 @@ mod tests {
     #[test]
     fn chunk_grows_by_half_and_shrinks_by_half() {
         let mut sizer = ChunkSizer::default();
-        assert_eq!(sizer.next(0, Reserve::Auto), 0, "the first fetch asks only for what it needs");
-        let grown: Vec<u32> = (0..6).map(|_| after(&mut sizer, 1, GROW_BELOW - 1)).collect();
+        assert_eq!(
+            sizer.next_extra(0, Reserve::Auto),
+            0,
+            "the first fetch asks only for what it needs"
+        );
+        let grown: Vec<u32> = (0..6).map(|_| chunk_after(&mut sizer, 1, GROW_BELOW - 1)).collect();
         assert_eq!(grown, [1, 2, 3, 4, 6, 9]);
-        assert_eq!(after(&mut sizer, 3, GROW_BELOW), 9);
-        assert_eq!(after(&mut sizer, 3, SHRINK_ABOVE), 9);
-        assert_eq!(after(&mut sizer, 1, SHRINK_ABOVE + 1), 4);
+        assert_eq!(chunk_after(&mut sizer, 3, GROW_BELOW), 9);
+        assert_eq!(chunk_after(&mut sizer, 3, SHRINK_ABOVE), 9);
+        assert_eq!(chunk_after(&mut sizer, 1, SHRINK_ABOVE + 1), 4);
         sizer.shrink();
         assert_eq!(sizer.extra, 2);
-        assert_eq!(after(&mut sizer, 5, SHRINK_ABOVE + 1), 0);
-        assert_eq!(after(&mut sizer, 100, 0), MAX_EXTRA);
+        assert_eq!(chunk_after(&mut sizer, 5, SHRINK_ABOVE + 1), 0);
+        assert_eq!(chunk_after(&mut sizer, 100, 0), MAX_EXTRA);
     }
 
     #[test]
     fn a_partial_grant_does_not_change_the_chunk() {
         let mut sizer = ChunkSizer::default();
-        after(&mut sizer, 6, 0);
-        sizer.fill(0, false);
-        assert_eq!(sizer.next(1, Reserve::Auto), 9);
-        assert_eq!(sizer.next(5_000, Reserve::Auto), 9);
+        chunk_after(&mut sizer, 6, 0);
+        sizer.record_reply(0, false);
+        assert_eq!(sizer.next_extra(1, Reserve::Auto), 9);
+        assert_eq!(sizer.next_extra(5_000, Reserve::Auto), 9);
     }
 
     #[test]
     fn a_configured_chunk_does_not_change() {
         let mut sizer = ChunkSizer::default();
-        sizer.fill(0, true);
-        assert_eq!(sizer.next(1, Reserve::Tokens(100)), 100);
-        assert_eq!(sizer.next(1, Reserve::Tokens(u32::MAX)), MAX_EXTRA);
-        assert_eq!(sizer.next(1, Reserve::Off), 0);
+        sizer.record_reply(0, true);
+        assert_eq!(sizer.next_extra(1, Reserve::Tokens(100)), 100);
+        assert_eq!(sizer.next_extra(1, Reserve::Tokens(u32::MAX)), MAX_EXTRA);
+        assert_eq!(sizer.next_extra(1, Reserve::Off), 0);
     }
 }

@@ -47,11 +47,11 @@ impl TokenCell {
         if ticks < self.deadline { self.count } else { 0 }
     }
 
-    /// Whether a charge at `now`, by the store's clock, is in these tokens' sub-window, and the sub-window
-    /// lasts at `ticks`.
-    fn covers(&self, quota: &Quota, now: Millis, ticks: u64) -> bool {
+    /// Whether a charge at `charged_at`, by the store's clock, is in these tokens' sub-window, which has not
+    /// ended at `ticks`.
+    fn covers(&self, quota: &Quota, charged_at: Millis, ticks: u64) -> bool {
         let start = self.end.saturating_sub(quota.sub_window());
-        (start..self.end).contains(&now) && ticks < self.deadline
+        (start..self.end).contains(&charged_at) && ticks < self.deadline
     }
 }
 
@@ -135,9 +135,9 @@ impl<W: Waiter> Lease<W> {
         self.snapshot
     }
 
-    /// The tokens that are here, to be spent or to be returned.
+    /// The tokens held here, to be spent or to be returned.
     pub(super) fn outstanding(&self) -> u64 {
-        let unspent = self.unspent.iter().map(|back| u64::from(back.tokens));
+        let unspent = self.unspent.iter().map(|unspent| u64::from(unspent.tokens));
         unspent.sum::<u64>() + u64::from(self.tokens.count)
     }
 
@@ -158,10 +158,15 @@ impl<W: Waiter> Lease<W> {
         Some(self.snapshot.charge(ticks, rest))
     }
 
-    /// Puts back `cost` tokens that were taken at `now`, if their sub-window lasts. Returns what is left
-    /// then.
-    pub(super) fn refund(&mut self, now: Millis, cost: u32, ticks: u64) -> Option<LeaseCharge> {
-        if !self.tokens.covers(&self.limit.quota, now, ticks) {
+    /// Puts back `cost` tokens that were charged at `charged_at`, if their sub-window has not ended. Returns
+    /// what is left then.
+    pub(super) fn refund(
+        &mut self,
+        charged_at: Millis,
+        cost: u32,
+        ticks: u64,
+    ) -> Option<LeaseCharge> {
+        if !self.tokens.covers(&self.limit.quota, charged_at, ticks) {
             return None;
         }
         self.tokens.count = self.tokens.count.saturating_add(cost);
@@ -170,14 +175,14 @@ impl<W: Waiter> Lease<W> {
 
     /// Keeps tokens to be returned with the next fetch or sweep. Returns false if the operator has deleted
     /// their record.
-    pub(super) fn set_aside(&mut self, back: TokenReturn) -> bool {
+    pub(super) fn set_aside(&mut self, to_return: TokenReturn) -> bool {
         if self.fetch.is_some_and(|fetch| fetch.is_discarded) {
             return false;
         }
         let mut unspent = self.unspent.iter_mut();
-        match unspent.find(|other| other.charged_at == back.charged_at) {
-            Some(other) => other.tokens = other.tokens.saturating_add(back.tokens),
-            None if back.tokens > 0 => self.unspent.push(back),
+        match unspent.find(|other| other.charged_at == to_return.charged_at) {
+            Some(other) => other.tokens = other.tokens.saturating_add(to_return.tokens),
+            None if to_return.tokens > 0 => self.unspent.push(to_return),
             None => {}
         }
         true
@@ -205,7 +210,7 @@ impl<W: Waiter> Lease<W> {
     fn begin_fetch(&mut self, ticks: u64, extra_divisor: u32) -> FetchRequest {
         self.expire(ticks);
         self.fetch = Some(InFlight { waiters: self.queue.len(), is_discarded: false });
-        let extra = self.sizer.next(ticks, self.limit.reserve);
+        let extra = self.sizer.next_extra(ticks, self.limit.reserve);
         let returned = self.unspent.pop().unwrap_or_default();
         let (cheapest, all) = self.queue.costs();
         let minimum = cheapest.saturating_sub(self.tokens.count).max(1);
@@ -227,7 +232,7 @@ impl<W: Waiter> Lease<W> {
         let decision = grant.decision;
         let is_partial = grant.tokens < needed;
         self.used_at = *received;
-        self.sizer.fill(*received, grant.tokens >= needed.saturating_add(extra));
+        self.sizer.record_reply(*received, grant.tokens >= needed.saturating_add(extra));
         self.receive(reply);
         self.snapshot = LeaseSnapshot {
             end: self.tokens.end,
@@ -237,7 +242,7 @@ impl<W: Waiter> Lease<W> {
             offset: now.wrapping_sub(*received),
         };
         let fetch = self.fetch.take();
-        let newcomers = self.queue.split_off(fetch.map_or(0, |fetch| fetch.waiters));
+        let arrivals = self.queue.split_off(fetch.map_or(0, |fetch| fetch.waiters));
         // A grant was decided at the store for these requests, so it serves them however late the reply is.
         if grant.tokens > 0 || *received < self.tokens.deadline {
             self.grant(*received);
@@ -252,7 +257,7 @@ impl<W: Waiter> Lease<W> {
         // have expired meanwhile: they keep their places.
         let is_discarded = fetch.is_some_and(|fetch| fetch.is_discarded);
         let discarded = if is_discarded { mem::take(&mut self.tokens.count) } else { 0 };
-        self.queue.append(newcomers);
+        self.queue.append(arrivals);
         if *received < self.tokens.deadline {
             self.grant(*received);
         }
@@ -299,8 +304,8 @@ impl<W: Waiter> Lease<W> {
     /// Adds the granted tokens, after setting aside those of another sub-window.
     fn receive(&mut self, reply: &FetchReply) {
         let grant = &reply.grant;
-        let is_other = grant.tokens > 0 && grant.spendable_until != self.tokens.end;
-        if reply.now >= self.tokens.end || is_other {
+        let is_other_sub_window = grant.tokens > 0 && grant.spendable_until != self.tokens.end;
+        if reply.now >= self.tokens.end || is_other_sub_window {
             self.set_aside_all();
         }
         if grant.tokens == 0 {
@@ -326,14 +331,14 @@ impl<W: Waiter> Lease<W> {
     fn set_aside_all(&mut self) {
         // Any time in the tokens' sub-window identifies it.
         let charged_at = self.tokens.end.saturating_sub(1);
-        let back = TokenReturn { charged_at, tokens: mem::take(&mut self.tokens.count) };
-        // They will be left at the store instead of here: the sum in response headers does not change.
-        self.snapshot.remaining += u64::from(back.tokens);
-        self.set_aside(back);
+        let to_return = TokenReturn { charged_at, tokens: mem::take(&mut self.tokens.count) };
+        // They will be left at the store instead of here, so the sum in response headers does not change.
+        self.snapshot.remaining += u64::from(to_return.tokens);
+        self.set_aside(to_return);
     }
 
     /// Discards all tokens, because the operator has deleted the record that they were charged to; a fetch
-    /// in flight was charged to it, too. Returns how many were here.
+    /// in flight was charged to it as well. Returns how many were held.
     pub(super) fn discard(&mut self) -> u64 {
         let count = self.outstanding();
         self.tokens = TokenCell::default();

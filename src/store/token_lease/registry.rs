@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     limit::{Change, Key, Limit, Millis, Reserve, TokenReturn},
-    store::{Failure, record_id::record},
+    store::{Failure, record_id::record_id},
 };
 
 /// The most leases of a process: about 30 MB. A request that finds no room calls the store itself.
@@ -24,7 +24,7 @@ pub const MAX_LEASES: usize = 1 << 16;
 /// Locks that the leases are striped over.
 const STRIPES: usize = 64;
 
-/// A sweep ends after the stripe with which it has visited this many leases.
+/// A sweep visits whole stripes until it has visited this many leases.
 const SWEEP_BATCH: usize = 1 << 14;
 
 /// The identity of a lease.
@@ -40,14 +40,14 @@ pub struct LeaseKey {
 impl LeaseKey {
     /// The lease of `key` under `limit`.
     pub fn of(limit: &Limit, key: Key) -> Self {
-        let record = record(limit, key);
+        let record = record_id(limit, key);
         let reserve = match limit.reserve {
             Reserve::Off => 0,
             Reserve::Auto => 1,
             Reserve::Tokens(count) => u64::from(count) + 2,
         };
-        let kind = u64::from(limit.quota.strict) << 1 | u64::from(limit.enforce);
-        let quota = u64::from(limit.quota.limit) << 2 | kind;
+        let flags = u64::from(limit.quota.strict) << 1 | u64::from(limit.enforce);
+        let quota = u64::from(limit.quota.limit) << 2 | flags;
         let low = mix(quota) ^ mix(!reserve);
         Self { record, id: record ^ u128::from(low) ^ u128::from(mix(low)) << 64 }
     }
@@ -69,7 +69,7 @@ pub struct UnspentTokens {
     /// The key that was charged.
     pub key: Key,
     /// How many, and when they were charged.
-    pub back: TokenReturn,
+    pub to_return: TokenReturn,
 }
 
 impl From<TokenReturn> for Change {
@@ -149,19 +149,19 @@ impl<W: Waiter> LeaseRegistry<W> {
         self.stripe(record).lock().leases.get_mut(&id)?.take(cost, ticks)
     }
 
-    /// Puts back `cost` tokens that were taken here at `now` ([`LeaseCharge::now`]), to be taken again,
-    /// without a call to the store. Returns what is left then. `None` if their sub-window has ended or the
-    /// lease is gone: then the caller has to refund them at the store, at the time `now`.
+    /// Puts back `cost` tokens that were taken here at `charged_at` ([`LeaseCharge::now`]), to be taken
+    /// again, without a call to the store. Returns what is left then. `None` if their sub-window has ended
+    /// or the lease is gone: then the caller has to refund them at the store, with the same `charged_at`.
     pub fn refund(
         &self,
         limit: &Limit,
         key: Key,
-        now: Millis,
+        charged_at: Millis,
         cost: u32,
         ticks: u64,
     ) -> Option<LeaseCharge> {
         let LeaseKey { record, id } = LeaseKey::of(limit, key);
-        self.stripe(record).lock().leases.get_mut(&id)?.refund(now, cost, ticks)
+        self.stripe(record).lock().leases.get_mut(&id)?.refund(charged_at, cost, ticks)
     }
 
     /// As [`Self::refund`], but tokens whose sub-window has ended are returned to the store with the next
@@ -170,20 +170,20 @@ impl<W: Waiter> LeaseRegistry<W> {
         &self,
         limit: &Limit,
         key: Key,
-        now: Millis,
+        charged_at: Millis,
         cost: u32,
         ticks: u64,
     ) -> bool {
         let refunded = self.with_lease(limit, key, ticks, |lease, stats| {
-            let back = TokenReturn { charged_at: now, tokens: cost };
-            if lease.refund(now, cost, ticks).is_none() && !lease.set_aside(back) {
+            let to_return = TokenReturn { charged_at, tokens: cost };
+            if lease.refund(charged_at, cost, ticks).is_none() && !lease.set_aside(to_return) {
                 stats.discarded += u64::from(cost);
             }
         });
         refunded.is_some()
     }
 
-    /// Adds a request to those that wait, after [`Self::take`] returned none.
+    /// Adds a request to the queue of its lease, after [`Self::take`] returned none.
     ///
     /// # Errors
     ///
@@ -265,8 +265,9 @@ impl<W: Waiter> LeaseRegistry<W> {
         let mut visited = 0;
         for _ in 0..self.stripes.len() {
             let index = self.sweep_cursor.fetch_add(1, Relaxed) % self.stripes.len();
-            visited += self
-                .remove_where(index, out, |lease, backs| lease.sweep(ticks, &is_reachable, backs));
+            visited += self.remove_where(index, out, |lease, returns| {
+                lease.sweep(ticks, &is_reachable, returns)
+            });
             if visited >= SWEEP_BATCH {
                 return;
             }
@@ -282,8 +283,8 @@ impl<W: Waiter> LeaseRegistry<W> {
         }
     }
 
-    /// Visits the leases of a stripe, adds to `out` the tokens that `visit` returns, and removes the leases
-    /// for which it is true. Returns how many leases there were.
+    /// Visits the leases of a stripe, moves to `out` the tokens that `visit` puts into its list, and removes
+    /// the leases for which it returns true. Returns how many leases there were.
     fn remove_where(
         &self,
         index: usize,
@@ -292,15 +293,15 @@ impl<W: Waiter> LeaseRegistry<W> {
     ) -> usize {
         let mut stripe = self.stripes[index].lock();
         let Stripe { leases, stats } = &mut *stripe;
-        let (count, mut backs) = (leases.len(), Vec::new());
+        let (count, mut returns) = (leases.len(), Vec::new());
         leases.retain(|_, lease| {
-            let is_removed = visit(lease, &mut backs);
-            for back in backs.drain(..) {
-                stats.given_back += u64::from(back.tokens);
+            let is_removed = visit(lease, &mut returns);
+            for to_return in returns.drain(..) {
+                stats.given_back += u64::from(to_return.tokens);
                 out.push(UnspentTokens {
                     limit: Arc::clone(lease.limit()),
                     key: lease.key(),
-                    back,
+                    to_return,
                 });
             }
             !is_removed
@@ -310,11 +311,12 @@ impl<W: Waiter> LeaseRegistry<W> {
 
     /// Discards the tokens of a record that the operator has deleted at the store, under every quota, and
     /// those of a fetch in flight: they are not refunded. To be called after the deletion.
-    pub fn discard(&self, deleted: u128) {
-        let mut stripe = self.stripe(deleted).lock();
+    pub fn discard(&self, deleted_record: u128) {
+        let mut stripe = self.stripe(deleted_record).lock();
         let Stripe { leases, stats } = &mut *stripe;
-        let of_record = |lease: &&mut Lease<W>| record(lease.limit(), lease.key()) == deleted;
-        for lease in leases.values_mut().filter(of_record) {
+        let is_of_record =
+            |lease: &&mut Lease<W>| record_id(lease.limit(), lease.key()) == deleted_record;
+        for lease in leases.values_mut().filter(is_of_record) {
             stats.discarded += lease.discard();
         }
     }
@@ -326,7 +328,7 @@ impl<W: Waiter> LeaseRegistry<W> {
 
     /// Counts tokens that were taken here and can be neither spent nor returned.
     pub fn count_lost(&self, limit: &Limit, key: Key, cost: u32) {
-        self.stripe(record(limit, key)).lock().stats.lost += u64::from(cost);
+        self.stripe(record_id(limit, key)).lock().stats.lost += u64::from(cost);
     }
 
     /// Totals of all leases, for metrics. Takes every lock, one after the other.
@@ -344,8 +346,8 @@ impl<W: Waiter> LeaseRegistry<W> {
         total
     }
 
-    /// Twice the number of gateways: all of them together take at most half of what is left beyond what
-    /// they need.
+    /// Twice the number of gateways: beyond what they need, all of them together take at most half of what is
+    /// left.
     fn extra_divisor(&self) -> u32 {
         self.gateways.load(Relaxed).max(1).saturating_mul(2)
     }
@@ -371,7 +373,7 @@ impl<W: Waiter> LeaseRegistry<W> {
         leases.get_mut(&id).map(|lease| act(lease, stats))
     }
 
-    /// The stripe of a record, and of its leases under every quota.
+    /// The stripe that holds the leases of a record under every quota.
     fn stripe(&self, record: u128) -> &Mutex<Stripe<W>> {
         &self.stripes[(record >> 96) as usize % self.stripes.len()]
     }

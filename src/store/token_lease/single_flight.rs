@@ -49,7 +49,7 @@ impl<W: Waiter> LeaseRegistry<W> {
 }
 
 /// The only fetch in flight of a lease. Dropping it fails the requests that wait, so that a fetch that
-/// panics or is cancelled leaves none waiting, and the next may begin.
+/// panics or is cancelled leaves none waiting, and the next fetch can begin.
 #[must_use = "dropping it fails the requests that wait"]
 pub struct LeaseFetch<W: Waiter> {
     registry: Arc<LeaseRegistry<W>>,

@@ -2,7 +2,7 @@
 
 use crate::limit::{Decision, Millis, Quota};
 
-/// The parts of a reply that apply to the tokens that it granted.
+/// What the last reply says about the tokens of a lease.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct LeaseSnapshot {
     /// The end of the sub-window that the tokens were charged to, in ms by the store's clock; 0 before the

@@ -42,12 +42,12 @@ impl<W: Waiter> WaitQueue<W> {
         self.0.append(&mut later.0);
     }
 
-    /// Spends `tokens` for the requests in order. A request that costs more than is left is passed over, as
-    /// the store would have decided one after the other, and stays in the queue.
+    /// Spends `tokens` for the requests in order, as the store would. A request that costs more than is left
+    /// is passed over and stays in the queue.
     pub(super) fn grant(&mut self, tokens: &mut u32, outcome: impl Fn(u32) -> WaiterOutcome) {
         for waiter in std::mem::take(&mut self.0) {
             match tokens.checked_sub(waiter.cost()) {
-                // A request that is gone spends nothing.
+                // A cancelled request spends nothing.
                 Some(rest) => {
                     if waiter.serve(outcome(rest)) {
                         *tokens = rest;

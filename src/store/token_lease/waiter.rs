@@ -12,7 +12,7 @@ pub trait Waiter: Send + 'static {
     fn cost(&self) -> u32;
 
     /// Delivers the outcome. Called once, under the registry's lock, so it must not call the registry.
-    /// Returns false if the request is gone: then no token is spent.
+    /// Returns false if the request was cancelled: then no token is spent.
     fn serve(self, outcome: WaiterOutcome) -> bool;
 }
 
@@ -31,7 +31,7 @@ pub enum WaiterOutcome {
     /// The store refused a smaller cost, so the refusal's times do not apply: the request has to call the
     /// store itself.
     CallStore,
-    /// The store gave no answer; `None` if the fetch was abandoned.
+    /// The store gave no decision; `None` if the fetch was abandoned.
     Failed(Option<Failure>),
 }
 
@@ -44,6 +44,6 @@ pub struct FetchReply {
     pub now: Millis,
     /// The tick at which the call was sent, or earlier.
     pub sent: u64,
-    /// The tick at which the reply had come, or later.
+    /// The tick at which the reply was received, or later.
     pub received: u64,
 }

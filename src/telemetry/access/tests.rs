@@ -14,7 +14,7 @@ fn line(path: &str) -> AccessLine<'_> {
         limit: "admitted",
         token: None,
         bytes: 5,
-        took: Duration::from_micros(1500),
+        duration: Duration::from_micros(1500),
         delay: Duration::ZERO,
         upstream: "",
         upstream_time: None,

@@ -15,7 +15,7 @@ fn line() -> AccessLine<'static> {
         limit: "admitted",
         token: Some(0xabc),
         bytes: 5,
-        took: Duration::from_micros(1500),
+        duration: Duration::from_micros(1500),
         delay: Duration::from_micros(5),
         upstream: "127.0.0.1:80",
         upstream_time: Some(Duration::from_millis(1)),
@@ -63,7 +63,7 @@ fn cached_seconds_are_correct_for_times_in_any_order() {
         (u64::MAX, "9999-12-31T23:59:59.615Z"),
     ] {
         let mut text = Vec::new();
-        formatter.time(time, &mut text);
+        formatter.push_time(time, &mut text);
         assert_eq!(String::from_utf8(text).unwrap(), wanted);
     }
 }
@@ -109,7 +109,7 @@ proptest! {
         let written = AccessLine {
             time, client, method: &method, host: &host, path: &path, status, token, bytes,
             request_id: &request_id, route: &route, upstream: &upstream, attempts,
-            took: time_of(took), delay: time_of(delay),
+            duration: time_of(took), delay: time_of(delay),
             upstream_time: upstream_time.map(|micros| time_of(micros.into())),
             cut: Some(CutReason::ClientClosed), complete: false, ..line()
         }

@@ -182,15 +182,15 @@ fn all_losses_are_reported_at_most_once_a_minute() {
     drop(thread);
     let (state, start) = (&queue.state, clock::instant());
     let mut report = LossReport::default();
-    assert_eq!(report.losses(state, start), None);
+    assert_eq!(report.take_losses(state, start), None);
     state.count_dropped(5);
-    assert_eq!(report.losses(state, start), Some((5, 0)));
+    assert_eq!(report.take_losses(state, start), Some((5, 0)));
     state.count_dropped(2);
     state.count_write_error(&io::ErrorKind::BrokenPipe.into());
-    assert_eq!(report.losses(state, start + REPORT_INTERVAL / 2), None);
+    assert_eq!(report.take_losses(state, start + REPORT_INTERVAL / 2), None);
     assert!(state.unreported.load(Ordering::Relaxed));
-    assert_eq!(report.losses(state, start + REPORT_INTERVAL), Some((2, 1)));
-    assert_eq!(report.losses(state, start + 3 * REPORT_INTERVAL), None);
+    assert_eq!(report.take_losses(state, start + REPORT_INTERVAL), Some((2, 1)));
+    assert_eq!(report.take_losses(state, start + 3 * REPORT_INTERVAL), None);
 }
 
 #[test]

@@ -10,7 +10,7 @@ fn sized(capacity: u64, false_positive: f64) -> Geometry {
 /// The estimate for `tokens` distinct tokens, each recorded in one to three of the minutes.
 fn estimate_of(geometry: Geometry, run: u64, tokens: u64) -> Estimate {
     let positions = std::array::from_fn(|i| (run.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> i) as u8);
-    let filter = Filter::new(geometry, Seed { secret: (1, 2), positions }, START);
+    let filter = Filter::new(geometry, Seed { token_key: (1, 2), positions }, START);
     for minute in 0..6 {
         filter.rotate(START + minute * 60_000);
         for token in (0..tokens).filter(|token| [token % 6, token % 5, 3].contains(&minute)) {
@@ -66,7 +66,7 @@ fn empty_filters_estimate_zero_and_full_ones_are_saturated() {
         assert!(full.saturated && full.tokens.abs_diff(max_countable(&geometry)) <= 1);
     }
     // Too small for any estimate.
-    let small = Geometry { bits: 8, hashes: 3, generation: 60_000, memory: 1 };
+    let small = Geometry { bits: 8, hashes: 3, generation_length: 60_000, complete_generations: 1 };
     assert_eq!(max_countable(&small), 0);
     assert!(estimate(&small, 1).saturated);
 }

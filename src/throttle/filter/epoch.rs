@@ -17,8 +17,8 @@ impl Epoch {
     pub(super) fn at(geometry: &Geometry, now: Millis) -> Self {
         // Enough for 8,000 years of minutes.
         let current = geometry.index(now).min(u64::from(u32::MAX));
-        let in_grace = now.saturating_sub(current * geometry.generation) < GRACE;
-        let back = u64::from(geometry.memory) + u64::from(in_grace);
+        let in_grace = now.saturating_sub(current * geometry.generation_length) < GRACE;
+        let back = u64::from(geometry.complete_generations) + u64::from(in_grace);
         Self { oldest: current.saturating_sub(back.min(31)), current }
     }
 
@@ -39,7 +39,7 @@ impl Epoch {
     }
 
     /// The mask of the slot of the current generation of an epoch packed by [`Self::pack`].
-    pub(super) fn slot(packed: u64) -> u32 {
+    pub(super) fn current_slot_mask(packed: u64) -> u32 {
         1 << ((packed >> 32) % 32)
     }
 

@@ -1,4 +1,4 @@
-//! Operations of the control thread that read all positions.
+//! Operations of the throttle's thread that read all positions.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -1,13 +1,13 @@
-//! Clears the slots of generations that left memory, incrementally.
+//! Clears the slots of expired generations, incrementally.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::atomics::AtomicWord;
 
-/// Maximum number of steps that clear a slot.
+/// Maximum number of steps of a pass.
 const STEPS: usize = 20;
 
-/// Which slots are to be cleared, and the progress of the current pass.
+/// Which slots are to be cleared, and the progress of the current pass. Slots are given as masks.
 #[derive(Debug, Default)]
 pub(super) struct Sweep {
     /// Slots of live generations that may have bits.
@@ -22,17 +22,17 @@ pub(super) struct Sweep {
 
 impl Sweep {
     /// Schedules `slots` for clearing.
-    pub(super) fn add(&mut self, slots: u32) {
-        // Also those in the current pass: they may have new bits at positions that it has passed.
+    pub(super) fn schedule(&mut self, slots: u32) {
+        // Also slots of the current pass: they may have new bits at positions that it has cleared.
         self.pending |= slots;
     }
 
     /// Slots that are not cleared yet.
-    pub(super) fn dirty(&self) -> u32 {
+    pub(super) fn uncleared(&self) -> u32 {
         self.clearing | self.pending
     }
 
-    /// Clears the next part.
+    /// Clears the next part of the current pass.
     pub(super) fn step(&mut self, words: &[impl AtomicWord]) {
         if self.clearing == 0 {
             self.clearing = std::mem::take(&mut self.pending);
@@ -53,7 +53,7 @@ impl Sweep {
     pub(super) fn finish(&mut self, words: &[impl AtomicWord]) {
         let at = if self.clearing == 0 { 0 } else { self.at };
         let (before, after) = words.split_at(at);
-        clear(after, self.dirty());
+        clear(after, self.uncleared());
         if self.pending != 0 {
             clear(before, self.pending);
         }

@@ -20,7 +20,10 @@ pub(super) fn sized(capacity: u64, false_positive: f64, minutes: u64) -> Geometr
 }
 
 pub(super) fn seed(number: u8) -> Seed {
-    Seed { secret: (1, 2), positions: std::array::from_fn(|i| number.wrapping_mul(31) ^ i as u8) }
+    Seed {
+        token_key: (1, 2),
+        positions: std::array::from_fn(|i| number.wrapping_mul(31) ^ i as u8),
+    }
 }
 
 proptest! {
@@ -46,9 +49,9 @@ proptest! {
         for token in tokens.iter().chain(&others) {
             prop_assert_eq!(ours.contains(*token), theirs.check(token));
         }
-        let cut = ours.export(geometry.index(START)).unwrap();
-        prop_assert_eq!(&cut, &theirs.as_slice()[payload::HEADER_LEN..]);
-        let written = [&payload::header(&geometry, &seed)[..], &cut].concat();
+        let exported = ours.export(geometry.index(START)).unwrap();
+        prop_assert_eq!(&exported, &theirs.as_slice()[payload::HEADER_LEN..]);
+        let written = [&payload::header(&geometry, &seed)[..], &exported].concat();
         prop_assert_eq!(&written, theirs.as_slice());
     }
 }
@@ -146,7 +149,7 @@ fn a_slot_is_cleared_within_twenty_steps() {
     // These generations are empty: nothing is swept.
     for minute in 32..70 {
         filter.rotate(START + minute * MINUTE);
-        assert_eq!(filter.sweep.lock().dirty(), 0);
+        assert_eq!(filter.sweep.lock().uncleared(), 0);
     }
     filter.record(1);
     filter.rotate(START + 70 * MINUTE);
@@ -163,7 +166,7 @@ fn a_slot_is_cleared_within_twenty_steps() {
 fn a_slot_marked_late_is_cleared_before_it_is_reused() {
     let filter = Filter::new(sized(100, 0.01, 1), seed(7), START);
     filter.rotate(START + 10 * MINUTE);
-    let slot = Filter::<Native>::slot_of(START / MINUTE);
+    let slot = Filter::<Native>::slot_mask(START / MINUTE);
     filter.words.iter().for_each(|word| _ = word.fetch_or(slot, Relaxed));
     filter.changed.fetch_or(slot, Release);
     assert!(!filter.contains(1));

@@ -33,15 +33,15 @@ proptest! {
         };
         prop_assert!(geometry.bits >= 8 && geometry.bits.is_multiple_of(8));
         prop_assert!((1..=MAX_HASHES).contains(&geometry.hashes));
-        prop_assert!((1..=MAX_MEMORY).contains(&geometry.memory));
-        prop_assert!(geometry.generation > 0 && geometry.generation.is_multiple_of(MINUTE));
+        prop_assert!((1..=MAX_COMPLETE_GENERATIONS).contains(&geometry.complete_generations));
+        prop_assert!(geometry.generation_length > 0 && geometry.generation_length.is_multiple_of(MINUTE));
         prop_assert_eq!(geometry.bytes(), geometry.bits as u64 * 4);
         // The generations are as short as 30 of them allow, and cover the memory.
-        let remembered = u64::from(geometry.memory) * geometry.generation;
+        let remembered = u64::from(geometry.complete_generations) * geometry.generation_length;
         prop_assert!(remembered >= sizing.memory);
-        prop_assert!(remembered - sizing.memory < geometry.generation);
+        prop_assert!(remembered - sizing.memory < geometry.generation_length);
         if sizing.memory <= 30 * MINUTE {
-            prop_assert_eq!(geometry.generation, MINUTE);
+            prop_assert_eq!(geometry.generation_length, MINUTE);
             prop_assert_eq!(remembered, sizing.memory);
         }
         let index = geometry.index(1_700_000_040_123);
@@ -57,8 +57,8 @@ proptest! {
     ) {
         let sizing = Sizing { capacity, false_positive, memory: minutes * MINUTE };
         let geometry = Geometry::new(&sizing).unwrap();
-        let tokens = (capacity * geometry.generation / MINUTE) as usize;
-        let live = f64::from(geometry.memory + 1);
+        let tokens = (capacity * geometry.generation_length / MINUTE) as usize;
+        let live = f64::from(geometry.complete_generations + 1);
         let rate = 1.0 - (1.0 - false_positive).powf(1.0 / live);
         // The rate is computed differently and may round to another byte.
         let bytes = Bloom::<u64>::compute_bitmap_size(tokens, rate);
@@ -87,9 +87,12 @@ fn impossible_sizings_are_rejected_with_their_reason() {
 fn default_settings_have_the_documented_size() {
     let sizing = Sizing { capacity: 1_000_000, false_positive: 0.001, memory: 30 * MINUTE };
     let geometry = Geometry::new(&sizing).unwrap();
-    assert_eq!((geometry.bytes() / 1_000_000, geometry.hashes, geometry.memory), (86, 15, 30));
+    assert_eq!(
+        (geometry.bytes() / 1_000_000, geometry.hashes, geometry.complete_generations),
+        (86, 15, 30)
+    );
     let coarse = Geometry::new(&Sizing { false_positive: 0.01, ..sizing }).unwrap();
     assert_eq!(coarse.bytes() / 1_000_000, 66);
     let long = Geometry::new(&Sizing { memory: 31 * MINUTE, ..sizing }).unwrap();
-    assert_eq!((long.generation, long.memory), (2 * MINUTE, 16));
+    assert_eq!((long.generation_length, long.complete_generations), (2 * MINUTE, 16));
 }

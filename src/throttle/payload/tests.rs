@@ -11,7 +11,7 @@ fn geometry() -> Geometry {
 }
 
 fn seed() -> Seed {
-    Seed { secret: (1, 2), positions: std::array::from_fn(|i| i as u8) }
+    Seed { token_key: (1, 2), positions: std::array::from_fn(|i| i as u8) }
 }
 
 fn gzipped(parts: &[&[u8]]) -> Vec<u8> {

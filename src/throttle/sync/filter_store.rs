@@ -17,8 +17,8 @@ pub trait FilterStore {
     /// If the store cannot be reached or gives no valid reply.
     async fn time(&mut self) -> Result<ServerTime, Failure>;
 
-    /// Reads the payload of a minute (counted from the Unix epoch), unless its version is `known`. A payload
-    /// of more than `max_len` bytes is not fetched.
+    /// Reads the payload of the generation whose first minute is `minute` (counted from the Unix epoch),
+    /// unless its version is `known`. A payload of more than `max_len` bytes is not fetched.
     ///
     /// # Errors
     ///
@@ -30,8 +30,8 @@ pub trait FilterStore {
         max_len: usize,
     ) -> Result<ReadOutcome, Failure>;
 
-    /// Replaces the payload of a minute and sets its expiry to `ttl`, if the stored time stamp still is
-    /// `expected`; with `None`, if no readable payload is stored.
+    /// Replaces the payload of the generation that starts at `minute` and sets its expiry to `ttl`, if the
+    /// stored time stamp still is `expected`; with `None`, if no readable payload is stored.
     ///
     /// # Errors
     ///
@@ -54,7 +54,7 @@ pub struct ServerTime {
     pub clock_offset: i64,
 }
 
-/// Identifies a payload of a minute.
+/// Identifies one version of a payload.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PayloadVersion {
     /// The time stamp, which grows with each commit. Above 0, below 2^53 - 1.

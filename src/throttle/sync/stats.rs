@@ -15,9 +15,9 @@ pub struct SyncStats {
     pub bytes_read: Counter,
     /// Bytes of payloads sent to Redis.
     pub bytes_written: Counter,
-    /// Minutes written.
+    /// Payloads written.
     pub commits: Counter,
-    /// Minutes not written, because another gateway wrote first.
+    /// Payloads not written, because another gateway wrote first.
     pub conflicts: Counter,
     failures: [Counter; Failure::ALL.len()],
     unusable: [Counter; PayloadError::ALL.len()],

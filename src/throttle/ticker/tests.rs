@@ -9,8 +9,8 @@ use super::{
 
 const NOW: u64 = 1_699_999_980_000;
 const MINUTE: u64 = 60_000;
-/// 120 minutes.
-const STEP: i64 = 7_200_000;
+/// In ms, as a step of a clock.
+const TWO_HOURS: i64 = 7_200_000;
 
 /// A store that has a clock and no filters.
 struct ClockStore {
@@ -52,7 +52,7 @@ impl FilterStore for ClockStore {
 }
 
 /// A throttle that is throttling, with token 1 active.
-async fn throttling(clock: &Clock) -> (Arc<Throttle>, ClockStore) {
+async fn start_throttling(clock: &Clock) -> (Arc<Throttle>, ClockStore) {
     let throttle = throttle(true, NOW);
     let mut store = ClockStore { clock: clock.clone(), clock_offset: 0, hangs: false };
     let mut ticker = Ticker::new(&throttle, clock);
@@ -65,7 +65,7 @@ async fn throttling(clock: &Clock) -> (Arc<Throttle>, ClockStore) {
 }
 
 /// A new ticker, loaded.
-async fn loaded<'a>(
+async fn new_loaded_ticker<'a>(
     throttle: &'a Throttle,
     clock: &'a Clock,
     store: &mut ClockStore,
@@ -78,11 +78,11 @@ async fn loaded<'a>(
 #[tokio::test]
 async fn a_large_forward_step_of_the_clock_suspends_denials() {
     let clock = Clock::manual(NOW);
-    let (throttle, mut store) = throttling(&clock).await;
-    let mut ticker = loaded(&throttle, &clock, &mut store).await;
+    let (throttle, mut store) = start_throttling(&clock).await;
+    let mut ticker = new_loaded_ticker(&throttle, &clock, &mut store).await;
     // Only this machine's clock steps: the filters are rotated by it before Redis' time is read.
     clock.set(NOW + 120 * MINUTE);
-    store.clock_offset = -STEP;
+    store.clock_offset = -TWO_HOURS;
     ticker.tick(Some(&mut store)).await;
     assert!(!throttle.filter.load().contains(1), "rotated out");
     assert!(!throttle.status().is_throttling(), "denials are suspended");
@@ -97,11 +97,11 @@ async fn a_large_forward_step_of_the_clock_suspends_denials() {
 #[tokio::test]
 async fn a_step_of_this_machines_clock_does_not_affect_shared_filters() {
     let clock = Clock::manual(NOW);
-    let (throttle, mut store) = throttling(&clock).await;
-    let mut ticker = loaded(&throttle, &clock, &mut store).await;
+    let (throttle, mut store) = start_throttling(&clock).await;
+    let mut ticker = new_loaded_ticker(&throttle, &clock, &mut store).await;
     clock.set(NOW + 120 * MINUTE);
-    ticker.apply_clock_step(STEP, true);
-    store.clock_offset = -STEP;
+    ticker.apply_clock_step(TWO_HOURS, true);
+    store.clock_offset = -TWO_HOURS;
     ticker.tick(Some(&mut store)).await;
     assert!(throttle.filter.load().contains(1) && throttle.status().is_throttling());
 }
@@ -117,7 +117,7 @@ async fn a_clock_step_without_redis_suspends_denials() {
     clock.set(NOW + 120 * MINUTE);
     ticker.apply_clock_step(900, false);
     assert!(throttle.status().is_throttling(), "a step of less than a generation is ignored");
-    ticker.apply_clock_step(STEP, false);
+    ticker.apply_clock_step(TWO_HOURS, false);
     assert!(!throttle.status().is_throttling(), "before the next tick");
     ticker.tick(None::<&mut ClockStore>).await;
     assert!(!throttle.status().is_throttling());
@@ -129,8 +129,8 @@ async fn a_clock_step_without_redis_suspends_denials() {
 #[tokio::test]
 async fn the_filters_rotate_while_redis_hangs() {
     let clock = Clock::manual(NOW);
-    let (throttle, mut store) = throttling(&clock).await;
-    let mut ticker = loaded(&throttle, &clock, &mut store).await;
+    let (throttle, mut store) = start_throttling(&clock).await;
+    let mut ticker = new_loaded_ticker(&throttle, &clock, &mut store).await;
     store.hangs = true;
     let before = *throttle.filter.load().live().end();
     let later = async {
@@ -139,7 +139,7 @@ async fn the_filters_rotate_while_redis_hangs() {
         tokio::time::sleep(ROTATE_INTERVAL * 2).await;
     };
     tokio::select! {
-        () = ticker.tick(Some(&mut store)) => panic!("it hangs"),
+        () = ticker.tick(Some(&mut store)) => panic!("the tick ended"),
         () = later => {}
     }
     assert_eq!(*throttle.filter.load().live().end(), before + 1);

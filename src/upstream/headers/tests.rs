@@ -2,7 +2,7 @@ use super::*;
 
 use crate::framing::HeadBounds;
 
-/// The head of a request with these lines.
+/// The head of a request with these header lines.
 fn head(lines: &[(&str, &str)]) -> RequestHead {
     let lines = lines.iter().map(|(name, value)| format!("{name}: {value}\r\n"));
     let text = format!("GET / HTTP/1.0\r\n{}\r\n", lines.collect::<String>());
@@ -16,16 +16,16 @@ fn protected() -> ProtectedHeaders {
 
 fn written(lines: &[(&str, &str)], peer: &str, trusted: bool) -> Vec<String> {
     let peer = PeerAddress::new(peer.parse().unwrap());
-    let target = ServerAddress { host: "origin.test".into(), port: 8080 };
-    let hop = HopHeaders {
+    let server = ServerAddress { host: "origin.test".into(), port: 8080 };
+    let added = AddedHeaders {
         peer: &peer,
         trusted,
         request_id: b"id",
-        server: &target,
+        server: &server,
         via: "1.1 tidegate",
     };
     let mut out = Vec::new();
-    write_request_fields(&mut out, &head(lines), &hop, &protected());
+    write_request_fields(&mut out, &head(lines), &added, &protected());
     let text = String::from_utf8(out).unwrap();
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     lines.sort();
@@ -101,6 +101,7 @@ fn aliases_of_gateway_headers_are_dropped() {
     }
 }
 
+/// Headers of a client that claims to be a proxy.
 const CLAIMED: [(&str, &str); 9] = [
     ("host", "api.example.com"),
     ("x-forwarded-for", "6.6.6.6"),

@@ -60,7 +60,7 @@ fn client(length: Length, pieces: &[Vec<u8>], trailers: Option<Fields>) -> Rc<dy
 fn outgoing(head: &RequestHead, trusted: bool, client: &Rc<dyn ClientStream>) -> OutgoingRequest {
     let peer = PeerAddress::new("192.0.2.1".parse().unwrap());
     let server = ServerAddress { host: "origin.test".into(), port: 8080 };
-    let hop = HopHeaders {
+    let added = AddedHeaders {
         peer: &peer,
         trusted,
         request_id: b"id",
@@ -68,7 +68,7 @@ fn outgoing(head: &RequestHead, trusted: bool, client: &Rc<dyn ClientStream>) ->
         via: "1.1 tidegate",
     };
     let protected = ProtectedHeaders::new(&[HeaderName::from_static("x-cost")]);
-    OutgoingRequest::new(head, head.path(), &hop, &protected, client, 1 << 20)
+    OutgoingRequest::new(head, head.path(), &added, &protected, client, 1 << 20)
 }
 
 fn head(text: &str) -> RequestHead {
@@ -87,7 +87,7 @@ fn sent(mut outgoing: OutgoingRequest) -> Result<Vec<u8>, BodyError> {
         }
         all.extend_from_slice(&outgoing.bytes);
         outgoing.written = outgoing.bytes.len();
-        if outgoing.is_sent() {
+        if outgoing.is_fully_sent() {
             return Ok(all);
         }
     }
@@ -110,7 +110,7 @@ fn body_over_the_limit_is_an_error() {
     let head = head("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
     let client = client(Length::Chunked, &[vec![b'x'; 11]], None);
     let mut outgoing = outgoing(&head, false, &client);
-    outgoing.body.as_mut().expect("a body").left = 10;
+    outgoing.body.as_mut().expect("a body").remaining = 10;
     assert_eq!(sent(outgoing), Err(BodyError::TooLong));
 }
 
@@ -157,7 +157,7 @@ const GATEWAY_FIELDS: [&str; 17] = [
 ];
 
 proptest! {
-    /// Both another parser and the gateway's own read the written head back.
+    /// Another parser and the gateway's own both read the written head back.
     #[test]
     fn written_heads_parse_to_the_forwarded_fields(
         fields in fields(),
@@ -170,7 +170,7 @@ proptest! {
         let bytes = sent(outgoing(&request, trusted, &client(Length::Known(0), &[], None))).unwrap();
 
         let (own, length) = RequestHead::read(&bytes, BOUNDS).unwrap().expect("a complete head");
-        prop_assert_eq!((length, own.body), (bytes.len(), Length::Known(0)));
+        prop_assert_eq!((length, own.length), (bytes.len(), Length::Known(0)));
         let mut parsed = vec![httparse::EMPTY_HEADER; 100];
         let mut other = httparse::Request::new(&mut parsed);
         prop_assert_eq!(other.parse(&bytes), Ok(httparse::Status::Complete(bytes.len())));
@@ -184,17 +184,17 @@ proptest! {
                     && words.any(|word| word.eq_ignore_ascii_case(&name))
             });
             let dashed = name.replace('_', "-");
-            let twin = name.contains('_') && (GATEWAY_FIELDS.contains(&&*dashed) || dashed == "x-cost");
-            let ends = matches!(&*name, "cookie" | "content-type" | "authorization" | "x-cost");
-            GATEWAY_FIELDS.contains(&&*name) || twin || (listed && !ends)
+            let alias = name.contains('_') && (GATEWAY_FIELDS.contains(&&*dashed) || dashed == "x-cost");
+            let end_to_end = matches!(&*name, "cookie" | "content-type" | "authorization" | "x-cost");
+            GATEWAY_FIELDS.contains(&&*name) || alias || (listed && !end_to_end)
         };
         let trimmed = |value: &str| value.trim_matches([' ', '\t']).as_bytes().to_vec();
-        let carried = fields.iter().filter(|(name, _)| !dropped(name));
-        let carried: Vec<_> = carried.map(|(name, value)| (name.clone(), trimmed(value))).collect();
+        let forwarded = fields.iter().filter(|(name, _)| !dropped(name));
+        let forwarded: Vec<_> = forwarded.map(|(name, value)| (name.clone(), trimmed(value))).collect();
         let read = other.headers.iter().map(|field| (field.name.to_owned(), field.value.to_vec()));
         let own = |name: &str| GATEWAY_FIELDS.iter().any(|own| own.eq_ignore_ascii_case(name));
         let read: Vec<_> = read.filter(|(name, _)| !own(name)).collect();
-        prop_assert_eq!(read, carried);
+        prop_assert_eq!(read, forwarded);
         for once in ["host", "x-request-id", "x-forwarded-for", "x-forwarded-host"] {
             let named = other.headers.iter().filter(|field| field.name.eq_ignore_ascii_case(once));
             prop_assert_eq!(named.count(), 1, "{}", once);
@@ -212,8 +212,8 @@ proptest! {
         });
         let bytes = sent(outgoing(&head, false, &client(Length::Chunked, &pieces, trailers))).unwrap();
         let (read, length) = RequestHead::read(&bytes, BOUNDS).unwrap().expect("a complete head");
-        prop_assert_eq!(read.body, Length::Chunked);
-        let (mut decoder, mut data) = (BodyDecoder::new(Some(read.body)), Vec::new());
+        prop_assert_eq!(read.length, Length::Chunked);
+        let (mut decoder, mut data) = (BodyDecoder::new(Some(read.length)), Vec::new());
         prop_assert_eq!(decoder.decode(&bytes[length..], &mut data), Ok(bytes.len() - length));
         prop_assert!(decoder.is_done());
         prop_assert_eq!(data, pieces.concat());
@@ -227,10 +227,10 @@ proptest! {
         let head = head(&format!(
             "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", piece.len()
         ));
-        let client = client(head.body, std::slice::from_ref(&piece), None);
+        let client = client(head.length, std::slice::from_ref(&piece), None);
         let bytes = sent(outgoing(&head, false, &client)).unwrap();
         prop_assert!(bytes.ends_with(&piece));
         let (read, length) = RequestHead::read(&bytes, BOUNDS).unwrap().expect("a complete head");
-        prop_assert_eq!((read.body, bytes.len() - length), (head.body, piece.len()));
+        prop_assert_eq!((read.length, bytes.len() - length), (head.length, piece.len()));
     }
 }

@@ -22,8 +22,8 @@ fn store(redis: &RedisServer, timeout: &str, workers: u32) -> String {
     )
 }
 
-/// Requests in flight, each with a slot.
-fn in_flight(gateway: &Gateway, count: u64) -> Vec<Client> {
+/// Sends `count` requests that stay in flight, each with a slot.
+fn send_in_flight(gateway: &Gateway, count: u64) -> Vec<Client> {
     eventually("Redis decides", || {
         get(gateway.address(), "/now", "").status == 200
             && slots_in_use(gateway, "flying") == Some(0)
@@ -37,8 +37,8 @@ fn in_flight(gateway: &Gateway, count: u64) -> Vec<Client> {
 }
 
 /// Redis hangs for less than a lease, then for more: renewals queue up meanwhile. The
-/// timeout is generous: a charge that timed out would take its slot locally, and
-/// Redis would never count twenty.
+/// timeout is generous: a charge that timed out would take its slot locally, and Redis would never
+/// count twenty.
 #[test]
 fn a_hung_redis_counts_no_slot_twice() {
     for (workers, hangs) in [(1, 1_500), (4, 1_500), (1, 5_000), (4, 5_000)] {
@@ -49,7 +49,7 @@ fn a_hung_redis_counts_no_slot_twice() {
         let clock = Clock::simulated(NOW);
         let yaml = limited(&upstream, "quota: 60, window: 3s", &more);
         let gateway = Gateway::start_at(&yaml, clock.clone());
-        let mut clients = in_flight(&gateway, 20);
+        let mut clients = send_in_flight(&gateway, 20);
         redis.suspend();
         // Longer than the response timeout, in real time.
         for _ in 0..12 {
@@ -58,7 +58,9 @@ fn a_hung_redis_counts_no_slot_twice() {
         }
         redis.resume();
         gateway.while_time_passes(|| {
-            eventually("all are counted again", || slots_in_use(&gateway, "flying") == Some(20));
+            eventually("every slot is counted again", || {
+                slots_in_use(&gateway, "flying") == Some(20)
+            });
         });
         for _ in 0..40 {
             clock.advance(Duration::from_millis(50));
@@ -79,8 +81,8 @@ fn slow() -> Upstream {
     })
 }
 
-/// Sends requests with refunded responses; `disturb` runs during each.
-fn refunds_are_made(timeout: &str, disturb: impl Fn(&RedisServer)) {
+/// Asserts that refunds are made although `disturb` runs during each request.
+fn assert_refunds_made(timeout: &str, disturb: impl Fn(&RedisServer)) {
     let redis = RedisServer::start();
     let upstream = slow();
     let yaml = format!(
@@ -113,7 +115,7 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: app, limits: [cal
 
 #[test]
 fn a_refund_survives_a_closed_connection() {
-    refunds_are_made("1s", |redis| {
+    assert_refunds_made("1s", |redis| {
         let _: u64 = redis.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     });
 }
@@ -145,7 +147,7 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: app, limits: [cal
     });
     for turn in 0..4 {
         let _: u64 = redis.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-        // Lets the closes arrive.
+        // Time for the closes to arrive.
         sleep(Duration::from_millis(50));
         for client in &mut clients {
             let response = client.get("/a", "");
@@ -158,7 +160,7 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: app, limits: [cal
 
 #[test]
 fn a_refund_survives_a_paused_redis() {
-    refunds_are_made("100ms", |redis| {
+    assert_refunds_made("100ms", |redis| {
         let _: String = redis.command(&["CLIENT", "PAUSE", "900", "ALL"]);
     });
 }

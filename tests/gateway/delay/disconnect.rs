@@ -13,7 +13,7 @@ use tidegate::clock::Clock;
 use super::{Arrivals, get, limited};
 use crate::policies::NOW;
 
-/// One request per [`SLOT`].
+/// Releases one request per [`SLOT`].
 const LIMIT: &str =
     "algorithm: leaky_bucket, quota: 1, window: 10s, max_wait: 70s, key: ['header:x-who']";
 
@@ -22,7 +22,7 @@ const SLOT: Duration = Duration::from_secs(10);
 const EXPECTING: &str = "Content-Length: 5\r\nExpect: 100-continue\r\n";
 
 /// Sends a request that is delayed and waits until it is queued.
-fn stand_in_line(gateway: &Gateway, who: &str, path: &str, more: &str) -> Client {
+fn queue_request(gateway: &Gateway, who: &str, path: &str, more: &str) -> Client {
     let waiting = gateway.metric("tidegate_limit_waiting ");
     let mut client = Client::connect(gateway.address());
     let method = if more.is_empty() { "GET" } else { "POST" };
@@ -31,13 +31,13 @@ fn stand_in_line(gateway: &Gateway, who: &str, path: &str, more: &str) -> Client
     client
 }
 
-/// The number of slots in use by the admin API. `target` names the caller.
+/// The usage by the admin API; `target` is the query that names the caller.
 fn used(gateway: &Gateway, target: &str) -> Option<u64> {
     get(gateway.admin(), &format!("/api/limits/calls{target}"), "").json()["used"].as_u64()
 }
 
 /// The first in the queue disconnects; the next two move up, and a later request queues behind them.
-fn leave(backend: &Backend, kind: &str, more: &str, body: usize) {
+fn check_disconnect(backend: &Backend, kind: &str, more: &str, body: usize) {
     let clock = Clock::simulated(NOW);
     let arrivals = Arrivals::new(&clock);
     let upstream = arrivals.upstream();
@@ -47,17 +47,21 @@ fn leave(backend: &Backend, kind: &str, more: &str, body: usize) {
     let start = clock.uptime();
     let who = format!("X-Who: {kind}\r\n");
     assert_eq!(Client::connect(gateway.address()).get("/a", &who).status, 200);
-    let mut gone = stand_in_line(gateway, kind, "/b", more);
+    let mut gone = queue_request(gateway, kind, "/b", more);
     gone.send(vec![b'x'; body]);
     let mut others: Vec<_> =
-        ["/c", "/d"].iter().map(|path| stand_in_line(gateway, kind, path, "")).collect();
+        ["/c", "/d"].iter().map(|path| queue_request(gateway, kind, path, "")).collect();
     let caller = format!("?key={}", kind.replace(' ', "+"));
     assert_eq!(used(gateway, &caller), Some(4), "{kind}");
     drop(gone);
-    gateway.wait_for_metric("tidegate_limit_waiting ", 2);
+    // Behind unread bytes, only the workers' sweep detects the disconnect.
+    eventually("it leaves the queue", || {
+        clock.advance(Duration::from_millis(100));
+        gateway.metric("tidegate_limit_waiting ") == 2
+    });
     // Redis is updated in the background: an earlier request would find the slot still in use.
-    eventually("it is given back", || used(gateway, &caller) == Some(3));
-    others.push(stand_in_line(gateway, kind, "/e", ""));
+    eventually("the slot is released", || used(gateway, &caller) == Some(3));
+    others.push(queue_request(gateway, kind, "/e", ""));
     gateway.while_time_passes(|| {
         for client in &mut others {
             assert_eq!(client.read_response().status, 200, "{kind}");
@@ -66,7 +70,7 @@ fn leave(backend: &Backend, kind: &str, more: &str, body: usize) {
     assert!(arrivals.of("/b", start).is_empty(), "{kind}");
     for (slot, path) in [(1, "/c"), (2, "/d"), (3, "/e")] {
         let [came] = arrivals.of(path, start)[..] else {
-            panic!("{kind} {path}: not released once")
+            panic!("{kind} {path}: not forwarded exactly once")
         };
         let slot = SLOT * slot;
         assert!(came >= slot && came < slot + SLOT * 29 / 30, "{kind} {path} {came:?}");
@@ -74,7 +78,7 @@ fn leave(backend: &Backend, kind: &str, more: &str, body: usize) {
 }
 
 #[test]
-fn an_abandoned_place_goes_to_the_next_in_the_queue() {
+fn an_abandoned_slot_goes_to_the_next_in_the_queue() {
     on_every_store(|backend| {
         thread::scope(|scope| {
             let long = "Content-Length: 5000000\r\n";
@@ -85,7 +89,7 @@ fn an_abandoned_place_goes_to_the_next_in_the_queue() {
                 ("much of a body", long, 100_000),
                 ("whole body", "Content-Length: 5\r\n", 5),
             ] {
-                scope.spawn(move || leave(backend, kind, more, body));
+                scope.spawn(move || check_disconnect(backend, kind, more, body));
             }
         });
     });
@@ -93,7 +97,7 @@ fn an_abandoned_place_goes_to_the_next_in_the_queue() {
 
 /// Fifty requests of one bucket arrive and disconnect together, after or before all are delayed. Redis hangs
 /// meanwhile, so that the order of updates differs from the order of the disconnects.
-fn leave_together(workers: usize, held: bool) {
+fn check_simultaneous_disconnects(workers: usize, held: bool) {
     const CROWD: u64 = 50;
     let redis = RedisServer::start();
     let upstream = Upstream::hello();
@@ -131,14 +135,14 @@ fn leave_together(workers: usize, held: bool) {
 #[test]
 fn slots_of_clients_that_disconnect_together_are_released() {
     for workers in [1, 4] {
-        leave_together(workers, true);
+        check_simultaneous_disconnects(workers, true);
     }
 }
 
 #[test]
 fn slots_of_clients_that_disconnect_before_the_delay_are_released() {
     for workers in [1, 4] {
-        leave_together(workers, false);
+        check_simultaneous_disconnects(workers, false);
     }
 }
 
@@ -152,13 +156,13 @@ fn requests_cut_by_the_drain_release_their_slots() {
     let [stopping, staying] = &fleet.gateways[..] else { panic!("two gateways") };
     assert_eq!(fleet.get("/a", "").status, 200);
     let mut held: Vec<_> =
-        ["/b", "/c"].iter().map(|path| stand_in_line(stopping, "", path, "")).collect();
-    // Of three. No request is refused before: the deny cache would keep that.
+        ["/b", "/c"].iter().map(|path| queue_request(stopping, "", path, "")).collect();
+    // All three slots. No request may be refused before this: the deny cache would keep refusing.
     assert_eq!(used(staying, ""), Some(3));
     stopping.stop();
     assert!(held.iter_mut().all(|client| client.try_read_response().is_none()));
-    eventually("there is room again", || used(staying, "") == Some(1));
-    stand_in_line(staying, "", "/e", "");
+    eventually("the slots are released", || used(staying, "") == Some(1));
+    queue_request(staying, "", "/e", "");
     assert_eq!(upstream.request_count(), 1);
 }
 
@@ -172,19 +176,21 @@ fn an_earlier_slot_is_used_once() {
     let [one, other] = &fleet.gateways[..] else { panic!("two gateways") };
     let start = clock.uptime();
     assert_eq!(Client::connect(one.address()).get("/a", "X-Who: me\r\n").status, 200);
-    let gone = stand_in_line(one, "me", "/b", "");
-    let mut next = stand_in_line(other, "me", "/c", "");
+    let gone = queue_request(one, "me", "/b", "");
+    let mut next = queue_request(other, "me", "/c", "");
     drop(gone);
     one.wait_for_metric("tidegate_limit_waiting ", 0);
-    eventually("the store has it", || used(other, "?key=me") == Some(2));
-    let mut second = stand_in_line(one, "me", "/d", "");
-    let mut last = stand_in_line(one, "me", "/e", "");
+    eventually("Redis has released the slot", || used(other, "?key=me") == Some(2));
+    let mut second = queue_request(one, "me", "/d", "");
+    let mut last = queue_request(one, "me", "/e", "");
     let (statuses, _) = one.while_time_passes(|| {
         [&mut next, &mut second, &mut last].map(|client| client.read_response().status)
     });
     assert_eq!(statuses, [200; 3]);
     for (slot, path) in [(1, "/d"), (2, "/c"), (3, "/e")] {
-        let [came] = arrivals.of(path, start)[..] else { panic!("{path}: not released once") };
+        let [came] = arrivals.of(path, start)[..] else {
+            panic!("{path}: not forwarded exactly once")
+        };
         assert!(came >= SLOT * slot, "{path} {came:?}");
         assert!(came < SLOT * slot + SLOT / 2, "{path} {came:?}");
     }
@@ -219,7 +225,7 @@ fn a_timeout_during_the_delay_is_a_503_and_releases_the_slot() {
     let mut statuses = clients.each_mut().map(|client| client.read_response().status);
     statuses.sort_unstable();
     assert_eq!(statuses, [200, 503]);
-    eventually("Redis has the slot again", || used(&gateway, "") == Some(1));
+    eventually("the slot is released", || used(&gateway, "") == Some(1));
     // Now the next one is first in the queue.
     clock.set(NOW + 9_000);
     assert_eq!(get(gateway.address(), "/next", "").status, 200);
@@ -245,6 +251,6 @@ routes: [{{name: all, match: {{path: '/{{*rest}}'}}, upstream: app, limits: [dai
     let used = || get(gateway.admin(), "/api/limits/daily", "").json()["used"].as_u64();
     assert_eq!(used(), Some(2));
     drop(held);
-    testkit::wait::eventually("it is given back", || used() == Some(1));
+    testkit::wait::eventually("the slot is released", || used() == Some(1));
     assert_eq!(upstream.request_count(), 1);
 }

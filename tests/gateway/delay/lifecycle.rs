@@ -21,7 +21,7 @@ const LIMIT: &str = "algorithm: leaky_bucket, quota: 1, window: 2s, max_wait: 5s
 const HTTP: &str = "http: {head_timeout: 900ms, idle_timeout: 900ms, body_timeout: 900ms}";
 
 /// The minimum delay of the second request: clocks count whole milliseconds.
-const WAIT: Duration = Duration::from_millis(1_998);
+const MIN_DELAY: Duration = Duration::from_millis(1_998);
 
 fn start(upstream: &Upstream, route: &str, more: &str) -> Gateway {
     Gateway::start_at(&limited(upstream, LIMIT, route, more), clock())
@@ -41,7 +41,7 @@ fn continue_is_sent_after_the_delay() {
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n");
     let (response, took) = gateway.while_time_passes(|| client.read_response());
     assert_eq!(response.status, 100);
-    assert!(took >= WAIT, "{took:?}");
+    assert!(took >= MIN_DELAY, "{took:?}");
     assert_eq!((upstream.request_count(), client.send("hello").read_response().status), (1, 200));
     assert_eq!(upstream.request_count(), 2);
 }
@@ -56,7 +56,7 @@ fn a_body_that_began_continues_after_the_delay() {
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello");
     // Longer than `body_timeout`.
     gateway.while_time_passes(|| {
-        eventually("it is released", || upstream.received_bytes().len() > before);
+        eventually("the request is forwarded", || upstream.received_bytes().len() > before);
     });
     assert_eq!(client.send("hello").read_response().status, 200);
 }
@@ -89,7 +89,7 @@ fn a_long_body_is_not_read_during_the_delay() {
             Ok(count) => sent += count,
             Err(error) => break error.kind(),
         }
-        assert!(sent < LENGTH / 2, "it is read");
+        assert!(sent < LENGTH / 2, "the body is read during the delay");
     };
     assert!(matches!(stalled, ErrorKind::WouldBlock | ErrorKind::TimedOut), "{stalled}");
     assert_eq!(gateway.metric("tidegate_limit_waiting "), 1);
@@ -120,7 +120,7 @@ fn the_delay_counts_towards_the_request_timeout() {
             assert_eq!(client.read_response().status, 504);
         }
     });
-    // No further 1500 ms after the second one.
+    // The second one gets no new 1500 ms after its delay.
     assert!(took > Duration::from_millis(1250) && took < Duration::from_millis(2450), "{took:?}");
 }
 
@@ -138,7 +138,7 @@ fn delayed_requests_are_released_during_the_drain() {
     });
     let response = held.read_response();
     assert_eq!((response.status, response.header("connection")), (200, Some("close")));
-    assert!(stopping.join().expect("it stops") >= WAIT);
+    assert!(stopping.join().expect("it stops") >= MIN_DELAY);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! One gateway and one upstream that all sequences share.
+//! One gateway and one upstream for all sequences of requests.
 
 use std::{
     collections::HashMap,
@@ -16,11 +16,10 @@ pub(crate) fn response_body(id: usize) -> String {
     format!("answer to {id}")
 }
 
-/// One gateway and its upstream for all sequences.
 pub(crate) struct Harness {
     pub(crate) gateway: Gateway,
     _upstream: Upstream,
-    /// What the upstream received, by request, with its position in the order of arrival.
+    /// By request id: its position in the order of arrival at the upstream, and its body.
     pub(crate) received: Arc<Mutex<HashMap<usize, (usize, String)>>>,
     pub(crate) next: AtomicUsize,
 }
@@ -38,7 +37,7 @@ impl Harness {
                 return false;
             };
             let turn = count.fetch_add(1, Ordering::SeqCst);
-            kept.lock().expect("no thread panics with it").insert(id, (turn, body_of(&text)));
+            kept.lock().expect("not poisoned").insert(id, (turn, body_of(&text)));
             let body = if text.starts_with("HEAD") { String::new() } else { response_body(id) };
             let length = response_body(id).len();
             let answer = match path.next().unwrap_or_default() {
@@ -56,7 +55,7 @@ impl Harness {
                 "NotModified" => {
                     "HTTP/1.1 304 Not Modified\r\nContent-Length: 7\r\n\r\n".to_owned()
                 }
-                "Informed" => format!(
+                "Interim" => format!(
                     "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n\
                      HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{body}"
                 ),

@@ -14,7 +14,7 @@ pub(crate) struct Request {
     pub(crate) expects: bool,
     pub(crate) body: Body,
     pub(crate) route: Route,
-    pub(crate) breakage: Option<Fault>,
+    pub(crate) fault: Option<Fault>,
 }
 
 #[derive(Clone, Debug)]
@@ -44,19 +44,19 @@ pub(crate) enum UpstreamResponse {
     Length,
     Chunked,
     Close,
-    Informed,
+    Interim,
     NoContent,
     NotModified,
 }
 
-/// A fault of a request and its status.
+/// A fault of a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Fault {
     SpaceBeforeColon,
     TwoLengths,
     BareLf,
     Version,
-    /// In the body, after the first chunk.
+    /// In the body, after the last chunk.
     ChunkSize,
 }
 
@@ -68,7 +68,7 @@ pub(crate) const PROBE: Request = Request {
     expects: false,
     body: Body::None,
     route: Route::Nowhere,
-    breakage: None,
+    fault: None,
 };
 
 impl Body {
@@ -99,7 +99,7 @@ impl Request {
             Route::Server => "*".to_owned(),
         };
         let authority = if self.absolute && path != "*" { "http://a" } else { "" };
-        let version = match (self.breakage, self.http10) {
+        let version = match (self.fault, self.http10) {
             (Some(Fault::Version), _) => "HTTP/1.2",
             (_, true) => "HTTP/1.0",
             (_, false) => "HTTP/1.1",
@@ -111,7 +111,7 @@ impl Request {
         if self.expects {
             text += "Expect: 100-continue\r\n";
         }
-        text += match self.breakage {
+        text += match self.fault {
             Some(Fault::SpaceBeforeColon) => "X : y\r\n",
             Some(Fault::TwoLengths) => "Content-Length: 1\r\nContent-Length: 1\r\n",
             Some(Fault::BareLf) => "X: y\n",
@@ -128,7 +128,7 @@ impl Request {
                 for chunk in chunks {
                     let _ = write!(text, "{:x}{extension}\r\n{chunk}\r\n", chunk.len());
                 }
-                if self.breakage == Some(Fault::ChunkSize) {
+                if self.fault == Some(Fault::ChunkSize) {
                     text += "0x1\r\n";
                 }
                 text += if *trailer { "0\r\nX-Sum: 1\r\n\r\n" } else { "0\r\n\r\n" };
@@ -137,9 +137,9 @@ impl Request {
         text.into_bytes()
     }
 
-    /// Whether the response has no body because the request is HEAD; a refused head does not count as HEAD.
-    pub(crate) fn answers_head(&self) -> bool {
-        let broken = matches!(self.breakage, Some(breakage) if breakage != Fault::ChunkSize);
+    /// Whether the response has no body because of HEAD. An invalid head is answered with a body.
+    pub(crate) fn gets_head_response(&self) -> bool {
+        let broken = matches!(self.fault, Some(fault) if fault != Fault::ChunkSize);
         self.method == "HEAD" && !broken
     }
 }
@@ -157,8 +157,8 @@ fn body() -> impl Strategy<Value = Body> {
 }
 
 fn route() -> impl Strategy<Value = Route> {
-    use UpstreamResponse::{Chunked, Close, Informed, Length, NoContent, NotModified};
-    let answers = vec![Length, Chunked, Close, Informed, NoContent, NotModified];
+    use UpstreamResponse::{Chunked, Close, Interim, Length, NoContent, NotModified};
+    let answers = vec![Length, Chunked, Close, Interim, NoContent, NotModified];
     prop_oneof![
         12 => prop::sample::select(answers).prop_map(Route::Open),
         3 => Just(Route::Short),
@@ -170,7 +170,7 @@ fn route() -> impl Strategy<Value = Route> {
 
 pub(crate) fn request() -> impl Strategy<Value = Request> {
     use Fault::{BareLf, ChunkSize, SpaceBeforeColon, TwoLengths, Version};
-    let breakages = vec![SpaceBeforeColon, TwoLengths, BareLf, Version, ChunkSize];
+    let faults = vec![SpaceBeforeColon, TwoLengths, BareLf, Version, ChunkSize];
     let one_in = |parts: u32| prop::bool::weighted(1.0 / f64::from(parts));
     let options = vec![None, None, None, None, Some("close"), Some("keep-alive")];
     (
@@ -179,38 +179,28 @@ pub(crate) fn request() -> impl Strategy<Value = Request> {
         prop::sample::select(options),
         body(),
         route(),
-        prop::option::weighted(0.08, prop::sample::select(breakages)),
+        prop::option::weighted(0.08, prop::sample::select(faults)),
     )
-        .prop_map(
-            |(method, (http10, absolute, expects), connection, body, route, breakage)| {
-                let mut all = Request {
-                    method,
-                    http10,
-                    absolute,
-                    connection,
-                    expects,
-                    body,
-                    route,
-                    breakage,
-                };
-                // Combinations that are impossible or a different fault.
-                if all.route == Route::Server {
-                    (all.method, all.body) = ("OPTIONS", Body::None);
+        .prop_map(|(method, (http10, absolute, expects), connection, body, route, fault)| {
+            let mut all =
+                Request { method, http10, absolute, connection, expects, body, route, fault };
+            // Combinations that are impossible or a different fault.
+            if all.route == Route::Server {
+                (all.method, all.body) = ("OPTIONS", Body::None);
+            }
+            let chunked = matches!(all.body, Body::Chunked { .. });
+            if all.http10 && chunked {
+                all.body = Body::Length(all.body.data());
+            }
+            match all.fault {
+                Some(TwoLengths) => all.body = Body::None,
+                Some(ChunkSize) if all.http10 || !chunked => all.fault = None,
+                // Of two faults, either may be reported, depending on which is detected first.
+                Some(ChunkSize) if all.route == Route::Short => {
+                    all.route = Route::Open(UpstreamResponse::Length);
                 }
-                let chunked = matches!(all.body, Body::Chunked { .. });
-                if all.http10 && chunked {
-                    all.body = Body::Length(all.body.data());
-                }
-                match all.breakage {
-                    Some(TwoLengths) => all.body = Body::None,
-                    Some(ChunkSize) if all.http10 || !chunked => all.breakage = None,
-                    // Of two faults, either may be reported, depending on which is detected first.
-                    Some(ChunkSize) if all.route == Route::Short => {
-                        all.route = Route::Open(UpstreamResponse::Length);
-                    }
-                    _ => {}
-                }
-                all
-            },
-        )
+                _ => {}
+            }
+            all
+        })
 }

@@ -19,14 +19,18 @@ fn request_costs_are_bounded() {
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
         assert_eq!(ask(&fleet, "20").number("x-ratelimit-remaining"), 80);
         assert_eq!(ask(&fleet, "7").number("x-ratelimit-remaining"), 73);
-        assert_eq!(fleet.get("/200", "").number("x-ratelimit-remaining"), 72, "without: 1");
+        assert_eq!(
+            fleet.get("/200", "").number("x-ratelimit-remaining"),
+            72,
+            "the default cost is 1"
+        );
         let before = upstream.request_count();
         for cost in ["0", "21", "-1", "1.5", "x", "", "99999999999999999999", "1\r\nX-Cost: 2"] {
             let response = ask(&fleet, cost);
             assert_eq!(response.status, 400, "{cost}");
             assert!(response.json()["detail"].as_str().is_some_and(|text| text.contains("x-cost")));
         }
-        assert_eq!(upstream.request_count(), before, "none of them got through");
+        assert_eq!(upstream.request_count(), before, "none of them is forwarded");
         let stripped = fleet.get("/200", "X-Cost: 20\r\nConnection: X-Cost\r\n");
         assert_eq!(stripped.number("x-ratelimit-remaining"), 52, "Connection strips no cost");
         // Some servers treat `_` as `-`; the gateway reads one spelling, so only that one is forwarded.
@@ -63,7 +67,11 @@ fn response_costs_are_charged() {
         }
         let overdrawn = fleet.get_in_order("/200?cost=50", "");
         assert_eq!(overdrawn.number("x-ratelimit-remaining"), 0);
-        assert_eq!(overdrawn.number("x-ratelimit-used"), 113, "it had been admitted");
+        assert_eq!(
+            overdrawn.number("x-ratelimit-used"),
+            113,
+            "an admitted request is charged in full"
+        );
         assert_eq!(fleet.get_in_order("/200?cost=0", "").status, 429);
     });
 }

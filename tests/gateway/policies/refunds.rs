@@ -32,7 +32,11 @@ fn a_refunded_response_restores_remaining() {
                 assert!(response.number("x-ratelimit-reset") >= reset, "{algorithm}");
             }
             for _ in 0..30 {
-                assert_eq!(get_as(&fleet, "b", "/304").status, 304, "they are not counted");
+                assert_eq!(
+                    get_as(&fleet, "b", "/304").status,
+                    304,
+                    "refunded requests are not counted"
+                );
             }
             let charged = get_as(&fleet, "a", "/404");
             assert_eq!(charged.number("x-ratelimit-remaining"), 8, "{algorithm}: 404 is charged");

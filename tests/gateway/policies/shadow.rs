@@ -22,7 +22,7 @@ fn shadow_limits_count_and_refuse_nothing() {
             assert_eq!(response.status, 200);
             assert!(
                 !response.head.to_ascii_lowercase().contains("x-ratelimit"),
-                "no header shows it"
+                "no header advertises a shadow limit"
             );
         }
         assert_eq!(decided(&fleet, "calls", "admitted"), 3);
@@ -62,7 +62,7 @@ fn a_higher_shadow_quota_shows_what_would_pass() {
             fleet.get("/200", "");
         }
         assert_eq!(decided(&fleet, "calls", "refused"), 4);
-        // A refused request is charged nowhere, so the shadow limit has counted two.
+        // A refused request is charged nowhere: the shadow limit has counted two and admits all six.
         assert_eq!(decided(&fleet, "calls~candidate", "would_refuse"), 0);
         assert_eq!(decided(&fleet, "calls~candidate", "admitted"), 6);
     });

@@ -1,4 +1,4 @@
-//! Random histories on a manual clock: the headers are true whatever happened before.
+//! Random histories on a manual clock: the headers are exact whatever happened before.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use tidegate::clock::Clock;
 
 use super::{Advertised, NOW, advertised, route, rules};
 
-/// Limits of many shapes, each on its own path, and paths with two of them.
+/// Limits as quota, window, resolution and cost. Each has its own path, and one shared with another limit.
 const SHAPES: [(u32, &str, u32, u32); 8] = [
     (1, "1s", 1, 1),
     (3, "1s", 5, 1),
@@ -31,7 +31,7 @@ fn shapes() -> (String, Vec<String>) {
             "l{index}: {{quota: {quota}, window: {window}, resolution: {resolution}, \
              cost: {cost}, key: [token]}}, "
         )
-        .expect("a string takes it");
+        .expect("memory");
         let other = (index + 3) % SHAPES.len();
         for (path, limits) in [
             (format!("/p{index}"), format!("l{index}")),
@@ -83,9 +83,9 @@ fn retry_after_admits() {
                 _ => clock.set(clock.now().max(first.reset * 1000)),
             }
             let then = ask();
-            assert!(then.admitted, "{path}: advertised {first:?}, waited, and met {then:?}");
+            assert!(then.admitted, "{path}: advertised {first:?}, and after the wait {then:?}");
         }
-        assert!(waits > 3, "{path}: {waits} refusals show little");
+        assert!(waits > 3, "{path}: {waits} refusals are too few");
     });
 }
 
@@ -101,7 +101,7 @@ fn zero_remaining_means_the_next_request_is_refused() {
             let first = advertised(&fleet.get_as(caller, path));
             let next = advertised(&fleet.get_as(caller, path));
             assert_eq!(first.remaining == 0, !next.admitted, "{first:?} {next:?}");
-            assert!(next.admitted || next.remaining == 0, "a refusal shows 0: {next:?}");
+            assert!(next.admitted || next.remaining == 0, "a refusal advertises 0: {next:?}");
         }
     });
 }

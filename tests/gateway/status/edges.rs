@@ -6,14 +6,14 @@ use testkit::{
 };
 use tidegate::clock::Clock;
 
-use super::{NOW, admin, admin_at, status_of, telling};
+use super::{NOW, admin, admin_at, status_of, with_status_route};
 use crate::tidegate_command;
 
 #[test]
 fn no_token_is_reported_or_logged() {
     let redis = RedisServer::start();
     let folder = tempfile::tempdir().expect("a folder");
-    let yaml = telling("quota: 3, window: 1h, key: [token]");
+    let yaml = with_status_route("quota: 3, window: 1h, key: [token]");
     let yaml = format!(
         "listen: [{{address: \"127.0.0.1:0\"}}]
 admin: {{address: \"127.0.0.1:0\", hosts: [gateway.test]}}
@@ -49,7 +49,7 @@ store: {{redis: {{shards: [{{primary: \"{}\"}}], response_timeout: 5s}}}}
     }
     process.signal(Signal::TERM);
     assert!(process.wait_exit().success());
-    assert!(process.log_line("a caller's count was reset").is_some());
+    assert!(process.log_line("a caller's counter was reset").is_some());
     texts.push(process.log());
     for text in texts {
         assert!(!text.contains("tok-77e1"), "{text}");
@@ -76,7 +76,7 @@ routes:
     ));
     assert_eq!(get(gateway.address(), "/closed", "").status, 200);
     redis.kill();
-    eventually("every worker has noticed", || {
+    eventually("every worker has an open breaker", || {
         get(gateway.address(), "/numbers", "");
         get(gateway.admin(), "/readyz", "").json()["store"]["workers_without"] == 2
     });
@@ -84,7 +84,10 @@ routes:
     assert_eq!(get(gateway.address(), "/x", "").number("x-ratelimit-used"), 1);
     let response = get(gateway.address(), "/numbers", "");
     assert_eq!(status_of(&response)[..3], [5, 4, 1], "what this gateway has counted");
-    assert!(response.json()["resources"]["open"].is_null(), "nothing is known");
+    assert!(
+        response.json()["resources"]["open"].is_null(),
+        "an `open` limit has no state without Redis"
+    );
     let closed = get(gateway.address(), "/closed", "");
     assert_eq!((closed.status, closed.number("retry-after")), (503, 1));
     assert!(closed.text().contains("store-unavailable"));
@@ -95,16 +98,16 @@ routes:
     }
     assert_eq!(status_of(&get(gateway.address(), "/numbers", ""))[2], 1, "nothing was reset here");
     let ready = get(gateway.admin(), "/readyz", "").json();
-    assert_eq!(ready["store"]["workers_without"], 2, "the operator's connections are no worker's");
+    assert_eq!(ready["store"]["workers_without"], 2, "the admin API uses no worker's connection");
     redis.restart();
-    eventually("the operator is answered again", || {
+    eventually("the admin API answers again", || {
         admin(&gateway, "GET", "/calls", "").status == 200
     });
 }
 
 #[test]
 fn the_status_route_records_no_activity() {
-    let yaml = telling("quota: 9, window: 1h")
+    let yaml = with_status_route("quota: 9, window: 1h")
         .replace("upstreams:", "throttle: {max_active: 1, capacity: 1000}\nupstreams:");
     let gateway = Gateway::start_at(&yaml, Clock::manual(NOW));
     let as_one = "Authorization: one\r\n";
@@ -117,7 +120,7 @@ fn the_status_route_records_no_activity() {
 
 #[test]
 fn a_reload_changes_the_status() {
-    let yaml = telling("quota: 9, window: 1h, key: []");
+    let yaml = with_status_route("quota: 9, window: 1h, key: []");
     let gateway = Gateway::start_at(&yaml, Clock::manual(NOW));
     get(gateway.address(), "/x", "");
     assert_eq!(status_of(&get(gateway.address(), "/rate_limit", ""))[..3], [9, 8, 1]);

@@ -5,14 +5,14 @@ use testkit::{
 };
 use tidegate::clock::Clock;
 
-use super::{NOW, admin, headers, operators, status_of, telling};
+use super::{NOW, admin, admin_state, headers, status_of, with_status_route};
 
 #[test]
 fn a_reset_takes_effect_on_every_gateway() {
     for algorithm in super::ALGORITHMS {
         let limit =
             format!("{algorithm}, quota: 3, window: 1h, key: [token], candidate: {{quota: 2}}");
-        let yaml = telling(&limit);
+        let yaml = with_status_route(&limit);
         on_every_store(|backend| {
             let fleet = backend.start(&yaml, &Clock::manual(NOW));
             for who in ["a", "b"] {
@@ -22,15 +22,15 @@ fn a_reset_takes_effect_on_every_gateway() {
             }
             let reset = admin(&fleet.gateways[0], "DELETE", "/calls?key=a", "");
             assert_eq!((reset.status, &*reset.body), (204, &b""[..]), "{algorithm}");
-            assert_eq!(operators(&fleet, "/calls?key=a")[..3], [3, 3, 0]);
+            assert_eq!(admin_state(&fleet, "/calls?key=a")[..3], [3, 3, 0]);
             assert_eq!(status_of(&fleet.get_as("a", "/rate_limit"))[..3], [3, 3, 0]);
             for used in 1..=3 {
                 let response = fleet.get_as("a", "/x");
                 assert_eq!(headers(&response)[..3], [3, 3 - used, used], "{algorithm}");
             }
             assert_eq!(fleet.get_as("a", "/x").status, 429);
-            assert_eq!(fleet.get_as("b", "/x").status, 429, "another caller's stays");
-            // Two of each, and two more of the one that was reset: the shadow limit was reset, too.
+            assert_eq!(fleet.get_as("b", "/x").status, 429, "another caller's counter is kept");
+            // Two of each caller, and two more after the reset: the shadow limit was reset too.
             let listed = |gateway: &Gateway| {
                 let limits = admin(gateway, "GET", "", "").json();
                 let decided = &limits["limits"][0]["candidate"]["decisions"];
@@ -46,20 +46,20 @@ fn a_reset_takes_effect_on_every_gateway() {
 
 #[test]
 fn a_caller_is_found_by_its_key_hash() {
-    let yaml = telling("quota: 3, window: 1h, key: [token]");
+    let yaml = with_status_route("quota: 3, window: 1h, key: [token]");
     on_every_store(|backend| {
         let Backend::Redis(redis) = backend else { return };
         let fleet = backend.start(&yaml, &Clock::manual(NOW));
-        let paid = headers(&fleet.get_as("a", "/x"));
+        let charged = headers(&fleet.get_as("a", "/x"));
         let names: Vec<String> = redis.command(&["KEYS", "tidegate:{*}:calls:*"]);
         let [name] = &names[..] else { panic!("{names:?}") };
         let hash = &name["tidegate:{".len()..][..32];
-        assert_eq!(operators(&fleet, &format!("/calls?hash={hash}")), paid);
+        assert_eq!(admin_state(&fleet, &format!("/calls?hash={hash}")), charged);
         let target = format!("/calls?hash={}", hash.to_ascii_uppercase());
         assert_eq!(admin(&fleet.gateways[1], "DELETE", &target, "").status, 204);
         let names: Vec<String> = redis.command(&["KEYS", "tidegate:{*}:calls:*"]);
         assert!(names.is_empty(), "{names:?}");
-        assert_eq!(headers(&fleet.get_as("a", "/x")), paid, "the first one again");
+        assert_eq!(headers(&fleet.get_as("a", "/x")), charged, "the counter starts again");
     });
 }
 
@@ -93,7 +93,7 @@ routes:
     }
     testkit::client::get(gateway.address(), "/a/6", "Authorization: t\r\n");
     let response = admin(&gateway, "GET", "", "");
-    assert!(!response.text().contains("tok-"), "what a tier goes by may be a secret");
+    assert!(!response.text().contains("tok-"), "the values of a tier may be secret");
     let decided = |admitted: u32, refused: u32, would_refuse: u32| json!({"admitted": admitted, "refused": refused, "unknown": 0, "would_refuse": would_refuse});
     let wanted = json!({"limits": [
         {
@@ -127,7 +127,7 @@ routes:
 
 #[test]
 fn invalid_requests_are_rejected_without_effect() {
-    let yaml = telling("quota: 3, window: 1h, key: [token, client_ip]");
+    let yaml = with_status_route("quota: 3, window: 1h, key: [token, client_ip]");
     let gateway = Gateway::start_at(&yaml, Clock::manual(NOW));
     testkit::client::get(gateway.address(), "/x", "Authorization: a\r\n");
     let hash = "0".repeat(32);
@@ -163,7 +163,7 @@ fn invalid_requests_are_rejected_without_effect() {
 
 #[test]
 fn empty_keys_need_an_address() {
-    let gateway = Gateway::start(&telling("quota: 3, window: 1h, key: [token]"));
+    let gateway = Gateway::start(&with_status_route("quota: 3, window: 1h, key: [token]"));
     let response = admin(&gateway, "GET", "/calls?key=", "");
     assert_eq!(response.status, 400);
     assert!(response.text().contains("client_ip"), "{}", response.text());

@@ -1,6 +1,6 @@
 use testkit::{gateway::Gateway, redis_server::RedisServer, wait::eventually};
 
-use super::{Fleet, MINUTE, check_refusal, operator::put_mode, tokens};
+use super::{Fleet, MINUTE, assert_refusal, operator::put_mode, tokens};
 
 const SETTINGS: &str = "max_active: 60, resume_below: 54, capacity: 1000";
 
@@ -12,11 +12,11 @@ fn ask_everywhere(fleet: &Fleet, name: &str, count: u64) {
     }
 }
 
-fn check_newcomers(fleet: &Fleet) {
+fn assert_unknown_tokens_refused(fleet: &Fleet) {
     for at in 0..fleet.gateways.len() {
         let now = fleet.clock.now();
-        check_refusal(&fleet.ask(at, "newcomer", "/a"), 60, now);
-        check_refusal(&fleet.ask(at, "", "/a"), 60, now);
+        assert_refusal(&fleet.ask(at, "newcomer", "/a"), 60, now);
+        assert_refusal(&fleet.ask(at, "", "/a"), 60, now);
     }
 }
 
@@ -25,7 +25,7 @@ fn activity_at_one_gateway_is_known_to_three() {
     let redis = RedisServer::start();
     let fleet = Fleet::start(3, Some(&redis), SETTINGS);
     fleet.fill("user", 65);
-    check_newcomers(&fleet);
+    assert_unknown_tokens_refused(&fleet);
     ask_everywhere(&fleet, "user", 65);
     let resets: Vec<u64> =
         (0..3).map(|at| fleet.ask(at, "newcomer", "/a").number("X-RateLimit-Reset")).collect();
@@ -40,7 +40,7 @@ fn active_users_are_never_refused_and_idle_users_expire() {
     for gateway in &fleet.gateways {
         put_mode(gateway, "on");
     }
-    assert_eq!(fleet.ask(0, "user-60", "/a").status, 200, "the last time that it is seen");
+    assert_eq!(fleet.ask(0, "user-60", "/a").status, 200, "its last request");
     for minute in 1..=45 {
         fleet.advance(MINUTE);
         // Every few minutes, each time through another gateway.
@@ -68,7 +68,11 @@ fn a_new_gateway_is_not_ready_until_it_has_loaded_the_filter() {
     let fresh = Gateway::start_at(&fleet.yaml, fleet.clock.clone());
     fleet.gateways.push(fresh);
     assert!(!fleet.is_ready(1), "it has loaded nothing");
-    assert_eq!(fleet.ask(1, "bad-newcomer", "/free").status, 401, "and admits every token");
+    assert_eq!(
+        fleet.ask(1, "bad-newcomer", "/free").status,
+        401,
+        "a gateway that has loaded nothing admits every token"
+    );
     put_mode(&fleet.gateways[1], "on");
     assert_eq!(fleet.ask(1, "bad-newcomer", "/free").status, 401, "even in mode `on`");
     redis.resume();
@@ -115,7 +119,7 @@ fn without_redis_gateways_use_local_filters_and_merge_later() {
             assert_eq!(fleet.ask(at, &token, "/free").status, 200, "{token}");
         }
         assert_eq!(fleet.ask(at, "newcomer", "/free").status, 429);
-        assert!(fleet.is_ready(at), "a lost Redis makes no gateway unready");
+        assert!(fleet.is_ready(at), "a lost Redis must not make a gateway unready");
     }
     put_mode(&fleet.gateways[0], "off");
     assert_eq!(fleet.ask(0, "late", "/free").status, 200);
@@ -174,9 +178,9 @@ fn corrupt_filters_in_redis_are_ignored_and_counted() {
                 break;
             }
         }
-        assert!(count() > before, "{poison:?} was not noticed");
+        assert!(count() > before, "{poison:?} was not detected");
         ask_everywhere(&fleet, "user", 65);
-        check_newcomers(&fleet);
+        assert_unknown_tokens_refused(&fleet);
     }
 }
 
@@ -192,7 +196,7 @@ fn redis_stores_no_token() {
     for key in &keys {
         assert!(!key.contains(secret));
         let ttl: i64 = redis.command(&["PTTL", key]);
-        // The probe's connection may be closed by now.
+        // The probe's key is short-lived: it may have expired since `KEYS`.
         if ttl == -2 && key.ends_with(":probe") {
             continue;
         }

@@ -3,7 +3,7 @@ use testkit::{
     gateway::Gateway,
 };
 
-use super::{Fleet, check_refusal, tokens};
+use super::{Fleet, assert_refusal, tokens};
 use crate::tidegate_command;
 
 /// Sets the throttle's mode through the admin API.
@@ -34,7 +34,7 @@ fn the_operator_switches_the_mode_at_once() {
     let gateway = &fleet.gateways[0];
     put_mode(gateway, "on");
     assert_eq!(fleet.state(0)["throttling"], true);
-    check_refusal(&fleet.ask(0, "newcomer", "/a"), 20, fleet.clock.now());
+    assert_refusal(&fleet.ask(0, "newcomer", "/a"), 20, fleet.clock.now());
     assert_eq!(fleet.ask(0, "user", "/a").status, 200);
     put_mode(gateway, "off");
     assert_eq!(fleet.ask(0, "newcomer", "/a").status, 200);
@@ -42,9 +42,9 @@ fn the_operator_switches_the_mode_at_once() {
     for _ in 0..6 {
         fleet.tick();
     }
-    assert_eq!(fleet.ask(0, "another", "/a").status, 200, "off is off, however many there are");
+    assert_eq!(fleet.ask(0, "another", "/a").status, 200, "`off` admits any number");
     put_mode(gateway, "auto");
-    assert_eq!(fleet.ask(0, "stranger", "/a").status, 429, "auto has counted all the while");
+    assert_eq!(fleet.ask(0, "stranger", "/a").status, 429, "`auto` counts in every mode");
 }
 
 #[test]
@@ -55,13 +55,13 @@ fn retry_after_of_a_forced_throttle_is_sound() {
     for _ in 0..10 {
         fleet.advance(super::MINUTE);
         let response = fleet.ask(0, "newcomer", "/a");
-        check_refusal(&response, 20, fleet.clock.now());
+        assert_refusal(&response, 20, fleet.clock.now());
         let reset = response.number("X-RateLimit-Reset");
         assert!(reset >= last, "a reset moved back: {last}, then {reset}");
         last = reset;
         waits.push(response.number("Retry-After"));
     }
-    assert!(waits.iter().all(|&wait| wait > 30), "all come back at once: {waits:?}");
+    assert!(waits.iter().all(|&wait| wait > 30), "all denied users would retry at once: {waits:?}");
 }
 
 #[test]
@@ -112,13 +112,13 @@ fn metrics_report_mode_estimate_and_error() {
 }
 
 #[test]
-fn a_reload_changes_the_marks_and_keeps_the_filter() {
+fn a_reload_changes_the_thresholds_and_keeps_the_filter() {
     let fleet = Fleet::start(1, None, SETTINGS);
     fleet.fill("user", 25);
     let gateway = &fleet.gateways[0];
     let lower = fleet.yaml.replace("max_active: 20", "max_active: 10");
     gateway.reload(&lower).expect("it reloads");
-    check_refusal(&fleet.ask(0, "newcomer", "/a"), 10, fleet.clock.now());
+    assert_refusal(&fleet.ask(0, "newcomer", "/a"), 10, fleet.clock.now());
     fleet.ask_all(tokens("user", 25), 200);
     let off = lower.replace("capacity: 1000", "capacity: 1000, mode: 'off'");
     gateway.reload(&off).expect("it reloads");
@@ -126,7 +126,7 @@ fn a_reload_changes_the_marks_and_keeps_the_filter() {
     put_mode(gateway, "on");
     let same = off.replace("max_active: 10", "max_active: 11");
     gateway.reload(&same).expect("it reloads");
-    assert_eq!(fleet.state(0)["mode"], "on", "what the operator set stays");
+    assert_eq!(fleet.state(0)["mode"], "on", "the mode set by the operator stays");
     for (old, new, key) in [
         ("capacity: 1000", "capacity: 2000", "throttle.capacity"),
         ("capacity: 1000", "capacity: 1000, memory: 10m", "throttle.memory"),
@@ -169,7 +169,7 @@ fn each_mode_change_is_logged_once() {
     });
     let headers = "Authorization: Bearer newcomer-secret\r\n";
     assert_eq!(get(process.address, "/", headers).status, 429);
-    testkit::wait::eventually("it says so", || process.log_line("throttling started").is_some());
+    testkit::wait::eventually("it is logged", || process.log_line("throttling started").is_some());
     let said = process.log();
     assert_eq!(said.matches("throttling started").count(), 1, "{said}");
     for secret in ["user-1", "newcomer-secret"] {

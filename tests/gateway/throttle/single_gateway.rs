@@ -2,7 +2,7 @@ use std::io::Write;
 
 use testkit::{client::Client, upstream::Upstream, wait::eventually};
 
-use super::{Fleet, MINUTE, check_refusal, operator::put_mode, tokens};
+use super::{Fleet, MINUTE, assert_refusal, operator::put_mode, tokens};
 
 const SETTINGS: &str = "max_active: 20, resume_below: 18, capacity: 1000";
 
@@ -13,9 +13,9 @@ fn active_users_are_admitted_and_new_users_refused() {
     fleet.ask_all(tokens("user", 25), 200);
     let before = fleet.upstream.request_count();
     let refused = fleet.ask(0, "newcomer", "/a");
-    check_refusal(&refused, 20, fleet.clock.now());
-    check_refusal(&fleet.ask(0, "", "/a"), 20, fleet.clock.now());
-    assert_eq!(fleet.upstream.request_count(), before, "nothing of it reached the upstream");
+    assert_refusal(&refused, 20, fleet.clock.now());
+    assert_refusal(&fleet.ask(0, "", "/a"), 20, fleet.clock.now());
+    assert_eq!(fleet.upstream.request_count(), before, "the upstream receives no denied request");
     assert_eq!(fleet.ask(0, "newcomer", "/health").status, 200, "a route that opted out");
     assert_eq!(fleet.ask(0, "newcomer", "/a").status, 429, "a denied request records no activity");
 }
@@ -27,7 +27,7 @@ fn few_users_are_never_throttled() {
     for _ in 0..10 {
         fleet.tick();
     }
-    assert_eq!(fleet.state(0)["throttling"], false, "20 are not more than 20");
+    assert_eq!(fleet.state(0)["throttling"], false, "20 users are not above the threshold");
     assert_eq!(fleet.ask(0, "newcomer", "/a").status, 200);
 }
 
@@ -116,7 +116,7 @@ fn a_denied_token_is_not_admitted_by_earlier_activity() {
     assert_eq!(fleet.ask(0, "revoked", "/a").status, 200);
     assert_eq!(fleet.ask(0, "revoked", "/bad-").status, 401);
     fleet.fill("user", 5);
-    assert_eq!(fleet.ask(0, "revoked", "/a").status, 429, "though it was seen");
+    assert_eq!(fleet.ask(0, "revoked", "/a").status, 429, "despite its earlier activity");
     let rejected = "tidegate_throttle_decisions_total{decision=\"rejected\"";
     assert_eq!(fleet.gateways[0].metric(rejected), 1);
     assert_eq!(
@@ -142,25 +142,25 @@ fn denied_users_retry_and_get_the_same_response() {
     }
     resets.sort_unstable();
     resets.dedup();
-    assert!(resets.len() > 50, "200 newcomers come back at {} times", resets.len());
+    assert!(resets.len() > 50, "200 denied users would retry at {} different times", resets.len());
 }
 
 #[test]
-fn admission_reopens_below_the_resume_mark() {
+fn admission_reopens_below_the_resume_threshold() {
     let fleet =
         Fleet::start(1, None, "max_active: 20, resume_below: 18, memory: 2m, capacity: 1000");
     fleet.fill("user", 25);
     let retry_at = fleet.ask(0, "newcomer", "/a").number("X-RateLimit-Reset");
-    let mut opened = None;
+    let mut reopened_at = None;
     for _ in 0..400 {
         fleet.tick();
         if fleet.state(0)["throttling"] == false {
-            opened = Some(fleet.clock.now() / 1000);
+            reopened_at = Some(fleet.clock.now() / 1000);
             break;
         }
     }
-    let opened = opened.expect("it opens again");
-    assert!(retry_at + 400 > opened, "retry_at {retry_at}, opened {opened}");
+    let reopened_at = reopened_at.expect("admission reopens");
+    assert!(retry_at + 400 > reopened_at, "retry_at {retry_at}, reopened_at {reopened_at}");
     assert_eq!(fleet.ask(0, "newcomer", "/a").status, 200);
 }
 
@@ -173,7 +173,11 @@ fn active_users_are_still_rate_limited() {
     assert_eq!(response.number("X-RateLimit-Used"), 2);
     assert_eq!(fleet.ask(0, "newcomer", "/a").status, 429);
     put_mode(&fleet.gateways[0], "off");
-    assert_eq!(fleet.ask(0, "newcomer", "/a").number("X-RateLimit-Used"), 1, "no charge before");
+    assert_eq!(
+        fleet.ask(0, "newcomer", "/a").number("X-RateLimit-Used"),
+        1,
+        "a denied request charges no limit"
+    );
 }
 
 #[test]
@@ -183,17 +187,17 @@ fn a_response_that_lasts_an_hour_keeps_its_user_active() {
     let ended = std::sync::Mutex::new(ended);
     let slow = Upstream::with(move |_, socket| {
         let began = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab").is_ok();
-        let _ = ended.lock().expect("no test panics with it").recv();
+        let _ = ended.lock().expect("not poisoned").recv();
         began && socket.write_all(b"cd").is_ok()
     });
     let yaml = fleet.yaml.replace(&fleet.upstream.target(), &slow.target());
     fleet.gateways[0].reload(&yaml).expect("it reloads");
     let mut client = Client::connect(fleet.gateways[0].address());
     client.send("GET /a HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer listener\r\n\r\n");
-    eventually("it is answered", || slow.request_count() == 1);
-    fleet.until("known", |state| state["active"] == 1);
+    eventually("the request is at the upstream", || slow.request_count() == 1);
+    fleet.tick_until("known", |state| state["active"] == 1);
     fleet.advance(60 * MINUTE);
-    end.send(()).expect("it waits");
+    end.send(()).expect("the upstream waits");
     assert_eq!(client.read_response().text(), "abcd");
     fleet.upstream = super::api();
     let yaml = yaml.replace(&slow.target(), &fleet.upstream.target());
@@ -210,7 +214,7 @@ fn a_rejected_token_denies_its_user_only_briefly() {
     assert_eq!(fleet.ask(0, "user-1", "/bad-").status, 401);
     assert_eq!(fleet.ask(0, "user-1", "/a").status, 429, "it may have been revoked");
     fleet.advance(2 * MINUTE);
-    assert_eq!(fleet.ask(0, "user-1", "/a").status, 200, "it has not been forgotten");
+    assert_eq!(fleet.ask(0, "user-1", "/a").status, 200, "its activity is kept");
 }
 
 #[test]

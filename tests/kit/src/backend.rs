@@ -1,5 +1,5 @@
-//! The stores on which a promise must hold: the gateway's memory, and every Redis topology with two
-//! gateways that share it.
+//! The stores that a test body runs on: one gateway's memory, and every Redis topology, shared by
+//! two gateways.
 
 use std::{
     cell::{Cell, RefCell},
@@ -29,7 +29,7 @@ pub enum Backend {
     Shards([RedisServer; 2]),
     /// In a Cluster of three primaries.
     Cluster(Shared<RedisCluster>),
-    /// In the primary that Sentinels name.
+    /// In the primary that sentinels report.
     Sentinel(Shared<SentinelTrio>),
 }
 
@@ -41,7 +41,7 @@ pub struct Shared<T> {
 }
 
 impl<T> Shared<T> {
-    /// The running servers, or new ones. They end with the last test that uses them.
+    /// Takes the running servers, or starts new ones. They stop with the last test that uses them.
     fn new(running: &Mutex<Weak<T>>, start: impl FnOnce() -> T) -> Self {
         static NAMESPACES: AtomicU32 = AtomicU32::new(0);
         let mut running = running.lock().expect("the servers started");
@@ -71,7 +71,7 @@ pub fn on_every_store(test: impl Fn(&Backend)) {
     }
 }
 
-/// Runs a test body on every store, in every topology that the configuration offers, concurrently.
+/// Runs a test body in memory and on every Redis topology, concurrently.
 pub fn on_every_topology(test: impl Fn(&Backend) + Sync) {
     static CLUSTER: Mutex<Weak<RedisCluster>> = Mutex::new(Weak::new());
     static SENTINEL: Mutex<Weak<SentinelTrio>> = Mutex::new(Weak::new());
@@ -87,7 +87,7 @@ pub fn on_every_topology(test: impl Fn(&Backend) + Sync) {
 }
 
 impl Backend {
-    /// Starts gateways on `yaml` and one clock: one in memory, two on Redis.
+    /// Starts gateways with `yaml` and a common clock: one in memory, two on Redis.
     pub fn start(&self, yaml: &str, clock: &Clock) -> Fleet {
         let count = if matches!(self, Self::Memory) { 1 } else { 2 };
         let store = self.store_section();
@@ -105,8 +105,8 @@ impl Backend {
         matches!(self, Self::Shards(_) | Self::Cluster(_))
     }
 
-    /// The configuration's `store` section. Generous timeouts: a machine that is busy with other
-    /// tests must not look like a lost Redis.
+    /// The configuration's `store` section. Its timeouts are generous: a machine busy with other
+    /// tests must not look like an outage of Redis.
     fn store_section(&self) -> String {
         let quoted = |url: &str| format!("\"{url}\"");
         let primary = |server: &RedisServer| format!("{{primary: {}}}", quoted(&server.url()));
@@ -145,8 +145,8 @@ impl Fleet {
         self.clients[turn % self.clients.len()].borrow_mut().get(path, headers)
     }
 
-    /// Sends a GET over one connection, so that it is processed after what the response before it
-    /// changed.
+    /// Sends a GET over the same connection each time, so that each is processed after the previous
+    /// response and its effects.
     pub fn get_in_order(&self, path: &str, headers: &str) -> Response {
         self.clients[0].borrow_mut().get(path, headers)
     }
@@ -156,7 +156,7 @@ impl Fleet {
         self.get(path, &format!("Authorization: {token}\r\n"))
     }
 
-    /// Replaces the rules of all gateways. Panics if `yaml` has a fault.
+    /// Replaces the configuration of all gateways. Panics if `yaml` has a fault.
     pub fn reload(&self, yaml: &str) {
         for gateway in &self.gateways {
             let reloaded = gateway.reload(&format!("{}{yaml}", self.store));

@@ -28,7 +28,7 @@ pub fn limit(quota: u32, reserve: Reserve) -> Limit {
     }
 }
 
-/// One gateway's store on `redis`, with timeouts that no measurement reaches.
+/// The store of one gateway on `redis`, with timeouts longer than any measurement.
 pub fn stores(redis: &RedisServer) -> Arc<CounterStore> {
     let options = redis_options(Topology::one(redis.url()));
     CounterStore::redis(options, Clock::system(), 1_000).expect("a store")

@@ -1,4 +1,4 @@
-//! An HTTP/1.1 client on a raw socket: sends exactly the given bytes and parses what comes back.
+//! An HTTP/1.1 client on a raw socket: sends exactly the given bytes and parses the responses.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-/// No read waits longer.
+/// Time limit of each read.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One connection to a gateway.
@@ -22,7 +22,7 @@ pub struct Client {
 pub struct Response {
     /// The status code.
     pub status: u16,
-    /// The status line and the header fields, up to and with the empty line.
+    /// The status line and the header fields, including the empty line.
     pub head: String,
     /// The body without chunk framing.
     pub body: Vec<u8>,
@@ -58,7 +58,7 @@ impl Response {
 }
 
 impl Client {
-    /// Connects; no read waits longer than 10 s.
+    /// Connects. A read times out after 10 s.
     pub fn connect(address: SocketAddr) -> Self {
         Self::from_socket(TcpStream::connect(address).expect("a connection"))
     }
@@ -82,12 +82,12 @@ impl Client {
         self.read_response()
     }
 
-    /// Reads one response to a request other than HEAD. Panics if the connection ends before it.
+    /// Reads one response to a request other than HEAD. Panics if the connection ends first.
     pub fn read_response(&mut self) -> Response {
         self.try_read_response().expect("a response")
     }
 
-    /// Reads one response to a request other than HEAD; `None` if the connection ends before it.
+    /// Reads one response to a request other than HEAD; `None` if the connection ends first.
     pub fn try_read_response(&mut self) -> Option<Response> {
         let (status, head) = self.read_head()?;
         let response = |body| Response { status, head: head.clone(), body };
@@ -106,7 +106,7 @@ impl Client {
         Some(response(std::mem::take(&mut self.buffer)))
     }
 
-    /// Reads one head: its status and its text. `None` if the connection ends before it.
+    /// Reads one head: its status and its text. `None` if the connection ends first.
     pub fn read_head(&mut self) -> Option<(u16, String)> {
         let end = loop {
             if let Some(at) = self.buffer.windows(4).position(|four| four == b"\r\n\r\n") {
@@ -119,7 +119,7 @@ impl Client {
         Some((status, head))
     }
 
-    /// Reads one chunked body: its content and its trailers. `None` if the connection ends before.
+    /// Reads one chunked body: its content and its trailers. `None` if the connection ends first.
     pub fn read_chunked(&mut self) -> Option<(Vec<u8>, String)> {
         let mut body = Vec::new();
         loop {
@@ -143,7 +143,7 @@ impl Client {
         }
     }
 
-    /// Reads `length` bytes; `None` if the connection ends before.
+    /// Reads `length` bytes; `None` if the connection ends first.
     pub fn read_exact(&mut self, length: usize) -> Option<Vec<u8>> {
         while self.buffer.len() < length {
             self.fill()?;
@@ -182,7 +182,7 @@ impl Client {
         }
     }
 
-    /// Waits for the end of the connection: true if it is closed in order with nothing unread.
+    /// Waits for the end of the connection: true if it is closed without a reset, with nothing unread.
     pub fn is_closed(&mut self) -> bool {
         let mut byte = [0];
         self.buffer.is_empty() && matches!(self.socket.read(&mut byte), Ok(0))

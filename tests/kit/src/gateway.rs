@@ -50,10 +50,10 @@ impl Gateway {
         Self { server, clock, file, _directory: directory }
     }
 
-    /// Runs `act` while time passes; returns its value, and how much time passed by the gateway's clock. A
-    /// simulated clock advances in steps of 20 ms, each as soon as the workers have done the work of the one
-    /// before: seconds of deadlines take milliseconds.
-    pub fn while_time_passes<T>(&self, act: impl FnOnce() -> T) -> (T, Duration) {
+    /// Runs `action` while time passes; returns its value, and how much time passed by the gateway's
+    /// clock. A simulated clock advances in steps of 20 ms, each as soon as the workers have done the
+    /// work of the previous one: seconds of deadlines take milliseconds.
+    pub fn while_time_passes<T>(&self, action: impl FnOnce() -> T) -> (T, Duration) {
         let start = self.clock.uptime();
         let is_over = AtomicBool::new(!self.clock.is_simulated());
         let value = thread::scope(|scope| {
@@ -63,14 +63,14 @@ impl Gateway {
                     sleep(STEP / 100);
                 }
             });
-            // Ends the thread when `act` panics, too.
+            // Ends the thread even if `action` panics.
             let _end = OnDrop(|| is_over.store(true, Ordering::Release));
-            act()
+            action()
         });
         (value, self.clock.uptime().saturating_sub(start))
     }
 
-    /// Stops the gateway: drains it and waits for its threads. Returns how long that took by its clock.
+    /// Drains the gateway and waits for its threads. Returns how long that took by its clock.
     pub fn stop(&self) -> Duration {
         self.while_time_passes(|| self.server.stop()).1
     }
@@ -105,8 +105,8 @@ impl Gateway {
         }
     }
 
-    /// Replaces the configuration file, with defaults as at the start. Only the file watcher may
-    /// notice.
+    /// Replaces the configuration file, with defaults as at the start. Does not reload it: only the
+    /// file watcher may.
     pub fn write_configuration(&self, yaml: &str) {
         fs::write(&self.file, with_defaults(yaml)).expect("a file");
     }

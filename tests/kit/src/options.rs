@@ -7,11 +7,11 @@ use tidegate::{
     store::{Credentials, RedisOptions, Topology},
 };
 
-/// Long enough that a busy machine is never mistaken for a lost Redis; a server that is dead or
-/// refuses connections is detected at once.
+/// Long enough that a busy machine is never mistaken for an outage; a server that is dead or refuses
+/// connections is detected at once anyway.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The same for one reply.
+/// Time limit of one reply, as generous.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Options for `topology` with generous timeouts, in the namespace `tidegate`, without credentials
@@ -22,7 +22,7 @@ pub fn redis_options(topology: Topology) -> RedisOptions {
         credentials: Credentials::default(),
         tls_ca: None,
         namespace: "tidegate".into(),
-        secret: SharedSecret::of_namespace("tidegate"),
+        secret: SharedSecret::from_namespace("tidegate"),
         connect_timeout: CONNECT_TIMEOUT,
         response_timeout: RESPONSE_TIMEOUT,
     }

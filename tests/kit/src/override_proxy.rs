@@ -14,13 +14,13 @@ pub struct OverrideProxy {
 }
 
 impl OverrideProxy {
-    /// In front of the server at this URL, which is on loopback.
+    /// Starts a proxy in front of the server at this URL, which is on loopback.
     pub fn start(url: &str) -> Self {
         let port = url.rsplit_once(':').expect("a port").1.parse().expect("a number");
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let own = listener.local_addr().expect("a bound address").port();
+        let proxy_port = listener.local_addr().expect("a bound address").port();
         let reply = Arc::<Mutex<Option<String>>>::default();
-        let proxy = Self { port: own, reply: reply.clone() };
+        let proxy = Self { port: proxy_port, reply: reply.clone() };
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let server = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port)));
@@ -33,12 +33,12 @@ impl OverrideProxy {
         proxy
     }
 
-    /// The URL at which it stands in for the Redis behind it.
+    /// The proxy's URL.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// From now on answers every command with `reply`, in RESP and with its CR LF.
+    /// From now on answers every command with `reply`, which is RESP with its CR LF.
     pub fn reply_with(&self, reply: &str) {
         *self.reply.lock().expect("no panic") = Some(reply.to_owned());
     }
@@ -49,26 +49,26 @@ impl OverrideProxy {
     }
 }
 
-/// Forwards commands one by one, or answers them. After the first answer of its own the connection
+/// Forwards commands one by one, or answers them. A connection that has answered a command itself
 /// forwards no more.
 fn serve(client: TcpStream, mut server: TcpStream, reply: &Mutex<Option<String>>) {
-    let mut back = client.try_clone().expect("a socket");
-    back.set_nodelay(true).expect("no delay");
+    let mut own_replies = client.try_clone().expect("a socket");
+    own_replies.set_nodelay(true).expect("no delay");
     server.set_nodelay(true).expect("no delay");
     let mut replies = server.try_clone().expect("a socket");
     let mut to_client = client.try_clone().expect("a socket");
     let mut copying = Some(thread::spawn(move || std::io::copy(&mut replies, &mut to_client)));
     let mut commands = BufReader::new(client);
     while let Some(command) = read_command(&mut commands) {
-        let own = reply.lock().expect("no panic").clone();
-        let sent = match own {
+        let fixed = reply.lock().expect("no panic").clone();
+        let sent = match fixed {
             Some(reply) => {
                 // Replies keep their order: those to commands already forwarded go first.
                 if let Some(copying) = copying.take() {
                     let _ = server.shutdown(Shutdown::Write);
                     let _ = copying.join();
                 }
-                back.write_all(reply.as_bytes())
+                own_replies.write_all(reply.as_bytes())
             }
             None if copying.is_some() => server.write_all(&command),
             None => break,
@@ -78,7 +78,7 @@ fn serve(client: TcpStream, mut server: TcpStream, reply: &Mutex<Option<String>>
         }
     }
     // They may be closed already.
-    for end in [back, server] {
+    for end in [own_replies, server] {
         let _ = end.shutdown(Shutdown::Both);
     }
 }

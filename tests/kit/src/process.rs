@@ -13,8 +13,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::wait::eventually;
 
-/// A command line of `binary`, to be run in `directory` without standard input. Cargo gives the
-/// binary's path to integration tests and benchmarks alone: `env!("CARGO_BIN_EXE_tidegate")`.
+/// A command that runs `binary` in `directory` without standard input. Cargo gives the binary's
+/// path only to integration tests and benchmarks: `env!("CARGO_BIN_EXE_tidegate")`.
 pub fn command(binary: &str, directory: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(binary);
     command.args(arguments).current_dir(directory).stdin(Stdio::null());
@@ -44,12 +44,13 @@ impl Process {
             .expect("the binary starts");
         let stderr = child.stderr.take().expect("a pipe");
         let lines = Arc::<Mutex<Vec<String>>>::default();
-        let collected = lines.clone();
+        let collector = lines.clone();
         let reader = thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                collected.lock().expect("no panic").push(line);
+                collector.lock().expect("no panic").push(line);
             }
         });
+        // Replaced below.
         let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
         let mut process =
             Self { child, lines, reader: Some(reader), address: unknown, admin: unknown };

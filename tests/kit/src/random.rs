@@ -1,6 +1,7 @@
 //! Pseudo-random numbers that are the same in every run.
 
-/// The `SplitMix64` generator (Steele, Lea and Flood, 2014); the field is its state, at first the seed.
+/// The `SplitMix64` generator (Steele, Lea and Flood, 2014). The field is its state, initially the
+/// seed.
 #[derive(Clone, Debug)]
 pub struct SplitMix64(pub u64);
 

@@ -28,7 +28,7 @@ pub struct RedisServer {
     /// Credentials for [`Self::command`], as `user:password`.
     pub login: Option<String>,
     /// A sentinel's configuration file.
-    file: Option<String>,
+    config_file: Option<String>,
     /// The working directory: a replica stores the dump that it receives, and no other server may
     /// find it there.
     directory: Option<TempDir>,
@@ -50,7 +50,7 @@ impl RedisServer {
     /// A reserved port on which no server listens; [`Self::restart`] starts one.
     pub fn not_started() -> Self {
         let (port, arguments) = (free_port(), Vec::new());
-        Self { port, process: None, arguments, login: None, file: None, directory: None }
+        Self { port, process: None, arguments, login: None, config_file: None, directory: None }
     }
 
     /// [`Self::not_started`] with command-line arguments for its start.
@@ -63,7 +63,7 @@ impl RedisServer {
     /// A sentinel, not started yet. It rewrites its configuration file.
     pub fn sentinel(file: &Path) -> Self {
         let mut server = Self::not_started_with(&["--sentinel"]);
-        server.file = Some(file.to_str().expect("a path").to_owned());
+        server.config_file = Some(file.to_str().expect("a path").to_owned());
         server
     }
 
@@ -82,7 +82,7 @@ impl RedisServer {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Starts it, empty, and waits until it answers. A running one is killed before.
+    /// Starts it, empty, and waits until it answers. Kills it first if it runs.
     pub fn restart(&mut self) {
         self.kill();
         self.spawn();
@@ -94,9 +94,9 @@ impl RedisServer {
         let port = self.port.to_string();
         let directory = self.directory.insert(TempDir::new().expect("a directory"));
         let child = Command::new("redis-server")
-            .args(&self.file)
+            .args(&self.config_file)
             .args(["--port", &port, "--bind", "127.0.0.1"])
-            .args(if self.file.is_none() { &NO_DISK[..] } else { &[] })
+            .args(if self.config_file.is_none() { &NO_DISK[..] } else { &[] })
             .args(&self.arguments)
             .current_dir(directory.path())
             .stdout(Stdio::null())
@@ -121,7 +121,7 @@ impl RedisServer {
         }
     }
 
-    /// Makes it hang (SIGSTOP): connections stay open and nothing is answered.
+    /// Suspends it (SIGSTOP): connections stay open and nothing is answered.
     pub fn suspend(&self) {
         self.signal(Signal::STOP);
     }
@@ -151,7 +151,7 @@ impl RedisServer {
         let client = redis::Client::open(
             self.login
                 .as_deref()
-                .map_or_else(|| self.url(), |l| format!("redis://{l}@{}", self.address())),
+                .map_or_else(|| self.url(), |login| format!("redis://{login}@{}", self.address())),
         )?;
         let mut connection = client.get_connection_with_timeout(Duration::from_secs(10))?;
         let (name, rest) = arguments.split_first().expect("a command");
@@ -170,7 +170,7 @@ impl Drop for RedisServer {
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let count = u32::from(PORTS.end - PORTS.start);
-    // Each process starts elsewhere, so that few ports collide.
+    // Each process starts at another port, so that few collide.
     let start = std::process::id().wrapping_mul(61) % count;
     let next = || start + NEXT.fetch_add(1, Ordering::Relaxed);
     let mut ports = (0..count).map(|_| PORTS.start + (next() % count) as u16);

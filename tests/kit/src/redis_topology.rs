@@ -1,4 +1,4 @@
-//! Several real Redis servers that work together: replicas, a Cluster, and a primary under Sentinel.
+//! Real Redis topologies: a primary with replicas, a Cluster, and a primary under Sentinel.
 
 use tempfile::TempDir;
 
@@ -7,7 +7,7 @@ use crate::{
     wait::eventually,
 };
 
-/// Arguments that shorten replication's delays.
+/// Arguments that shorten replication delays.
 const FAST_REPLICATION: [&str; 4] =
     ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"];
 
@@ -47,7 +47,7 @@ fn wait_link_up(replica: &RedisServer) {
 
 /// A Cluster of three primaries (nodes 0 to 2), each with one replica (nodes 3 to 5).
 pub struct RedisCluster {
-    /// All six.
+    /// All six nodes.
     pub nodes: Vec<RedisServer>,
     ids: Vec<String>,
     _directory: TempDir,
@@ -60,9 +60,9 @@ impl RedisCluster {
         // The default bus port, the node's port plus 10000, would not be reserved.
         let buses: Vec<String> = (0..6).map(|_| free_port().to_string()).collect();
         let mut nodes = Vec::new();
-        for (at, bus) in buses.iter().enumerate() {
+        for (index, bus) in buses.iter().enumerate() {
             let path = directory.path().to_str().expect("a path");
-            let file = format!("nodes-{at}.conf");
+            let file = format!("nodes-{index}.conf");
             let mut arguments = vec!["--cluster-enabled", "yes", "--cluster-port", bus];
             arguments.extend(["--cluster-node-timeout", "800", "--cluster-config-file", &file]);
             arguments.extend(["--dir", path, "--cluster-replica-validity-factor", "0"]);
@@ -78,9 +78,10 @@ impl RedisCluster {
         cluster
     }
 
+    /// Forms the cluster: assigns the slots, then the replicas.
     fn join(&self, buses: &[String]) {
-        for (at, node) in self.nodes.iter().enumerate() {
-            let epoch = (at + 1).to_string();
+        for (index, node) in self.nodes.iter().enumerate() {
+            let epoch = (index + 1).to_string();
             let _: String = node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]);
         }
         for (node, bus) in self.nodes.iter().zip(buses).skip(1) {
@@ -97,9 +98,9 @@ impl RedisCluster {
             self.ids.iter().all(|id| nodes.contains(id.as_str())) && !nodes.contains("handshake")
         };
         eventually("all nodes have met", || self.nodes.iter().all(has_met_all));
-        for at in 3..6 {
-            let _: String =
-                self.nodes[at].command(&["CLUSTER", "REPLICATE", self.ids[at - 3].as_str()]);
+        for index in 3..6 {
+            let primary = self.ids[index - 3].as_str();
+            let _: String = self.nodes[index].command(&["CLUSTER", "REPLICATE", primary]);
         }
         self.nodes[3..].iter().for_each(wait_link_up);
         let is_ok = |node: &RedisServer| {
@@ -147,9 +148,10 @@ impl RedisCluster {
 
     /// Ends a slot's migration: every primary assigns the slot to `to`.
     pub fn end_migration(&self, slot: &str, to: usize) {
-        for at in [to, 0, 1, 2] {
+        for index in [to, 0, 1, 2] {
             let target = self.ids[to].as_str();
-            let _: String = self.nodes[at].command(&["CLUSTER", "SETSLOT", slot, "NODE", target]);
+            let _: String =
+                self.nodes[index].command(&["CLUSTER", "SETSLOT", slot, "NODE", target]);
         }
     }
 }
@@ -170,8 +172,8 @@ impl SentinelTrio {
         let first = primary();
         let second = replica_of(&first);
         let mut sentinels = Vec::new();
-        for at in 0..3 {
-            let file = directory.path().join(format!("sentinel-{at}.conf"));
+        for index in 0..3 {
+            let file = directory.path().join(format!("sentinel-{index}.conf"));
             let port = first.port();
             let configuration = format!(
                 "sentinel monitor {MASTER_NAME} 127.0.0.1 {port} 2\n\
@@ -209,14 +211,14 @@ impl SentinelTrio {
         });
     }
 
-    /// The index of the server that all sentinels name as the primary; `None` while they disagree.
+    /// The index of the server that all sentinels report as the primary; `None` while they disagree.
     pub fn primary(&self) -> Option<usize> {
-        let named = |sentinel: &RedisServer| {
+        let reported = |sentinel: &RedisServer| {
             let address: Vec<String> =
                 sentinel.command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER_NAME]);
             self.servers.iter().position(|server| server.port().to_string() == address[1])
         };
-        let first = named(&self.sentinels[0]);
-        first.filter(|_| self.sentinels.iter().all(|sentinel| named(sentinel) == first))
+        let first = reported(&self.sentinels[0]);
+        first.filter(|_| self.sentinels.iter().all(|sentinel| reported(sentinel) == first))
     }
 }

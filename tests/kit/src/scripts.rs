@@ -1,4 +1,4 @@
-//! The Lua scripts as the store loads them into Redis, for measurements call by call.
+//! The Lua scripts as the store loads them into Redis, for measuring single calls.
 
 use redis::{Connection, Pipeline};
 use tidegate::limit::{Algorithm, Quota};
@@ -36,17 +36,17 @@ pub const ADJUST: &str = with_records!("../../../lua/adjust.lua");
 /// Commands in one pipeline.
 const BATCH: usize = 500;
 
-/// Calls one loaded script and measures what the calls cost Redis.
+/// Calls one loaded script, and measures the cost of the calls to Redis.
 pub struct ScriptCaller {
-    /// A connection to the Redis in question.
+    /// A connection to the measured Redis.
     pub connection: Connection,
     sha: String,
 }
 
-/// What calls cost Redis, by `INFO commandstats`.
+/// The cost of calls to Redis, by `INFO commandstats`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cost {
-    /// Calls.
+    /// The number of calls.
     pub calls: u64,
     /// CPU time of all calls, in us.
     pub micros: u64,
@@ -73,7 +73,7 @@ impl ScriptCaller {
         Self { connection, sha: load.expect("a script that compiles") }
     }
 
-    /// Charges each `(now, cost)`; the number of admitted charges. `now` is in ms.
+    /// Charges each `(now, cost)`; returns the number of admitted charges. `now` is in ms.
     pub fn charge(
         &mut self,
         key: &str,
@@ -95,7 +95,8 @@ impl ScriptCaller {
         admitted
     }
 
-    /// Refunds at `now` each `(charged_at, cost)`: one call of [`ADJUST`] each. Times are in ms.
+    /// Refunds each `(charged_at, cost)` at `now`, with a call each. The script must be [`ADJUST`].
+    /// Times are in ms.
     pub fn refund(
         &mut self,
         key: &str,
@@ -115,21 +116,21 @@ impl ScriptCaller {
         }
     }
 
-    /// A call without its keys and arguments.
+    /// The `EVALSHA` of the script, without keys and arguments.
     pub fn command(&self) -> redis::Cmd {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&self.sha);
         command
     }
 
-    /// Calls with one key and these arguments; the reply.
+    /// Calls the script with one key and these arguments; returns the reply.
     pub fn call(&mut self, key: &str, arguments: &[String]) -> i64 {
         let mut command = self.command();
         command.arg(1).arg(key).arg(arguments);
         command.query(&mut self.connection).expect("a reply")
     }
 
-    /// What the calls of `work` cost Redis.
+    /// The cost of the calls that `work` makes.
     pub fn cost_of(&mut self, work: impl FnOnce(&mut Self)) -> Cost {
         let before = self.total_cost();
         work(self);

@@ -18,25 +18,26 @@ pub struct TruncatingProxy {
 }
 
 impl TruncatingProxy {
-    /// In front of the server at `port` of loopback.
+    /// Starts a proxy in front of the server at `port` of loopback.
     pub fn start(port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let own = listener.local_addr().expect("a bound address").port();
+        let proxy_port = listener.local_addr().expect("a bound address").port();
         let (truncates, accepted) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
-        let proxy = Self { port: own, truncates: truncates.clone(), accepted: accepted.clone() };
+        let proxy =
+            Self { port: proxy_port, truncates: truncates.clone(), accepted: accepted.clone() };
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 accepted.fetch_add(1, Relaxed);
                 let server = SocketAddr::from(([127, 0, 0, 1], port));
                 if let Ok(server) = TcpStream::connect(server) {
-                    connect(&client, &server, &truncates);
+                    spawn_copies(&client, &server, &truncates);
                 }
             }
         });
         proxy
     }
 
-    /// The URL at which it stands in for the Redis behind it.
+    /// The proxy's URL, for a Redis behind it.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
@@ -57,12 +58,13 @@ impl TruncatingProxy {
     }
 }
 
-fn connect(client: &TcpStream, server: &TcpStream, truncates: &Arc<AtomicBool>) {
+/// Starts a thread for each direction; only replies are truncated.
+fn spawn_copies(client: &TcpStream, server: &TcpStream, truncates: &Arc<AtomicBool>) {
     let never = Arc::<AtomicBool>::default();
     let directions = [(client, server, &never), (server, client, truncates)];
     for (from, to, truncates) in directions {
         let (from, to) = (from.try_clone().expect("a socket"), to.try_clone().expect("a socket"));
-        // A truncated reply must leave at once, not wait to be merged with the next.
+        // A truncated reply must be sent at once, not merged with the next.
         to.set_nodelay(true).expect("no delay");
         let truncates = truncates.clone();
         thread::spawn(move || copy(from, to, &truncates));

@@ -1,4 +1,4 @@
-//! An upstream on raw sockets: records the bytes of each request and answers with given bytes.
+//! An upstream on raw sockets: records the bytes of each request and responds as the test says.
 
 use std::{
     io::{Read, Write},
@@ -41,10 +41,12 @@ impl Upstream {
     /// Passes each request, head and body, to `handler`, which may read more from the socket and
     /// writes a response. Returning false closes the connection.
     pub fn with(handler: impl Fn(&[u8], &mut TcpStream) -> bool + Send + Sync + 'static) -> Self {
-        Self::on_each(move |socket, requests, bytes| serve(socket, &handler, requests, bytes))
+        Self::on_each_socket(move |socket, requests, bytes| {
+            serve(socket, &handler, requests, bytes);
+        })
     }
 
-    fn on_each(
+    fn on_each_socket(
         serve: impl Fn(TcpStream, &Requests, &Mutex<Vec<u8>>) + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -66,10 +68,10 @@ impl Upstream {
 
     /// Passes each connection to `handler`; nothing is recorded.
     pub fn on_connection(handler: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> Self {
-        Self::on_each(move |mut socket, _, _| handler(&mut socket))
+        Self::on_each_socket(move |mut socket, _, _| handler(&mut socket))
     }
 
-    /// Reads everything and never responds.
+    /// Reads all bytes and never responds.
     pub fn silent() -> Self {
         Self::on_connection(|socket| {
             read_until_closed(socket);
@@ -148,7 +150,7 @@ fn read_request(
             if let Some(at) = buffer[end..].windows(5).position(|five| five == b"0\r\n\r\n") {
                 break end + at + 5;
             }
-            // With trailers, the last chunk is not followed by the empty line at once.
+            // With trailers, the empty line does not follow the last chunk directly.
             if buffer[end..].windows(3).any(|three| three == b"0\r\n")
                 && buffer.ends_with(b"\r\n\r\n")
             {

@@ -6,9 +6,9 @@ use tidegate::limit::{Decision, DecisionSource, Millis, Outcome, Verdict};
 pub trait VerdictExt {
     /// The decision at `index`, which must have been made.
     fn decision(&self, index: usize) -> Decision;
-    /// When the first decision was made, in ms.
-    fn now(&self) -> Millis;
-    /// Whether Redis did not decide some of it.
+    /// When the first decision was made, in ms by the clock that decided.
+    fn decided_at(&self) -> Millis;
+    /// Whether some limit was decided by the fallback, or not at all.
     fn is_fallback(&self) -> bool;
 }
 
@@ -17,7 +17,7 @@ impl VerdictExt for Verdict {
         self.decided(index).expect("a decision").decision
     }
 
-    fn now(&self) -> Millis {
+    fn decided_at(&self) -> Millis {
         let mut decided = self.outcomes.iter().filter_map(Outcome::decided);
         decided.next().expect("a decision").at
     }
@@ -35,7 +35,7 @@ impl VerdictExt for Verdict {
 pub trait OutcomesExt {
     /// The state after the adjustment at `index`, which must have been made.
     fn decision(&self, index: usize) -> Decision;
-    /// The state after each adjustment, all of which must have been made.
+    /// The state after each adjustment. All must have been made.
     fn decisions(&self) -> Vec<Decision>;
     /// Whether each adjustment was made.
     fn are_made(&self) -> Vec<bool>;

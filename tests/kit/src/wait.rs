@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tidegate::clock;
 
-/// How long [`eventually`] waits. Only a test that fails waits as long.
+/// How long [`eventually`] waits. Only a failing test waits that long.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Interval between two evaluations of a condition.
@@ -28,13 +28,13 @@ pub async fn eventually_async(what: &str, mut condition: impl AsyncFnMut() -> bo
     }
 }
 
-/// Blocks the calling thread by the wall clock: only where real time is under test.
+/// Blocks the calling thread for real time. Use it only where real time is under test.
 #[expect(clippy::disallowed_methods, reason = "a test's own thread, which serves no connection")]
 pub fn sleep(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// Runs `action`; its value and how long it took.
+/// Runs `action`; returns its value and how long it took.
 pub fn timed<T>(action: impl FnOnce() -> T) -> (T, Duration) {
     let start: Instant = clock::instant();
     let value = action();

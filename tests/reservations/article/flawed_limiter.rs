@@ -1,5 +1,5 @@
-//! The logic of the article's versions, one step of one thread at a time: a thread enters and, if it
-//! has to fetch or wait, resumes later.
+//! The limiters of Rockset's article, one step of one thread at a time: a thread enters and, if it has to
+//! fetch or wait, resumes later.
 
 /// A store that grants all or nothing.
 #[derive(Clone, Copy, Debug)]
@@ -26,9 +26,9 @@ impl Store {
 pub(super) enum Version {
     /// A lock, but not across the fetch.
     Locked,
-    /// A thread that arrives during a fetch waits for it if the batch has room.
-    InLine,
-    /// The article's aside: a thread that arrives during a fetch checks again when it is woken.
+    /// A thread that arrives during a fetch waits for it if the batch has tokens left.
+    Queued,
+    /// The article's aside: a waiting thread checks the tokens again when it is woken.
     Aside,
 }
 
@@ -36,10 +36,12 @@ pub(super) enum Version {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Step {
     Admitted,
-    /// It fetches a batch and owns this many of its tokens.
+    /// Fetches a batch, of which it takes this many tokens.
     Fetches(i64),
+    /// Waits for a fetch in flight, of which it takes this many tokens.
     Waits(i64),
-    AsksAlone,
+    /// Calls the store itself, without a batch.
+    CallsStore,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +52,9 @@ pub(super) struct Limiter {
     pub(super) reserved: i64,
     expiration: i64,
     fetching: bool,
+    /// Tokens of the batch in flight that no thread takes.
     unreserved: i64,
+    /// Whether the last fetch was granted.
     succeeded: bool,
 }
 
@@ -68,11 +72,11 @@ impl Limiter {
         }
     }
 
-    /// A thread enters. The key is ignored: the state has none.
+    /// Enters a thread. The key is ignored, because the state has none.
     pub(super) fn enter(&mut self, _key: &str, mut tokens: i64, now: i64) -> Step {
         // The article has this comparison; the aside has none.
-        let in_time = self.version == Version::Aside || self.expiration <= now;
-        if self.reserved >= tokens && in_time {
+        let is_valid = self.version == Version::Aside || self.expiration <= now;
+        if self.reserved >= tokens && is_valid {
             self.reserved -= tokens;
             return Step::Admitted;
         }
@@ -89,18 +93,18 @@ impl Limiter {
             return Step::Fetches(tokens);
         }
         if self.unreserved < tokens {
-            return Step::AsksAlone;
+            return Step::CallsStore;
         }
         self.unreserved -= tokens;
         Step::Waits(tokens)
     }
 
-    /// The fetch completes. The flag is not cleared.
-    pub(super) fn fetched(&mut self, tokens: i64, granted: bool, now: i64) -> bool {
+    /// Completes the fetch. The `fetching` flag is not cleared.
+    pub(super) fn complete_fetch(&mut self, tokens: i64, granted: bool, now: i64) -> bool {
         self.succeeded = granted;
         if granted {
             self.reserved = match self.version {
-                Version::InLine => self.unreserved,
+                Version::Queued => self.unreserved,
                 Version::Locked | Version::Aside => self.batch - tokens,
             };
             self.expiration = now + self.window;
@@ -108,9 +112,9 @@ impl Limiter {
         granted
     }
 
-    /// A waiting thread is woken, by a signal or spuriously.
-    pub(super) fn woken(&mut self, tokens: i64) -> bool {
-        if self.version == Version::InLine {
+    /// Wakes a waiting thread, by a signal or spuriously. Returns whether it is admitted.
+    pub(super) fn wake(&mut self, tokens: i64) -> bool {
+        if self.version == Version::Queued {
             return self.succeeded;
         }
         let enough = self.reserved >= tokens;
@@ -118,15 +122,15 @@ impl Limiter {
         enough
     }
 
-    /// Runs one thread alone to its outcome.
-    pub(super) fn alone(&mut self, store: &mut Store, tokens: i64, now: i64) -> bool {
+    /// Runs one thread alone. Returns whether it is admitted.
+    pub(super) fn run_alone(&mut self, store: &mut Store, tokens: i64, now: i64) -> bool {
         match self.enter("", tokens, now) {
             Step::Admitted => true,
             Step::Fetches(own) => {
                 let granted = store.acquire(self.batch);
-                self.fetched(own, granted, now)
+                self.complete_fetch(own, granted, now)
             }
-            Step::AsksAlone => store.acquire(tokens),
+            Step::CallsStore => store.acquire(tokens),
             Step::Waits(_) => panic!("there is no other thread"),
         }
     }

@@ -1,4 +1,4 @@
-//! The real lease registry on a simple store, one step at a time.
+//! The gateway's lease registry on a simple store, one step at a time.
 
 use std::sync::Arc;
 
@@ -16,22 +16,22 @@ pub(super) const START: Millis = 1_699_999_980_000;
 /// A window, in ms.
 pub(super) const WINDOW: Millis = 6_000;
 
-/// A waiting thread.
+/// A thread of the article: a request that records its outcome.
 #[derive(Clone, Default)]
 pub(super) struct Thread {
     cost: u32,
-    heard: Arc<Mutex<Vec<WaiterOutcome>>>,
+    outcomes: Arc<Mutex<Vec<WaiterOutcome>>>,
 }
 
 impl Thread {
-    pub(super) fn heard(&self) -> Option<WaiterOutcome> {
-        let heard = self.heard.lock();
-        assert!(heard.len() <= 1, "delivered twice: {heard:?}");
-        heard.first().copied()
+    pub(super) fn outcome(&self) -> Option<WaiterOutcome> {
+        let outcomes = self.outcomes.lock();
+        assert!(outcomes.len() <= 1, "delivered twice: {outcomes:?}");
+        outcomes.first().copied()
     }
 
     pub(super) fn is_admitted(&self) -> bool {
-        matches!(self.heard(), Some(WaiterOutcome::Granted(_)))
+        matches!(self.outcome(), Some(WaiterOutcome::Granted(_)))
     }
 }
 
@@ -41,12 +41,12 @@ impl Waiter for Thread {
     }
 
     fn serve(self, outcome: WaiterOutcome) -> bool {
-        self.heard.lock().push(outcome);
+        self.outcomes.lock().push(outcome);
         true
     }
 }
 
-/// The record of one caller.
+/// A store with the record of one caller.
 pub(super) struct Store {
     state: State,
     quota: Quota,
@@ -61,10 +61,10 @@ impl Store {
     }
 
     /// The immediate reply to a fetch.
-    pub(super) fn reply(&mut self, fetching: &Fetch, ticks: u64) -> FetchReply {
+    pub(super) fn reply(&mut self, fetch: &Fetch, ticks: u64) -> FetchReply {
         self.calls += 1;
         let now = START + ticks;
-        let grant = self.state.acquire(&self.quota, now, fetching.demand());
+        let grant = self.state.acquire(&self.quota, now, fetch.demand());
         self.charged += grant.tokens;
         FetchReply { grant, now, sent: ticks, received: ticks }
     }
@@ -114,44 +114,46 @@ impl Gateway {
         }
         let thread = Thread { cost, ..Thread::default() };
         match self.leases.join(&self.limit, Key(key), thread.clone(), ticks) {
-            JoinOutcome::Fetch(fetching) => EntryOutcome::Fetches(thread, fetching),
+            JoinOutcome::Fetch(fetch) => EntryOutcome::Fetches(thread, fetch),
             JoinOutcome::Waiting | JoinOutcome::Served => EntryOutcome::Waits(thread),
-            JoinOutcome::Unavailable(_) => panic!("there is room"),
+            JoinOutcome::Unavailable(_) => panic!("the registry is full or closed"),
         }
     }
 
-    pub(super) fn fetches(&self, cost: u32, ticks: u64) -> (Thread, Fetch) {
+    pub(super) fn expect_fetch(&self, cost: u32, ticks: u64) -> (Thread, Fetch) {
         match self.enter(1, cost, ticks) {
-            EntryOutcome::Fetches(thread, fetching) => (thread, fetching),
-            EntryOutcome::Admitted(_) | EntryOutcome::Waits(_) => panic!("it should fetch"),
+            EntryOutcome::Fetches(thread, fetch) => (thread, fetch),
+            EntryOutcome::Admitted(_) | EntryOutcome::Waits(_) => panic!("expected a fetch"),
         }
     }
 
-    pub(super) fn waits(&self, cost: u32, ticks: u64) -> Thread {
+    pub(super) fn expect_wait(&self, cost: u32, ticks: u64) -> Thread {
         match self.enter(1, cost, ticks) {
             EntryOutcome::Waits(thread) => thread,
-            EntryOutcome::Admitted(_) | EntryOutcome::Fetches(..) => panic!("it should wait"),
+            EntryOutcome::Admitted(_) | EntryOutcome::Fetches(..) => {
+                panic!("expected a wait for a fetch in flight")
+            }
         }
     }
 
-    /// Runs one thread alone to its outcome.
-    pub(super) fn alone(&self, store: &mut Store, cost: u32, ticks: u64) -> bool {
+    /// Runs one thread alone. Returns whether it is admitted.
+    pub(super) fn run_alone(&self, store: &mut Store, cost: u32, ticks: u64) -> bool {
         match self.enter(1, cost, ticks) {
             EntryOutcome::Admitted(_) => true,
             EntryOutcome::Waits(_) => panic!("there is no other thread"),
-            EntryOutcome::Fetches(thread, fetching) => {
-                drive(store, fetching, ticks);
+            EntryOutcome::Fetches(thread, fetch) => {
+                complete_all(store, fetch, ticks);
                 thread.is_admitted()
             }
         }
     }
 }
 
-/// Fetches until no thread waits.
-pub(super) fn drive(store: &mut Store, fetching: Fetch, ticks: u64) {
-    let mut next = Some(fetching);
-    while let Some(fetching) = next {
-        let reply = store.reply(&fetching, ticks);
-        next = fetching.complete(&reply);
+/// Completes this fetch and those after it, until no thread waits.
+pub(super) fn complete_all(store: &mut Store, fetch: Fetch, ticks: u64) {
+    let mut next = Some(fetch);
+    while let Some(fetch) = next {
+        let reply = store.reply(&fetch, ticks);
+        next = fetch.complete(&reply);
     }
 }

@@ -1,58 +1,60 @@
-//! Checks the admissions against each algorithm's promises.
+//! Checks the admissions against the bounds of their algorithm.
 
 use tidegate::limit::{Algorithm, Millis};
 
 use super::world::{Admission, World};
 
-/// All bounds of the run's algorithm, for each key.
-pub(super) fn hold(world: &World) {
+/// Checks all bounds of the run's algorithm, for each key.
+pub(super) fn check(world: &World) {
     for key in 0..world.plan.keys {
-        let passed = world.admitted.iter().flatten().filter(|admission| admission.key == key);
-        let mut passed: Vec<Admission> = passed.copied().collect();
-        passed.sort_by_key(|admission| admission.at);
+        let admissions = world.admitted.iter().flatten().filter(|admission| admission.key == key);
+        let mut admissions: Vec<Admission> = admissions.copied().collect();
+        admissions.sort_by_key(|admission| admission.at);
         match world.plan.limit.algorithm {
-            Algorithm::FixedWindow => fixed(world, &passed, &world.ends[key]),
-            _ => sliding(world, &passed),
+            Algorithm::FixedWindow => check_fixed_window(world, &admissions, &world.ends[key]),
+            _ => check_sliding_window(world, &admissions),
         }
     }
 }
 
-fn sum(passed: &[Admission], from: Millis, to: Millis) -> u64 {
-    let first = passed.partition_point(|admission| admission.at < from);
-    let last = passed.partition_point(|admission| admission.at < to);
-    passed[first..last.max(first)].iter().map(|admission| u64::from(admission.cost)).sum()
+/// The sum of costs admitted from `from` until before `to`.
+fn sum(admissions: &[Admission], from: Millis, to: Millis) -> u64 {
+    let first = admissions.partition_point(|admission| admission.at < from);
+    let last = admissions.partition_point(|admission| admission.at < to);
+    admissions[first..last.max(first)].iter().map(|admission| u64::from(admission.cost)).sum()
 }
 
-/// Each window of the store holds at most the quota.
-fn fixed(world: &World, passed: &[Admission], ends: &[Millis]) {
+/// Checks that at most the quota is admitted in each window of the store.
+fn check_fixed_window(world: &World, admissions: &[Admission], ends: &[Millis]) {
     let quota = world.plan.limit.quota;
     for end in ends {
-        let used = sum(passed, end - quota.window, *end);
+        let used = sum(admissions, end - quota.window, *end);
         assert!(used <= u64::from(quota.limit), "{used} in the window to {end}");
     }
     let in_a_window = |admission: &Admission| {
         ends.iter().any(|end| (end - quota.window..*end).contains(&admission.at))
     };
-    assert!(passed.iter().all(in_a_window));
+    assert!(admissions.iter().all(in_a_window), "admitted in no window");
 }
 
-/// The bounds that `src/limit/sliding_window.rs` states. All intervals that matter begin with a charge.
-fn sliding(world: &World, passed: &[Admission]) {
+/// Checks the bounds that `src/limit/sliding_window.rs` states. Only intervals that begin with a charge
+/// matter.
+fn check_sliding_window(world: &World, admissions: &[Admission]) {
     let quota = world.plan.limit.quota;
-    let (most, s, window) = (u64::from(quota.limit), quota.sub_window(), quota.window);
-    for admission in passed {
+    let (limit, s, window) = (u64::from(quota.limit), quota.sub_window(), quota.window);
+    for admission in admissions {
         let from = admission.at;
         let aligned = from / s * s;
-        let used = sum(passed, aligned, aligned + window);
-        assert!(used <= most, "{used} in the sub-windows from {aligned}");
-        let used = sum(passed, from, from + window - s);
-        assert!(used <= most, "{used} in less than a window from {from}");
-        let used = sum(passed, from, from + window);
+        let used = sum(admissions, aligned, aligned + window);
+        assert!(used <= limit, "{used} in the sub-windows from {aligned}");
+        let used = sum(admissions, from, from + window - s);
+        assert!(used <= limit, "{used} in less than a window from {from}");
+        let used = sum(admissions, from, from + window);
         if quota.strict {
-            assert!(used <= most, "{used} in a window from {from}");
+            assert!(used <= limit, "{used} in a window from {from}");
         }
-        let old = sum(passed, aligned, aligned + s);
-        let bound = most + (old * (from - aligned)).div_ceil(s);
+        let old = sum(admissions, aligned, aligned + s);
+        let bound = limit + (old * (from - aligned)).div_ceil(s);
         assert!(used <= bound, "{used} of {bound} in a window from {from}");
     }
 }

@@ -1,4 +1,4 @@
-//! Gateways, a network and a store in virtual time. Everything follows from one seed.
+//! Gateways, a network and a store in virtual time. A seed determines the whole run.
 
 mod calls;
 
@@ -11,7 +11,7 @@ use std::{
 use parking_lot::Mutex;
 use testkit::random::SplitMix64;
 use tidegate::{
-    limit::{Algorithm, Change, Grant, Key, Limit, Millis, State, TokenDemand},
+    limit::{Algorithm, Change, Grant, Key, Limit, Millis, State, TokenDemand, TokenReturn},
     store::{
         Failure,
         deny_cache::INITIAL_TRUST,
@@ -28,10 +28,10 @@ use super::Plan;
 pub(super) const START: Millis = 1_699_999_980_000;
 
 /// A gateway's response timeout, in ms.
-const PATIENCE: u64 = 60;
+const RESPONSE_TIMEOUT: u64 = 60;
 
 /// Interval between two sweeps, in ms.
-const SWEEP: u64 = 250;
+const SWEEP_INTERVAL: u64 = 250;
 
 type Mailbox = Arc<Mutex<Vec<(usize, WaiterOutcome)>>>;
 
@@ -40,7 +40,7 @@ pub(super) struct Caller {
     id: usize,
     cost: u32,
     mailbox: Mailbox,
-    gone: bool,
+    is_cancelled: bool,
 }
 
 impl Waiter for Caller {
@@ -49,9 +49,9 @@ impl Waiter for Caller {
     }
 
     fn serve(self, outcome: WaiterOutcome) -> bool {
-        let outcome = if self.gone { WaiterOutcome::Failed(None) } else { outcome };
+        let outcome = if self.is_cancelled { WaiterOutcome::Failed(None) } else { outcome };
         self.mailbox.lock().push((self.id, outcome));
-        !self.gone
+        !self.is_cancelled
     }
 }
 
@@ -74,40 +74,59 @@ pub(super) struct Admission {
 struct Gateway {
     leases: Arc<LeaseRegistry<Caller>>,
     limit: Limit,
-    /// The run's time at tick 0 of its clock, plus one per restart.
-    made: u64,
-    life: u32,
+    /// The run's time at tick 0 of the gateway's clock.
+    started_at: u64,
+    /// The number of restarts.
+    incarnation: u32,
+    /// By (key, cost): the tick until which requests are refused without a call.
     denied: BTreeMap<(usize, u32), u64>,
     spent: u64,
-    /// Tokens charged without a reply, and tokens returned without a confirmation.
-    unheard: u64,
-    unknown: u64,
+    /// Tokens charged for a fetch that has got no reply.
+    unreplied: u64,
+    /// Tokens whose return is not confirmed, because the fetch that returned them timed out.
+    unconfirmed: u64,
 }
 
 /// A pending call.
 struct Call {
     gateway: usize,
-    life: u32,
+    incarnation: u32,
     key: usize,
     limit: Limit,
-    order: TokenDemand,
-    /// `None` for a request without a lease, or after the timeout.
-    fetching: Option<LeaseFetch<Caller>>,
-    /// The request without a lease.
-    own: Option<usize>,
+    demand: TokenDemand,
+    /// `None` for a direct call, or after the timeout.
+    fetch: Option<LeaseFetch<Caller>>,
+    /// The request of a direct call: one without a lease.
+    direct: Option<usize>,
     sent: u64,
-    over: bool,
+    is_over: bool,
 }
 
 #[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
 enum Event {
-    Arrive(usize),
-    Answer(usize, usize),
-    GiveUp(usize),
-    Refund { gateway: usize, key: usize, at: Millis, cost: u32 },
-    Return { gateway: usize, life: u32, admission: usize, now: Millis },
+    /// A call arrives at the store.
+    Call(usize),
+    /// A reply arrives at the gateway: (call, reply).
+    Reply(usize, usize),
+    /// A call's timeout expires at the gateway.
+    Timeout(usize),
+    /// Returned tokens arrive at the store.
+    Return {
+        gateway: usize,
+        key: usize,
+        at: Millis,
+        cost: u32,
+    },
+    /// A gateway refunds an admitted request to its lease.
+    Refund {
+        gateway: usize,
+        incarnation: u32,
+        admission: usize,
+        now: Millis,
+    },
     Sweep(usize),
     Crash(usize),
+    /// A gateway's quota changes: (gateway, quota).
     Reload(usize, u32),
 }
 
@@ -115,7 +134,7 @@ pub(super) struct World {
     pub(super) plan: Plan,
     rng: SplitMix64,
     now: u64,
-    serial: u64,
+    event_count: u64,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     gateways: Vec<Gateway>,
     records: Vec<State>,
@@ -128,12 +147,13 @@ pub(super) struct World {
     pub(super) admitted: Vec<Option<Admission>>,
     /// The window ends that the store reported.
     pub(super) ends: Vec<Vec<Millis>>,
-    pub(super) asked: usize,
+    pub(super) store_calls: usize,
     /// Admissions before the first refusal.
     pub(super) first_refusal: Option<u64>,
-    /// The most tokens that gateways could still spend when a request was refused.
-    pub(super) unseen: u64,
-    passed: u64,
+    /// The most leased tokens that gateways could still spend when the store refused a request.
+    pub(super) max_unspent_at_refusal: u64,
+    /// The sum of the admitted costs that were not refunded.
+    admitted_cost: u64,
 }
 
 impl World {
@@ -143,7 +163,7 @@ impl World {
         let fresh = State::fresh(plan.limit.algorithm);
         let mut world = Self {
             now: 1_000,
-            serial: 0,
+            event_count: 0,
             events: BinaryHeap::new(),
             gateways,
             records: vec![fresh; plan.keys],
@@ -154,28 +174,28 @@ impl World {
             mailbox: Mailbox::default(),
             admitted: Vec::new(),
             ends: vec![Vec::new(); plan.keys],
-            asked: 0,
+            store_calls: 0,
             first_refusal: None,
-            unseen: 0,
-            passed: 0,
+            max_unspent_at_refusal: 0,
+            admitted_cost: 0,
             rng,
             plan,
         };
         for gateway in 0..world.plan.gateways {
-            let at = world.rng.below(SWEEP);
-            world.after(at, Event::Sweep(gateway));
+            let at = world.rng.below(SWEEP_INTERVAL);
+            world.schedule(at, Event::Sweep(gateway));
         }
         for _ in 0..world.plan.crashes {
-            let (at, who) = (world.rng.below(world.plan.length), world.any_gateway());
-            world.after(at, Event::Crash(who));
+            let (at, gateway_index) = (world.rng.below(world.plan.duration), world.any_gateway());
+            world.schedule(at, Event::Crash(gateway_index));
         }
-        for at in 0..world.plan.reloads {
+        for reload in 0..world.plan.reloads {
             let quota = world.plan.limit.quota.limit;
-            let quota = if at % 2 == 0 { quota.div_ceil(2) } else { quota };
-            let at = world.rng.below(world.plan.length);
+            let quota = if reload % 2 == 0 { quota.div_ceil(2) } else { quota };
+            let at = world.rng.below(world.plan.duration);
             for gateway in 0..world.plan.gateways {
-                let late = world.rng.below(100);
-                world.after(at + late, Event::Reload(gateway, quota));
+                let delay = world.rng.below(100);
+                world.schedule(at + delay, Event::Reload(gateway, quota));
             }
         }
         world
@@ -183,15 +203,15 @@ impl World {
 
     fn any_gateway(&mut self) -> usize {
         let plan = &self.plan;
-        if plan.skewed && self.rng.below(10) < 9 {
+        if plan.is_skewed && self.rng.below(10) < 9 {
             return 0;
         }
         self.rng.below(plan.gateways as u64) as usize
     }
 
-    fn after(&mut self, delay: u64, event: Event) {
-        self.serial += 1;
-        self.events.push(Reverse((self.now + delay, self.serial, event)));
+    fn schedule(&mut self, delay: u64, event: Event) {
+        self.event_count += 1;
+        self.events.push(Reverse((self.now + delay, self.event_count, event)));
     }
 
     /// The store's clock.
@@ -200,98 +220,103 @@ impl World {
     }
 
     fn ticks(&self, gateway: usize) -> u64 {
-        self.now - self.gateways[gateway].made
+        self.now - self.gateways[gateway].started_at
     }
 
-    fn delay(&mut self) -> u64 {
-        self.rng.below(self.plan.delay + 1)
+    fn latency(&mut self) -> u64 {
+        self.rng.below(self.plan.max_latency + 1)
     }
 
-    /// The whole run; panics if a request hangs or the tokens do not balance.
+    /// Runs to the end. Panics if a request hangs or the tokens do not balance.
     pub(super) fn run(mut self) -> Self {
-        let (start, length, requests) = (self.now, self.plan.length, self.plan.requests as u64);
+        let (start, duration, requests) = (self.now, self.plan.duration, self.plan.requests as u64);
         for at in 0..requests {
-            let mut due = start + at * length / requests;
-            if self.plan.idle > 0 && due % (2 * self.plan.idle) > self.plan.idle {
-                due += self.plan.idle;
+            let mut due = start + at * duration / requests;
+            if self.plan.idle_period > 0
+                && due % (2 * self.plan.idle_period) > self.plan.idle_period
+            {
+                due += self.plan.idle_period;
             }
-            self.pass(due);
-            self.request();
+            self.advance_to(due);
+            self.send_request();
         }
-        self.pass(start + length + 2_000);
-        assert!(self.pending.is_empty(), "{} wait for ever", self.pending.len());
-        self.balance();
+        self.advance_to(start + duration + 2_000);
+        assert!(self.pending.is_empty(), "{} requests hang", self.pending.len());
+        self.check_balance();
         self
     }
 
     /// Processes the events up to this time.
-    fn pass(&mut self, until: u64) {
+    fn advance_to(&mut self, until: u64) {
         while let Some(Reverse((at, ..))) = self.events.peek()
             && *at <= until
         {
             let Some(Reverse((at, _, event))) = self.events.pop() else { return };
             self.now = self.now.max(at);
-            self.happen(event);
+            self.handle(event);
             self.deliver();
         }
         self.now = self.now.max(until);
     }
 
-    fn happen(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         match event {
-            Event::Arrive(call) => self.arrive(call),
-            Event::Answer(call, reply) => self.answer(call, reply),
-            Event::GiveUp(call) => self.give_up(call),
-            Event::Refund { gateway, key, at, cost } => {
+            Event::Call(call) => self.handle_call(call),
+            Event::Reply(call, reply) => self.handle_reply(call, reply),
+            Event::Timeout(call) => self.handle_timeout(call),
+            Event::Return { gateway, key, at, cost } => {
                 let (now, quota) = (self.store_now(), self.gateways[gateway].limit.quota);
                 self.records[key].adjust(&quota, now, Change::Refund { charged_at: at, cost });
             }
-            Event::Return { gateway, life, admission, now } => {
-                self.give_back(gateway, life, admission, now);
+            Event::Refund { gateway, incarnation, admission, now } => {
+                self.refund(gateway, incarnation, admission, now);
             }
             Event::Sweep(gateway) => {
                 let mut out = Vec::new();
                 self.gateways[gateway].leases.sweep(self.ticks(gateway), |_| true, &mut out);
-                self.refund(gateway, out);
-                self.after(SWEEP, Event::Sweep(gateway));
+                self.return_tokens(gateway, out);
+                self.schedule(SWEEP_INTERVAL, Event::Sweep(gateway));
             }
-            Event::Crash(who) => self.crash(who),
-            Event::Reload(who, quota) => {
-                self.gateways[who].limit.quota.limit = quota;
-                self.gateways[who].denied.clear();
+            Event::Crash(gateway_index) => self.crash(gateway_index),
+            Event::Reload(gateway_index, quota) => {
+                self.gateways[gateway_index].limit.quota.limit = quota;
+                self.gateways[gateway_index].denied.clear();
             }
         }
     }
 
-    /// A process crashes with its state, and another replaces it.
-    fn crash(&mut self, who: usize) {
-        let life = self.gateways[who].life + 1;
-        let limit = self.gateways[who].limit.clone();
-        self.gateways[who] = Gateway { limit, life, ..gateway(&self.plan, self.now) };
-        for call in self.calls.iter_mut().filter(|call| call.gateway == who) {
-            call.fetching = None;
-            call.over = true;
+    /// Replaces a crashed gateway by a new one. Its state is lost.
+    fn crash(&mut self, gateway_index: usize) {
+        let incarnation = self.gateways[gateway_index].incarnation + 1;
+        let limit = self.gateways[gateway_index].limit.clone();
+        self.gateways[gateway_index] =
+            Gateway { limit, incarnation, ..gateway(&self.plan, self.now) };
+        for call in self.calls.iter_mut().filter(|call| call.gateway == gateway_index) {
+            call.fetch = None;
+            call.is_over = true;
         }
         let requests = &self.requests;
-        self.pending.retain(|&id, _| requests[id].gateway != who);
+        self.pending.retain(|&id, _| requests[id].gateway != gateway_index);
         self.mailbox.lock().clear();
     }
 
-    fn refund(&mut self, gateway: usize, out: Vec<UnspentTokens>) {
-        for UnspentTokens { key, back, .. } in out {
+    /// Sends returned tokens to the store. Some are lost on the way.
+    fn return_tokens(&mut self, gateway: usize, out: Vec<UnspentTokens>) {
+        for UnspentTokens { key, to_return, .. } in out {
             if self.rng.one_in(self.plan.failures) {
                 continue;
             }
-            let (key, delay) = (key.0 as usize, self.delay());
-            let refund = Event::Refund { gateway, key, at: back.charged_at, cost: back.tokens };
-            self.after(delay, refund);
+            let (key, delay) = (key.0 as usize, self.latency());
+            let TokenReturn { charged_at, tokens } = to_return;
+            self.schedule(delay, Event::Return { gateway, key, at: charged_at, cost: tokens });
         }
     }
 
-    fn request(&mut self) {
+    /// Sends a random request to a random gateway.
+    fn send_request(&mut self) {
         let gateway = self.any_gateway();
         let key = self.rng.below(self.plan.keys as u64) as usize;
-        let cost = 1 + self.rng.below(u64::from(self.plan.costs)) as u32;
+        let cost = 1 + self.rng.below(u64::from(self.plan.max_cost)) as u32;
         let (id, ticks) = (self.requests.len(), self.ticks(gateway));
         self.requests.push(Request { gateway, key, cost });
         let at = &mut self.gateways[gateway];
@@ -300,30 +325,30 @@ impl World {
         }
         at.denied.remove(&(key, cost));
         self.pending.insert(id, self.now);
-        if self.plan.several && self.rng.one_in(6) {
-            return self.ask(id);
+        if self.plan.has_direct_calls && self.rng.one_in(6) {
+            return self.call_directly(id);
         }
         let at = &self.gateways[gateway];
         if let Some(taken) = at.leases.take(&at.limit, Key(key as u128), cost, ticks) {
             self.gateways[gateway].spent += u64::from(cost);
-            self.taken_here(&taken, key);
+            self.check_local_charge(&taken, key);
             return self.admit(id, self.store_now(), taken.now, true);
         }
-        let gone = self.rng.one_in(self.plan.failures);
-        let caller = Caller { id, cost, mailbox: Arc::clone(&self.mailbox), gone };
+        let is_cancelled = self.rng.one_in(self.plan.failures);
+        let caller = Caller { id, cost, mailbox: Arc::clone(&self.mailbox), is_cancelled };
         let at = &self.gateways[gateway];
         match at.leases.join(&at.limit, Key(key as u128), caller, ticks) {
             JoinOutcome::Served | JoinOutcome::Waiting => {}
-            JoinOutcome::Fetch(fetching) => {
-                self.send(gateway, key, *fetching.demand(), Some(fetching), None);
+            JoinOutcome::Fetch(fetch) => {
+                self.send_call(gateway, key, *fetch.demand(), Some(fetch), None);
             }
-            JoinOutcome::Unavailable(_) => self.ask(id),
+            JoinOutcome::Unavailable(_) => self.call_directly(id),
         }
         self.deliver();
     }
 
-    /// Locally spent tokens are spent in the sub-window that they were charged to.
-    fn taken_here(&self, taken: &LeaseCharge, key: usize) {
+    /// Checks that local tokens are spent in the sub-window that they were charged to.
+    fn check_local_charge(&self, taken: &LeaseCharge, key: usize) {
         let (real, s) = (self.store_now(), self.plan.limit.quota.sub_window());
         assert!(taken.now <= real, "the reported time is ahead of the store's");
         let same = match self.plan.limit.algorithm {
@@ -336,50 +361,57 @@ impl World {
         assert!(same, "spent at {real}, charged at {}", taken.now);
     }
 
-    fn admit(&mut self, id: usize, at: Millis, now: Millis, here: bool) {
+    /// Admits a request at `at`, by a charge at `now`; `is_local` if from leased tokens.
+    fn admit(&mut self, id: usize, at: Millis, now: Millis, is_local: bool) {
         let Request { gateway, key, cost } = self.requests[id];
         assert!(self.pending.remove(&id).is_some(), "{id} has two outcomes");
-        self.passed += u64::from(cost);
+        self.admitted_cost += u64::from(cost);
         self.admitted.push(Some(Admission { key, at, cost }));
-        if here && self.rng.one_in(self.plan.returns) {
-            let (admission, life) = (self.admitted.len() - 1, self.gateways[gateway].life);
+        if is_local && self.rng.one_in(self.plan.refunds) {
+            let admission = self.admitted.len() - 1;
+            let incarnation = self.gateways[gateway].incarnation;
             let delay = 1 + self.rng.below(300);
-            self.after(delay, Event::Return { gateway, life, admission, now });
+            self.schedule(delay, Event::Refund { gateway, incarnation, admission, now });
         }
     }
 
-    /// A refund.
-    fn give_back(&mut self, gateway: usize, life: u32, admission: usize, now: Millis) {
+    /// Refunds an admitted request to its lease, unless the gateway was restarted.
+    fn refund(&mut self, gateway: usize, incarnation: u32, admission: usize, now: Millis) {
         let Some(Admission { key, cost, .. }) = self.admitted[admission] else { return };
         let (ticks, at) = (self.ticks(gateway), &mut self.gateways[gateway]);
-        if at.life != life {
+        if at.incarnation != incarnation {
             return;
         }
         if at.leases.refund(&at.limit, Key(key as u128), now, cost, ticks).is_some() {
             at.spent -= u64::from(cost);
             self.admitted[admission] = None;
-            self.passed -= u64::from(cost);
+            self.admitted_cost -= u64::from(cost);
         }
     }
 
-    /// A request goes to the store without a lease.
-    fn ask(&mut self, id: usize) {
+    /// Sends a request to the store without a lease.
+    fn call_directly(&mut self, id: usize) {
         let Request { gateway, key, cost } = self.requests[id];
-        let share = 2 * self.plan.gateways as u32;
-        let order = TokenDemand {
-            minimum: cost,
-            needed: cost,
-            extra_divisor: share,
-            ..TokenDemand::default()
-        };
-        self.send(gateway, key, order, None, Some(id));
+        let extra_divisor = 2 * self.plan.gateways as u32;
+        let demand =
+            TokenDemand { minimum: cost, needed: cost, extra_divisor, ..TokenDemand::default() };
+        self.send_call(gateway, key, demand, None, Some(id));
     }
 }
 
-fn gateway(plan: &Plan, made: u64) -> Gateway {
-    let leases = Arc::new(LeaseRegistry::with_capacity(plan.room));
+fn gateway(plan: &Plan, started_at: u64) -> Gateway {
+    let leases = Arc::new(LeaseRegistry::with_capacity(plan.capacity));
     leases.set_gateways(plan.gateways as u32);
     let limit = plan.limit.clone();
     let denied = BTreeMap::new();
-    Gateway { leases, limit, made, life: 0, denied, spent: 0, unheard: 0, unknown: 0 }
+    Gateway {
+        leases,
+        limit,
+        started_at,
+        incarnation: 0,
+        denied,
+        spent: 0,
+        unreplied: 0,
+        unconfirmed: 0,
+    }
 }

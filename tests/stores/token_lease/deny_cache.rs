@@ -8,20 +8,20 @@ use tidegate::{
     store::deny_cache::INITIAL_TRUST,
 };
 
-use super::{Gateway, calls, reserving};
+use super::{Gateway, calls, leased_limit};
 use crate::support::{NOW, charge, limit};
 
-/// Charges until the first refusal; the refusal.
-async fn blocked(gateway: &Gateway, limit: &Limit) -> u64 {
+/// Charges until the first refusal. Returns its `retry_at`.
+async fn exhaust(gateway: &Gateway, limit: &Limit) -> u64 {
     loop {
-        let decision = gateway.one(limit).await;
+        let decision = gateway.charge_one(limit).await;
         if !decision.admitted {
-            return decision.retry_at.expect("a time to come again");
+            return decision.retry_at.expect("a time to retry");
         }
     }
 }
 
-/// One call when the refusal is 2 s old, then 6 s, 14 s, and so on.
+/// The number of revalidating calls within `wait` ms: when the refusal is 2 s old, 6 s, 14 s, and so on.
 fn revalidations(wait: u64) -> u64 {
     (1..64).take_while(|n| INITIAL_TRUST * ((1 << n) - 1) < wait).count() as u64
 }
@@ -34,28 +34,31 @@ async fn a_blocked_caller_costs_redis_few_calls() {
         clock.set(clock.now() + 600_000);
         let begin = clock.now();
         let limit = Limit { algorithm, ..limit(algorithm.tag(), 3) };
-        let retry_at = blocked(&gateway, &limit).await;
-        let (asked, told) = (calls(&redis), gateway.ask(&[charge(&limit, 1)]).await);
-        let reset_at = told.decision(0).reset_at;
+        let retry_at = exhaust(&gateway, &limit).await;
+        let (calls_before, decision) = (calls(&redis), gateway.decide(&[charge(&limit, 1)]).await);
+        let reset_at = decision.decision(0).reset_at;
         let wait = retry_at - begin;
         for step in 0..1_000 {
             clock.set(begin + wait * step / 1_001);
-            let verdict = gateway.ask(&[charge(&limit, 1)]).await;
+            let verdict = gateway.decide(&[charge(&limit, 1)]).await;
             let decision = verdict.decision(0);
             assert!(!verdict.admitted && !verdict.is_fallback());
             assert_eq!((decision.retry_at, decision.reset_at), (Some(retry_at), reset_at));
-            assert!((clock.now() - 1..=clock.now()).contains(&verdict.now().max(begin)), "{step}");
+            assert!(
+                (clock.now() - 1..=clock.now()).contains(&verdict.decided_at().max(begin)),
+                "{step}"
+            );
         }
-        let asked = asked + revalidations(wait);
-        assert_eq!(calls(&redis), asked, "{}", algorithm.tag());
+        let calls_before = calls_before + revalidations(wait);
+        assert_eq!(calls(&redis), calls_before, "{}", algorithm.tag());
         clock.set(retry_at);
-        assert!(gateway.one(&limit).await.admitted, "{}", algorithm.tag());
-        assert_eq!(calls(&redis), asked + 1);
-        let refused = gateway.one(&limit).await;
+        assert!(gateway.charge_one(&limit).await.admitted, "{}", algorithm.tag());
+        assert_eq!(calls(&redis), calls_before + 1);
+        let refused = gateway.charge_one(&limit).await;
         let again = calls(&redis);
         if !refused.admitted && refused.retry_at > Some(retry_at + 2) {
-            assert!(!gateway.one(&limit).await.admitted);
-            assert_eq!((again, calls(&redis)), (asked + 2, asked + 2));
+            assert!(!gateway.charge_one(&limit).await.admitted);
+            assert_eq!((again, calls(&redis)), (calls_before + 2, calls_before + 2));
         }
     }
     assert!(gateway.stores.stats().denials.hits >= 4_950);
@@ -66,19 +69,19 @@ async fn a_blocked_caller_stays_refused_when_redis_is_lost() {
     let (mut redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = Gateway::new(&redis, &clock);
     let limit = limit("few", 2);
-    let retry_at = blocked(&gateway, &limit).await;
+    let retry_at = exhaust(&gateway, &limit).await;
     redis.kill();
     for step in 0..100 {
         clock.set(NOW + step * 100);
-        let verdict = gateway.ask(&[charge(&limit, 1)]).await;
-        assert!(!verdict.admitted && !verdict.is_fallback(), "not decided anew");
+        let verdict = gateway.decide(&[charge(&limit, 1)]).await;
+        assert!(!verdict.admitted && !verdict.is_fallback(), "not decided locally");
         assert_eq!(verdict.decision(0).retry_at, Some(retry_at));
     }
     let failures = gateway.stores.stats().failures.iter().sum::<u64>();
-    assert_eq!(failures, 80, "it was asked from the first 2 s on");
+    assert_eq!(failures, 80, "every call after the first 2 s");
     // Also with several limits.
     let broad = crate::support::limit("broad", 2);
-    let both = gateway.ask(&[charge(&broad, 1), charge(&limit, 1)]).await;
+    let both = gateway.decide(&[charge(&broad, 1), charge(&limit, 1)]).await;
     assert!(!both.admitted && both.decision(1).retry_at == Some(retry_at));
 }
 
@@ -87,20 +90,20 @@ async fn a_raised_quota_admits_a_blocked_caller_at_once() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = Gateway::new(&redis, &clock);
     let limit = limit("few", 2);
-    blocked(&gateway, &limit).await;
+    exhaust(&gateway, &limit).await;
     let raised = Limit { quota: Quota { limit: 3, ..limit.quota }, ..limit.clone() };
-    assert!(gateway.one(&raised).await.admitted);
-    assert!(!gateway.one(&raised).await.admitted);
+    assert!(gateway.charge_one(&raised).await.admitted);
+    assert!(!gateway.charge_one(&raised).await.admitted);
 }
 
 #[tokio::test]
 async fn a_reset_admits_a_blocked_caller_at_once() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = Gateway::new(&redis, &clock);
-    for limit in [limit("few", 2), reserving("ahead", 2, 10)] {
-        blocked(&gateway, &limit).await;
-        gateway.stores.reset(&[&limit], Key(1)).await.expect("a Redis");
-        assert_eq!(gateway.one(&limit).await.remaining, 1);
+    for limit in [limit("few", 2), leased_limit("leased", 2, 10)] {
+        exhaust(&gateway, &limit).await;
+        gateway.stores.reset(&[&limit], Key(1)).await.expect("Redis");
+        assert_eq!(gateway.charge_one(&limit).await.remaining, 1);
     }
 }
 
@@ -108,27 +111,27 @@ async fn a_reset_admits_a_blocked_caller_at_once() {
 async fn a_refund_admits_a_blocked_caller_at_once() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = Gateway::new(&redis, &clock);
-    for limit in [limit("few", 2), reserving("ahead", 2, 10)] {
-        blocked(&gateway, &limit).await;
+    for limit in [limit("few", 2), leased_limit("leased", 2, 10)] {
+        exhaust(&gateway, &limit).await;
         gateway.refund(&limit, NOW).await;
-        assert!(gateway.one(&limit).await.admitted, "{}", limit.name);
-        assert!(!gateway.one(&limit).await.admitted);
+        assert!(gateway.charge_one(&limit).await.admitted, "{}", limit.name);
+        assert!(!gateway.charge_one(&limit).await.admitted);
     }
 }
 
-/// An adjustment that charges more moves `retry_at`; the caller gets the new one.
+/// An additional charge delays the `retry_at` of cached refusals.
 #[tokio::test]
-async fn a_dearer_charge_gets_the_longer_retry_at() {
+async fn an_overdraw_delays_the_cached_retry_at() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = Gateway::new(&redis, &clock);
     let limit = Limit { algorithm: Algorithm::TokenBucket, ..limit("bucket", 2) };
-    let retry_at = blocked(&gateway, &limit).await;
-    assert_eq!(gateway.one(&limit).await.retry_at, Some(retry_at));
+    let retry_at = exhaust(&gateway, &limit).await;
+    assert_eq!(gateway.charge_one(&limit).await.retry_at, Some(retry_at));
     let change = Change::Overdraw { cost: 5 };
     let adjustment = Adjustment { limit: &limit, key: Key(1), change };
     assert!(gateway.store.adjust(&[adjustment], DecisionSource::Store, NOW).await.are_made()[0]);
-    let told = gateway.one(&limit).await.retry_at;
-    assert_eq!(told, Some(retry_at + 5 * 30_000));
+    let decision = gateway.charge_one(&limit).await.retry_at;
+    assert_eq!(decision, Some(retry_at + 5 * 30_000));
 }
 
 /// The reply to a charge that Redis decided before the refund arrives after the refund was sent.
@@ -137,27 +140,27 @@ async fn a_reply_from_before_the_refund_is_not_cached() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = Gateway::new(&redis, &clock);
     let limit = limit("few", 2);
-    assert!(gateway.one(&limit).await.admitted && gateway.one(&limit).await.admitted);
-    // Both are sent together, in this order.
-    let (refused, _) = tokio::join!(gateway.one(&limit), gateway.refund(&limit, NOW));
+    assert!(gateway.charge_one(&limit).await.admitted && gateway.charge_one(&limit).await.admitted);
+    // Both are sent together: first the charge.
+    let (refused, _) = tokio::join!(gateway.charge_one(&limit), gateway.refund(&limit, NOW));
     assert!(!refused.admitted);
-    assert!(gateway.one(&limit).await.admitted, "there is one again");
+    assert!(gateway.charge_one(&limit).await.admitted, "one unit was refunded");
 }
 
 #[tokio::test]
-async fn an_admitted_cheaper_charge_invalidates_the_dearer_refusal() {
+async fn an_admitted_cheaper_charge_invalidates_the_refusal_of_a_higher_cost() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = Gateway::new(&redis, &clock);
     let limit = limit("ten", 10);
-    assert!(gateway.cost(&limit, 6).await.admitted);
-    let first = gateway.cost(&limit, 5).await;
-    let asked = calls(&redis);
-    assert!(!gateway.cost(&limit, 5).await.admitted);
-    assert_eq!(calls(&redis), asked);
+    assert!(gateway.charge_cost(&limit, 6).await.admitted);
+    let first = gateway.charge_cost(&limit, 5).await;
+    let calls_before = calls(&redis);
+    assert!(!gateway.charge_cost(&limit, 5).await.admitted);
+    assert_eq!(calls(&redis), calls_before);
     clock.set(NOW + 15_000);
-    assert!(gateway.cost(&limit, 4).await.admitted);
-    let second = gateway.cost(&limit, 5).await;
-    assert_eq!(calls(&redis), asked + 2);
+    assert!(gateway.charge_cost(&limit, 4).await.admitted);
+    let second = gateway.charge_cost(&limit, 5).await;
+    assert_eq!(calls(&redis), calls_before + 2);
     assert!(second.retry_at > first.retry_at, "the wait is longer now");
 }
 
@@ -166,14 +169,14 @@ async fn slots_and_shadow_limits_are_never_cached() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = Gateway::new(&redis, &clock);
     let slots = Limit { algorithm: Algorithm::Concurrency, ..limit("slots", 2) };
-    let watching = Limit { enforce: false, ..limit("watching", 2) };
-    for limit in [slots, watching] {
-        blocked(&gateway, &limit).await;
-        let asked = calls(&redis);
+    let shadow = Limit { enforce: false, ..limit("shadow", 2) };
+    for limit in [slots, shadow] {
+        exhaust(&gateway, &limit).await;
+        let calls_before = calls(&redis);
         for _ in 0..10 {
-            assert!(!gateway.one(&limit).await.admitted);
+            assert!(!gateway.charge_one(&limit).await.admitted);
         }
-        assert_eq!(calls(&redis), asked + 10, "{}", limit.name);
+        assert_eq!(calls(&redis), calls_before + 10, "{}", limit.name);
     }
     assert_eq!(gateway.stores.stats().denials.entries, 0);
 }
@@ -183,25 +186,25 @@ async fn one_cached_refusal_of_several_limits_costs_no_call_and_no_charge() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = Gateway::new(&redis, &clock);
     let narrow = limit("narrow", 2);
-    blocked(&gateway, &narrow).await;
-    for broad in [limit("broad", 100), reserving("ahead", 100, 10)] {
-        assert!(gateway.one(&broad).await.admitted);
-        let (used, here) = (gateway.used(&broad).await, gateway.outstanding());
-        let (asked, ahead) = (calls(&redis), gateway.stores.stats().leased_charges);
+    exhaust(&gateway, &narrow).await;
+    for broad in [limit("broad", 100), leased_limit("leased", 100, 10)] {
+        assert!(gateway.charge_one(&broad).await.admitted);
+        let (used, outstanding) = (gateway.used(&broad).await, gateway.outstanding());
+        let (calls_before, leased_charges) = (calls(&redis), gateway.stores.stats().leased_charges);
         for at in [0, 1] {
             let mut both = [charge(&broad, 1), charge(&narrow, 1)];
             both.rotate_left(at);
             for _ in 0..100 {
-                let verdict = gateway.ask(&both).await;
+                let verdict = gateway.decide(&both).await;
                 assert!(!verdict.admitted);
-                let told = verdict.decision(1 - at);
-                assert!(!told.admitted && told.retry_at.is_some());
+                let decision = verdict.decision(1 - at);
+                assert!(!decision.admitted && decision.retry_at.is_some());
                 assert!(verdict.decided(at).is_none(), "nothing was charged");
             }
         }
-        assert_eq!(calls(&redis), asked);
-        assert_eq!((gateway.used(&broad).await, gateway.outstanding()), (used, here));
-        assert_eq!(gateway.stores.stats().leased_charges, ahead, "none was spent");
+        assert_eq!(calls(&redis), calls_before);
+        assert_eq!((gateway.used(&broad).await, gateway.outstanding()), (used, outstanding));
+        assert_eq!(gateway.stores.stats().leased_charges, leased_charges, "no token was spent");
     }
 }
 
@@ -209,39 +212,39 @@ async fn one_cached_refusal_of_several_limits_costs_no_call_and_no_charge() {
 async fn a_shadow_limit_counts_what_another_limit_refuses() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = Gateway::new(&redis, &clock);
-    let watching = Limit { enforce: false, ..limit("watching", 100) };
-    for narrow in [limit("narrow", 2), reserving("ahead", 2, 1)] {
-        blocked(&gateway, &narrow).await;
-        let verdict = gateway.ask(&[charge(&narrow, 1), charge(&watching, 1)]).await;
+    let shadow = Limit { enforce: false, ..limit("shadow", 100) };
+    for narrow in [limit("narrow", 2), leased_limit("leased", 2, 1)] {
+        exhaust(&gateway, &narrow).await;
+        let verdict = gateway.decide(&[charge(&narrow, 1), charge(&shadow, 1)]).await;
         assert!(!verdict.admitted && verdict.decided(1).is_some() && verdict.decision(1).admitted);
-        assert_eq!(gateway.used(&watching).await, 0, "and charges nothing");
+        assert_eq!(gateway.used(&shadow).await, 0, "the shadow limit is not charged");
     }
 }
 
-/// The local tokens are fewer than the first request needs, and Redis has fewer than the difference.
+/// The first request needs more than the local tokens, and Redis has fewer than the difference.
 #[tokio::test]
 async fn a_refused_fetch_does_not_refuse_cheaper_requests() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let (gateway, other) = (Gateway::new(&redis, &clock), Gateway::new(&redis, &clock));
-    let limit = reserving("ahead", 20, 3);
-    assert!(gateway.one(&limit).await.admitted);
+    let limit = leased_limit("leased", 20, 3);
+    assert!(gateway.charge_one(&limit).await.admitted);
     assert_eq!(gateway.outstanding(), 3);
     // 15 of the remaining 16.
     assert!(
         other
-            .cost(&Limit { reserve: tidegate::limit::Reserve::Off, ..limit.clone() }, 15)
+            .charge_cost(&Limit { reserve: tidegate::limit::Reserve::Off, ..limit.clone() }, 15)
             .await
             .admitted
     );
-    assert!(!gateway.ask(&[Charge { cost: 5, ..charge(&limit, 1) }]).await.admitted);
-    assert!(gateway.cost(&limit, 2).await.admitted, "from the three");
-    assert!(gateway.cost(&limit, 2).await.admitted, "one here and one there");
-    assert!(!gateway.one(&limit).await.admitted);
+    assert!(!gateway.decide(&[Charge { cost: 5, ..charge(&limit, 1) }]).await.admitted);
+    assert!(gateway.charge_cost(&limit, 2).await.admitted, "from the three local tokens");
+    assert!(gateway.charge_cost(&limit, 2).await.admitted, "one token here and one in Redis");
+    assert!(!gateway.charge_one(&limit).await.admitted);
 }
 
-/// Two gateways on one Redis: a refund at one admits a caller whom the other refused.
+/// A refund at one gateway admits a caller that the other has refused.
 #[tokio::test]
-async fn a_refund_elsewhere_is_found_within_two_seconds() {
+async fn a_refund_at_another_gateway_takes_effect_within_two_seconds() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let [here, other] = [0, 1].map(|_| Gateway::new(&redis, &clock));
     for (number, algorithm) in Algorithm::ALL.into_iter().enumerate() {
@@ -251,23 +254,23 @@ async fn a_refund_elsewhere_is_found_within_two_seconds() {
         clock.set(NOW + 3_600_000 * number as u64);
         let quota = Quota { max_wait: 3_600_000, ..Quota::new(10, 3_600_000, 1) };
         let limit = Limit { algorithm, quota, ..limit(algorithm.tag(), 10) };
-        // The last one is in flight at the other gateway and is refunded at its end, as by a 304.
-        let mut last = clock.now();
+        // The last request of the other gateway is refunded at its end, as a 304 may be.
+        let mut last_charge = clock.now();
         loop {
-            let decision = other.one(&limit).await;
+            let decision = other.charge_one(&limit).await;
             if !decision.admitted {
                 break;
             }
-            last = clock.now() + decision.wait;
+            last_charge = clock.now() + decision.wait;
         }
-        let refused = here.one(&limit).await;
+        let refused = here.charge_one(&limit).await;
         assert!(!refused.admitted && refused.retry_at > Some(clock.now() + 2_000));
-        other.refund(&limit, last).await;
-        let (asked, begin) = (calls(&redis), clock.now());
+        other.refund(&limit, last_charge).await;
+        let (calls_before, begin) = (calls(&redis), clock.now());
         clock.set(begin + 1_999);
-        assert_eq!(here.one(&limit).await, refused, "trusted");
-        assert_eq!(calls(&redis), asked, "without asking");
+        assert_eq!(here.charge_one(&limit).await, refused, "the cached refusal is trusted");
+        assert_eq!(calls(&redis), calls_before, "no call");
         clock.set(begin + 2_000);
-        assert!(here.one(&limit).await.admitted, "{}", algorithm.tag());
+        assert!(here.charge_one(&limit).await.admitted, "{}", algorithm.tag());
     }
 }

@@ -11,11 +11,14 @@ use tidegate::{
     store::{CounterStore, RedisOptions, ShardUrls, Topology},
 };
 
-use super::{Gateway, reserving};
-use crate::support::{NOW, charge, hasty, limit, options};
+use super::{Gateway, leased_limit};
+use crate::support::{NOW, charge, limit, options, short_timeout_options};
 
-/// A gateway with several servers, and the first key on each.
-pub(super) async fn before(servers: &[&RedisServer], clock: &Clock) -> (Gateway, Vec<u128>) {
+/// A gateway with several shards, and the first key on each.
+pub(super) async fn sharded_gateway(
+    servers: &[&RedisServer],
+    clock: &Clock,
+) -> (Gateway, Vec<u128>) {
     let shard =
         |server: &&RedisServer| ShardUrls { primary: server.url().into(), replicas: vec![] };
     let topology = Topology::Shards(servers.iter().map(shard).collect());
@@ -24,11 +27,11 @@ pub(super) async fn before(servers: &[&RedisServer], clock: &Clock) -> (Gateway,
     let gateway = Gateway::on(stores);
     let (home, mut keys) = (limit("home", 1_000), vec![0; servers.len()]);
     for key in 1..100 {
-        assert!(!gateway.ask(&[charge(&home, key)]).await.is_fallback());
+        assert!(!gateway.decide(&[charge(&home, key)]).await.is_fallback());
         let name = format!("tidegate:{{{key:032x}}}:home:*");
         let has =
             |server: &&RedisServer| !server.command::<Vec<String>>(&["KEYS", &name]).is_empty();
-        let at = servers.iter().position(has).expect("it was charged somewhere");
+        let at = servers.iter().position(has).expect("a server with the record");
         if keys[at] == 0 {
             keys[at] = key;
         }
@@ -36,14 +39,14 @@ pub(super) async fn before(servers: &[&RedisServer], clock: &Clock) -> (Gateway,
     (gateway, keys)
 }
 
-/// Charges a broad and a narrow limit together, in both orders, far more often than the narrow
-/// quota; then both limits have counted what was admitted.
-async fn is_all_or_none(gateway: &Gateway, broad: (&Limit, u128), narrow: (&Limit, u128)) {
+/// Charges a broad and a narrow limit together, in both orders, far more often than the narrow quota.
+/// Checks that both limits have counted exactly the admitted requests.
+async fn check_all_or_none(gateway: &Gateway, broad: (&Limit, u128), narrow: (&Limit, u128)) {
     let (mut admitted, before) = (0, gateway.outstanding());
     for turn in 0..40 {
         let mut both = [charge(broad.0, broad.1), charge(narrow.0, narrow.1)];
         both.rotate_left(turn % 2);
-        admitted += u64::from(gateway.ask(&both).await.admitted);
+        admitted += u64::from(gateway.decide(&both).await.admitted);
         if turn % 3 == 0 {
             gateway.stores.clear_deny_cache();
         }
@@ -54,7 +57,7 @@ async fn is_all_or_none(gateway: &Gateway, broad: (&Limit, u128), narrow: (&Limi
         let used = gateway.used_by(broad.0, broad.1).await;
         used + gateway.used_by(narrow.0, narrow.1).await == 10 + here
     };
-    eventually_async("what was refused is not counted", counted).await;
+    eventually_async("refused requests are not charged", counted).await;
 }
 
 #[tokio::test]
@@ -62,10 +65,10 @@ async fn all_are_charged_or_none_on_one_server() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     for (number, (broad, narrow)) in [(100, 0), (0, 100), (100, 100)].into_iter().enumerate() {
         let gateway = Gateway::new(&redis, &clock);
-        let broad = reserving(&format!("broad{number}"), 200, broad);
-        let narrow = reserving(&format!("narrow{number}"), 5, narrow);
-        is_all_or_none(&gateway, (&broad, 1), (&narrow, 1)).await;
-        gateway.store.leave(TIMEOUT).await;
+        let broad = leased_limit(&format!("broad{number}"), 200, broad);
+        let narrow = leased_limit(&format!("narrow{number}"), 5, narrow);
+        check_all_or_none(&gateway, (&broad, 1), (&narrow, 1)).await;
+        gateway.store.shut_down(TIMEOUT).await;
         assert_eq!((gateway.used(&broad).await, gateway.used(&narrow).await), (5, 5));
     }
 }
@@ -73,13 +76,13 @@ async fn all_are_charged_or_none_on_one_server() {
 #[tokio::test]
 async fn all_are_charged_or_none_on_two_servers() {
     let (servers, clock) = ([RedisServer::start(), RedisServer::start()], Clock::manual(NOW));
-    let (gateway, keys) = before(&[&servers[0], &servers[1]], &clock).await;
+    let (gateway, keys) = sharded_gateway(&[&servers[0], &servers[1]], &clock).await;
     for (number, (broad, narrow)) in [(100, 0), (0, 100), (100, 100)].into_iter().enumerate() {
-        let broad = reserving(&format!("broad{number}"), 200, broad);
-        let narrow = reserving(&format!("narrow{number}"), 5, narrow);
-        is_all_or_none(&gateway, (&broad, keys[0]), (&narrow, keys[1])).await;
+        let broad = leased_limit(&format!("broad{number}"), 200, broad);
+        let narrow = leased_limit(&format!("narrow{number}"), 5, narrow);
+        check_all_or_none(&gateway, (&broad, keys[0]), (&narrow, keys[1])).await;
     }
-    gateway.store.leave(TIMEOUT).await;
+    gateway.store.shut_down(TIMEOUT).await;
     assert_eq!(gateway.stores.stats().failures, [0; 5]);
 }
 
@@ -87,13 +90,13 @@ async fn all_are_charged_or_none_on_two_servers() {
 async fn two_gateways_admit_the_narrower_quota_exactly() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateways = [0, 1].map(|_| Gateway::new(&redis, &clock));
-    let (broad, narrow) = (reserving("broad", 500, 40), reserving("narrow", 100, 10));
+    let (broad, narrow) = (leased_limit("broad", 500, 40), leased_limit("narrow", 100, 10));
     let mut admitted = 0;
     for turn in 0..400 {
         let both = [charge(&broad, 1), charge(&narrow, 1)];
-        let twice = [both[1], both[0]];
+        let reversed = [both[1], both[0]];
         let at = &gateways[turn % 2];
-        let (one, other) = tokio::join!(at.ask(&both), at.ask(&twice));
+        let (one, other) = tokio::join!(at.decide(&both), at.decide(&reversed));
         admitted += u64::from(one.admitted) + u64::from(other.admitted);
     }
     assert_eq!(admitted, 100);
@@ -101,47 +104,51 @@ async fn two_gateways_admit_the_narrower_quota_exactly() {
     assert_eq!(gateways[0].used(&broad).await + gateways[0].used(&narrow).await, 200 + here);
 }
 
-/// The decision source of each charge of a route when the second limit's shard is lost.
-async fn without_the_second(hangs: bool, policy: OnFailure, reserves: bool) {
+/// Checks a request with two limits while Redis is lost: the first has leased tokens, the second falls back.
+async fn check_fallback_of_second(hangs: bool, policy: OnFailure, has_reserve: bool) {
     let (mut redis, clock) = (RedisServer::start(), Clock::manual(NOW));
-    let options = if hangs { hasty(&redis) } else { options(&redis) };
+    let options = if hangs { short_timeout_options(&redis) } else { options(&redis) };
     let stores = CounterStore::redis(options, clock.clone(), 1_000).expect("usable options");
     let gateway = Gateway::on(stores);
-    let first = reserving("first", 1_000, 50);
-    let second = if reserves { reserving("second", 2, 10) } else { limit("second", 2) };
+    let first = leased_limit("first", 1_000, 50);
+    let second = if has_reserve { leased_limit("second", 2, 10) } else { limit("second", 2) };
     let second = Limit { on_failure: policy, index: 1, ..second };
-    eventually_async("Redis is there", async || {
-        !gateway.ask(&[charge(&first, 1)]).await.is_fallback() && gateway.outstanding() > 0
+    eventually_async("tokens are leased", async || {
+        !gateway.decide(&[charge(&first, 1)]).await.is_fallback() && gateway.outstanding() > 0
     })
     .await;
-    let here = gateway.outstanding();
+    let outstanding = gateway.outstanding();
     if hangs {
         redis.suspend();
     } else {
         redis.kill();
     }
     let both = [charge(&first, 1), charge(&second, 1)];
-    let case = format!("hangs {hangs}, {policy:?}, reserves {reserves}");
+    let case = format!("hangs {hangs}, {policy:?}, has_reserve {has_reserve}");
     let mut admitted = 0;
     for _ in 0..5 {
         match gateway.store.charge(&both, NOW).await {
             Ok(verdict) => {
-                let shared =
+                let is_shared =
                     |at| verdict.decided(at).is_some_and(|d| d.source == DecisionSource::Store);
-                assert!(shared(0) == verdict.admitted && !shared(1), "{case}");
+                assert!(is_shared(0) == verdict.admitted && !is_shared(1), "{case}");
                 assert_eq!(verdict.decided(1).is_some(), policy == OnFailure::Local, "{case}");
                 admitted += u64::from(verdict.admitted);
             }
             Err(_) => assert_eq!(policy, OnFailure::Closed, "{case}"),
         }
     }
-    let wanted = match policy {
+    let expected = match policy {
         OnFailure::Local => 2,
         OnFailure::Open => 5,
         OnFailure::Closed => 0,
     };
-    assert_eq!(admitted, wanted, "{case}");
-    assert_eq!(gateway.outstanding(), here - wanted, "{case}: what was refused was put back");
+    assert_eq!(admitted, expected, "{case}");
+    assert_eq!(
+        gateway.outstanding(),
+        outstanding - expected,
+        "{case}: tokens of refused requests are put back"
+    );
     if hangs {
         redis.resume();
     }
@@ -151,8 +158,8 @@ async fn without_the_second(hangs: bool, policy: OnFailure, reserves: bool) {
 async fn an_unreachable_limit_follows_its_policy_and_the_others_keep_their_tokens() {
     for hangs in [false, true] {
         for policy in [OnFailure::Local, OnFailure::Open, OnFailure::Closed] {
-            for reserves in [false, true] {
-                without_the_second(hangs, policy, reserves).await;
+            for has_reserve in [false, true] {
+                check_fallback_of_second(hangs, policy, has_reserve).await;
             }
         }
     }
@@ -162,90 +169,93 @@ async fn an_unreachable_limit_follows_its_policy_and_the_others_keep_their_token
 async fn a_caller_cancelled_during_the_second_fetch_spends_no_token_of_the_first() {
     let (redis, clock) = (RedisServer::start(), Clock::manual(NOW));
     let gateway = Gateway::new(&redis, &clock);
-    let (first, second) = (reserving("first", 1_000, 50), limit("second", 100));
-    assert!(gateway.one(&first).await.admitted && gateway.one(&second).await.admitted);
+    let (first, second) = (leased_limit("first", 1_000, 50), limit("second", 100));
+    assert!(
+        gateway.charge_one(&first).await.admitted && gateway.charge_one(&second).await.admitted
+    );
     redis.suspend();
     let both: [Charge<'_>; 2] = [charge(&first, 1), charge(&second, 1)];
-    let asking = gateway.store.charge(&both, NOW);
-    assert!(tokio::time::timeout(Duration::from_millis(20), asking).await.is_err());
+    let charging = gateway.store.charge(&both, NOW);
+    assert!(tokio::time::timeout(Duration::from_millis(20), charging).await.is_err());
     assert_eq!(gateway.outstanding(), 50);
     redis.resume();
-    assert_eq!(gateway.one(&first).await.remaining, 998);
+    assert_eq!(gateway.charge_one(&first).await.remaining, 998);
 }
 
-/// A request refused at one server is refunded at the other, in the background, and
-/// other requests may have been refused meanwhile.
+/// A request refused at one server is refunded at the other in the background. Other requests may have
+/// been refused before that.
 #[tokio::test]
-async fn a_caller_refused_by_a_refunded_charge_is_admitted() {
+async fn a_caller_refused_because_of_a_refunded_charge_is_admitted() {
     let (servers, clock) = ([RedisServer::start(), RedisServer::start()], Clock::manual(NOW));
-    let (gateway, keys) = before(&[&servers[0], &servers[1]], &clock).await;
+    let (gateway, keys) = sharded_gateway(&[&servers[0], &servers[1]], &clock).await;
     let (first, second) = (limit("first", 1), limit("second", 1));
-    assert!(gateway.ask(&[charge(&second, keys[1])]).await.admitted);
-    let (alone, both) = (charge(&first, keys[0]), charge(&second, keys[1]));
-    let (together, behind) = ([alone, both], [alone]);
-    let (refused, other) = tokio::join!(gateway.ask(&together), gateway.ask(&behind));
+    assert!(gateway.decide(&[charge(&second, keys[1])]).await.admitted);
+    let (on_first, on_second) = (charge(&first, keys[0]), charge(&second, keys[1]));
+    let (both, first_only) = ([on_first, on_second], [on_first]);
+    let (refused, other) = tokio::join!(gateway.decide(&both), gateway.decide(&first_only));
     assert!(!refused.admitted && !other.admitted);
-    eventually_async("the caller is admitted", async || gateway.ask(&behind).await.admitted).await;
+    eventually_async("the caller is admitted", async || gateway.decide(&first_only).await.admitted)
+        .await;
 }
 
-/// One server has charged when the request, which waits for the other, is cancelled.
+/// The request is cancelled after one server has charged, while it waits for the other.
 #[tokio::test]
 async fn a_caller_cancelled_before_all_replies_is_charged_nowhere() {
     let (servers, clock) = ([RedisServer::start(), RedisServer::start()], Clock::manual(NOW));
-    let (gateway, keys) = before(&[&servers[0], &servers[1]], &clock).await;
+    let (gateway, keys) = sharded_gateway(&[&servers[0], &servers[1]], &clock).await;
     let (first, second) = (limit("first", 10), limit("second", 10));
     let both = [charge(&first, keys[0]), charge(&second, keys[1])];
     servers[1].suspend();
     let used = async |count| gateway.used_by(&first, keys[0]).await == count;
     tokio::select! {
-        _ = gateway.ask(&both) => panic!("the second cannot answer"),
+        _ = gateway.decide(&both) => panic!("the second server hangs"),
         () = eventually_async("the first has charged", async || used(1).await) => {}
     }
-    eventually_async("it is given back", async || used(0).await).await;
+    eventually_async("the charge is refunded", async || used(0).await).await;
     servers[1].resume();
 }
 
-/// Limits on two servers; another gateway refunds a unit of one.
+/// Another gateway refunds a unit of one of two limits.
 #[tokio::test]
-async fn a_refund_elsewhere_is_found_on_two_servers() {
+async fn a_refund_at_another_gateway_takes_effect_across_two_servers() {
     let (servers, clock) = ([RedisServer::start(), RedisServer::start()], Clock::manual(NOW));
     let servers = [&servers[0], &servers[1]];
-    let (here, keys) = before(&servers, &clock).await;
-    let (other, _) = before(&servers, &clock).await;
+    let (here, keys) = sharded_gateway(&servers, &clock).await;
+    let (other, _) = sharded_gateway(&servers, &clock).await;
     let [broad, narrow] = [("broad", 100), ("narrow", 2)].map(|(name, count)| Limit {
         quota: Quota::new(count, 3_600_000, 1),
         ..limit(name, count)
     });
     let both = [charge(&broad, keys[0]), charge(&narrow, keys[1])];
-    assert!(other.ask(&both).await.admitted && other.ask(&both).await.admitted);
-    assert!(!here.ask(&both).await.admitted);
+    assert!(other.decide(&both).await.admitted && other.decide(&both).await.admitted);
+    assert!(!here.decide(&both).await.admitted);
     let change = Change::Refund { charged_at: NOW, cost: 1 };
     let adjustment = Adjustment { limit: &narrow, key: both[1].key, change };
     assert!(
         other.store.adjust(&[adjustment], DecisionSource::Store, NOW).await[0].decided().is_some()
     );
     clock.set(NOW + 1_999);
-    assert!(!here.ask(&both).await.admitted, "trusted");
+    assert!(!here.decide(&both).await.admitted, "the cached refusal is trusted");
     clock.set(NOW + 2_000);
-    assert!(here.ask(&both).await.admitted);
+    assert!(here.decide(&both).await.admitted);
 }
 
-/// The server that refused is lost and cannot withdraw the refusal; the other one charges nothing.
+/// The server that refused is lost, so the refusal cannot be revalidated; the other server charges nothing.
 #[tokio::test]
 async fn a_cached_refusal_outlives_its_server() {
     let (mut servers, clock) = ([RedisServer::start(), RedisServer::start()], Clock::manual(NOW));
-    let (gateway, keys) = before(&[&servers[0], &servers[1]], &clock).await;
+    let (gateway, keys) = sharded_gateway(&[&servers[0], &servers[1]], &clock).await;
     let [broad, narrow] = [("broad", 100), ("narrow", 1)].map(|(name, count)| Limit {
         quota: Quota::new(count, 3_600_000, 1),
         ..limit(name, count)
     });
     let both = [charge(&broad, keys[0]), charge(&narrow, keys[1])];
-    assert!(gateway.ask(&both).await.admitted);
-    let refused = gateway.ask(&both).await;
+    assert!(gateway.decide(&both).await.admitted);
+    let refused = gateway.decide(&both).await;
     assert!(!refused.admitted);
     servers[1].kill();
     clock.set(NOW + 60_000);
-    let verdict = gateway.ask(&both).await;
+    let verdict = gateway.decide(&both).await;
     assert!(!verdict.admitted);
     assert_eq!(verdict.decision(1).retry_at, refused.decision(1).retry_at);
     eventually_async("nothing is charged", async || gateway.used_by(&broad, keys[0]).await == 1)

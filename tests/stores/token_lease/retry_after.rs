@@ -4,13 +4,13 @@ use tidegate::{
     limit::{Algorithm, Limit, Quota},
 };
 
-use super::{Gateway, reserving};
+use super::{Gateway, leased_limit};
 use crate::support::{NOW, charge};
 
-/// One request per window.
+/// A limit of one request per window.
 fn single(name: &str, window: u64, tokens: u32) -> Limit {
     let quota = Quota::new(1, window, 1);
-    Limit { algorithm: Algorithm::FixedWindow, quota, ..reserving(name, 1, tokens) }
+    Limit { algorithm: Algorithm::FixedWindow, quota, ..leased_limit(name, 1, tokens) }
 }
 
 #[tokio::test]
@@ -21,15 +21,15 @@ async fn the_longest_retry_at_of_several_limits_admits() {
         let (short, long) = (single("short", 2_000, tokens.0), single("long", 60_000, tokens.1));
         for both in [[&short, &long], [&long, &short]] {
             let charges = both.map(|limit| charge(limit, 1));
-            assert!(gateway.ask(&charges).await.admitted, "{tokens:?}");
-            // Decided by the store, by the wait queue, or by the deny cache.
+            assert!(gateway.decide(&charges).await.admitted, "{tokens:?}");
+            // Refused by the store, by the wait queue, or by the deny cache.
             for turn in 0..4 {
-                let verdict = gateway.ask(&charges).await;
+                let verdict = gateway.decide(&charges).await;
                 let longest = verdict
                     .outcomes
                     .iter()
                     .filter_map(|outcome| outcome.refused()?.decision.retry_at);
-                let wait = longest.max().expect("a refusal") - verdict.now();
+                let wait = longest.max().expect("a refusal") - verdict.decided_at();
                 assert!(!verdict.admitted && wait > 59_000, "{tokens:?} {turn}: {wait}");
             }
             clock.set(clock.now() + 60_000);

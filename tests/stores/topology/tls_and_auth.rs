@@ -21,10 +21,10 @@ use tidegate::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{ask, shards, shared};
+use super::{decide, shards, wait_for_redis};
 use crate::support::{charge, limit};
 
-fn with(options: RedisOptions) -> (Arc<CounterStore>, StoreHandle) {
+fn gateway(options: RedisOptions) -> (Arc<CounterStore>, StoreHandle) {
     let stores = CounterStore::redis(options, Clock::system(), 100).expect("usable options");
     let store = stores.worker();
     (stores, store)
@@ -34,7 +34,7 @@ fn credentials(username: Option<&str>, password: &str) -> Credentials {
     Credentials { username: username.map(Box::from), password: Some(password.into()) }
 }
 
-/// A CA, and a server certificate and key that it signed, in PEM.
+/// Writes a CA's certificate, and a server's certificate and key, in PEM. Returns the CA's certificate.
 fn certificates(folder: &Path) -> String {
     let mut params = CertificateParams::new(vec![]).expect("certificates");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -75,14 +75,14 @@ async fn tls_is_verified_against_the_configured_ca() {
         RedisOptions { tls_ca, ..redis_options(topology) }
     };
     let limit = limit("tls", 1_000);
-    let (stores, store) = with(to(Some(&ca)));
-    shared("TLS with the authority", &store, &limit, 1).await;
+    let (stores, store) = gateway(to(Some(&ca)));
+    wait_for_redis("the certificate is trusted", &store, &limit, 1).await;
     assert!(stores.peek(&[charge(&limit, 1)]).await.is_ok());
 
     let other = certificates(TempDir::new().unwrap().path());
     for wrong in [Some(&*other), None] {
-        let (stores, store) = with(to(wrong));
-        assert!(ask(&store, &[charge(&limit, 1)]).await.is_fallback());
+        let (stores, store) = gateway(to(wrong));
+        assert!(decide(&store, &[charge(&limit, 1)]).await.is_fallback());
         assert!(stores.peek(&[charge(&limit, 1)]).await.is_err());
     }
     let nonsense = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
@@ -99,21 +99,21 @@ async fn the_configured_password_applies_to_urls_without_one() {
     let limit = limit("secret", 1_000);
     for right in [credentials(None, "hush"), credentials(Some("gateway"), "hash")] {
         let (_stores, store) =
-            with(RedisOptions { credentials: right, ..redis_options(shards(&[&server])) });
-        shared("the right password", &store, &limit, 1).await;
+            gateway(RedisOptions { credentials: right, ..redis_options(shards(&[&server])) });
+        wait_for_redis("the right password", &store, &limit, 1).await;
     }
     // The URL takes precedence.
     let url = format!("redis://:hush@{}", server.address()).into();
     let topology = Topology::Shards(vec![ShardUrls { primary: url, replicas: vec![] }]);
     let wrong = credentials(None, "wrong");
     let (_stores, store) =
-        with(RedisOptions { credentials: wrong.clone(), ..redis_options(topology) });
-    shared("the URL's password", &store, &limit, 1).await;
+        gateway(RedisOptions { credentials: wrong.clone(), ..redis_options(topology) });
+    wait_for_redis("the URL's password", &store, &limit, 1).await;
 
     let (stores, store) =
-        with(RedisOptions { credentials: wrong, ..redis_options(shards(&[&server])) });
-    assert!(ask(&store, &[charge(&limit, 1)]).await.is_fallback());
-    eventually_async("it is known to be lost", async || !stores.shards()[0].is_up).await;
+        gateway(RedisOptions { credentials: wrong, ..redis_options(shards(&[&server])) });
+    assert!(decide(&store, &[charge(&limit, 1)]).await.is_fallback());
+    eventually_async("the outage is detected", async || !stores.shards()[0].is_up).await;
 }
 
 #[tokio::test]
@@ -121,7 +121,7 @@ async fn user_and_password_are_taken_from_url_or_configuration() {
     let server = RedisServer::start();
     let _: String = server.command(&["ACL", "SETUSER", "gateway", "on", ">hash", "~*", "+@all"]);
     let _: String = server.command(&["ACL", "SETUSER", "default", "resetpass", ">hush"]);
-    let limit = limit("halves", 1_000);
+    let limit = limit("credentials", 1_000);
     for login in ["gateway@", ":hash@"] {
         let url = format!("redis://{login}{}", server.address()).into();
         let topology = Topology::Shards(vec![ShardUrls { primary: url, replicas: vec![] }]);
@@ -129,12 +129,12 @@ async fn user_and_password_are_taken_from_url_or_configuration() {
             username: Some("gateway".into()).filter(|_| login.starts_with(':')),
             password: Some(if login.starts_with(':') { "wrong" } else { "hash" }.into()),
         };
-        let (_stores, store) = with(RedisOptions { credentials, ..redis_options(topology) });
-        shared(login, &store, &limit, 1).await;
+        let (_stores, store) = gateway(RedisOptions { credentials, ..redis_options(topology) });
+        wait_for_redis(login, &store, &limit, 1).await;
     }
 }
 
-/// The process's log from warnings up: servers are probed on another thread.
+/// The process's log, warnings and errors. It is global because servers are probed on another thread.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -148,7 +148,7 @@ static LOG: LazyLock<Log> = LazyLock::new(|| {
 impl Log {
     /// The log lines that name a server.
     fn of(&self, server: &RedisServer) -> String {
-        let all = self.0.lock().expect("no thread panics with it").clone();
+        let all = self.0.lock().expect("no thread panics while it holds the lock").clone();
         let all = String::from_utf8(all).expect("text");
         all.lines().filter(|line| line.contains(&*server.address())).collect()
     }
@@ -156,7 +156,7 @@ impl Log {
 
 impl std::io::Write for Log {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().expect("no thread panics with it").write(bytes)
+        self.0.lock().expect("no thread panics while it holds the lock").write(bytes)
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
@@ -175,10 +175,10 @@ async fn the_error_code_of_an_unusable_server_is_logged_once() {
     for (login, code) in [(credentials(Some("gateway"), "hash"), "NOPERM"), (anonymous, "NOAUTH")] {
         LazyLock::force(&LOG);
         let (stores, store) =
-            with(RedisOptions { credentials: login, ..redis_options(shards(&[&server])) });
+            gateway(RedisOptions { credentials: login, ..redis_options(shards(&[&server])) });
         let stop = CancellationToken::new();
         tokio::spawn(stores.clone().run(stop.clone()));
-        assert!(ask(&store, &[charge(&limit("refused", 9), 1)]).await.is_fallback());
+        assert!(decide(&store, &[charge(&limit("refused", 9), 1)]).await.is_fallback());
         let rejected = || -> u32 {
             let stats: String = server.command(&["INFO", "commandstats"]);
             let set = stats.lines().find(|line| line.starts_with("cmdstat_set:"));
@@ -188,10 +188,10 @@ async fn the_error_code_of_an_unusable_server_is_logged_once() {
             .unwrap_or(0)
         };
         let before = rejected();
-        eventually_async("it is tried again", async || rejected() > before + 1).await;
-        let said = LOG.of(&server);
-        assert_eq!(said.matches(code).count(), 1, "{said}");
-        assert!(!said.contains("hash") && !said.contains("gateway:"), "{said}");
+        eventually_async("the server is probed again", async || rejected() > before + 1).await;
+        let lines = LOG.of(&server);
+        assert_eq!(lines.matches(code).count(), 1, "{lines}");
+        assert!(!lines.contains("hash") && !lines.contains("gateway:"), "{lines}");
         stop.cancel();
     }
 }
@@ -221,12 +221,12 @@ async fn a_sentinel_and_its_primary_have_their_own_passwords() {
         credentials: credentials(None, "hush"),
         ..redis_options(topology(password))
     };
-    let (_stores, store) = with(to("watch"));
-    shared("both passwords are right", &store, &limit, 1).await;
-    let (_stores, store) = with(to("hush"));
+    let (_stores, store) = gateway(to("watch"));
+    wait_for_redis("both passwords are right", &store, &limit, 1).await;
+    let (_stores, store) = gateway(to("hush"));
     assert!(
-        ask(&store, &[charge(&limit, 1)]).await.is_fallback(),
-        "the primary's is not Sentinel's"
+        decide(&store, &[charge(&limit, 1)]).await.is_fallback(),
+        "the primary's password is not Sentinel's"
     );
 }
 
@@ -258,26 +258,26 @@ async fn a_missing_secret_is_reported_at_the_start() {
     std::fs::write(&secret, "hush\n").unwrap();
     for right in ["password: env:HERE", &file] {
         let server = start(right).unwrap_or_else(|error| panic!("{right}: {error}"));
-        let is_there = async || redis.command::<bool>(&["EXISTS", "tidegate:gateways"]);
-        eventually_async("it has reported", is_there).await;
+        let has_reported = async || redis.command::<bool>(&["EXISTS", "tidegate:gateways"]);
+        eventually_async("the gateway has reported", has_reported).await;
         drop(server);
-        assert!(!is_there().await, "it has left");
+        assert!(!has_reported().await, "the gateway has left");
     }
-    let wrong = |more: &str| start(more).err().map(|error| error.to_string()).unwrap_or_default();
-    assert!(wrong("password: env:GONE").contains("variable GONE is not set"));
-    // The secret under which keys are hashed.
-    assert!(wrong("password: env:HERE, secret: env:GONE").contains("variable GONE is not set"));
-    let short = wrong("password: env:HERE, secret: env:HERE");
+    let fault = |more: &str| start(more).err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(fault("password: env:GONE").contains("variable GONE is not set"));
+    // The secret under which keys are hashed is checked as well.
+    assert!(fault("password: env:HERE, secret: env:GONE").contains("variable GONE is not set"));
+    let short = fault("password: env:HERE, secret: env:HERE");
     assert!(short.contains("env:HERE has 4 bytes, fewer than 16"), "{short}");
     let secrets = ["", ", secret: env:LONG", ", namespace: other"].map(|more| {
         let server = start(&format!("password: env:HERE{more}"));
-        server.unwrap_or_else(|error| panic!("{more}: {error}")).shared.stores.secret()
+        server.unwrap_or_else(|error| panic!("{more}: {error}")).shared.store.key_secret()
     });
     assert!(secrets[0] != secrets[1] && secrets[0] != secrets[2]);
     std::fs::remove_file(&secret).unwrap();
-    assert!(wrong(&file).contains(secret.to_str().unwrap()));
+    assert!(fault(&file).contains(secret.to_str().unwrap()));
     let ca = start("tls_ca: /nowhere/ca.pem").err();
-    assert!(matches!(ca, Some(StartError::Faults(_))), "without TLS");
+    assert!(matches!(ca, Some(StartError::Faults(_))), "a CA without TLS");
 }
 
 #[tokio::test]
@@ -287,20 +287,20 @@ async fn a_rejected_connection_does_not_refuse_requests() {
     server.restart();
     let topology = shards(&[&server]);
     let (stores, store) =
-        with(RedisOptions { credentials: credentials(None, "one"), ..redis_options(topology) });
+        gateway(RedisOptions { credentials: credentials(None, "one"), ..redis_options(topology) });
     let stop = CancellationToken::new();
     tokio::spawn(stores.clone().run(stop.clone()));
     let limit = limit("l", 100);
-    shared("the password is right", &store, &limit, 1).await;
+    wait_for_redis("the password is right", &store, &limit, 1).await;
 
     server.command::<()>(&["CONFIG", "SET", "requirepass", "two"]);
-    let connector = stores.connector().expect("a Redis");
-    let mut link = RedisFilterStore::new(connector, "throttle", Clock::system(), Arc::default());
-    assert!(link.time().await.is_err());
-    assert!(stores.shards().iter().all(|shard| shard.is_up), "connections go on");
-    assert!(!ask(&store, &[charge(&limit, 1)]).await.is_fallback());
+    let connector = stores.connector().expect("Redis");
+    let mut filters = RedisFilterStore::new(connector, "throttle", Clock::system(), Arc::default());
+    assert!(filters.time().await.is_err());
+    assert!(stores.shards().iter().all(|shard| shard.is_up), "existing connections stay open");
+    assert!(!decide(&store, &[charge(&limit, 1)]).await.is_fallback());
     server.login = Some("default:two".to_owned());
     server.command::<()>(&["CONFIG", "SET", "requirepass", "one"]);
-    assert!(link.time().await.is_ok());
+    assert!(filters.time().await.is_ok());
     stop.cancel();
 }

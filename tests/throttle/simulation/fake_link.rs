@@ -19,8 +19,8 @@ use super::world::World;
 pub(crate) struct Faults {
     /// One call in `lost_calls` fails before it reaches the store; 0: none.
     pub(crate) lost_calls: u64,
-    /// One call in `lost_answers` is executed and its reply is lost; 0: none.
-    pub(crate) lost_answers: u64,
+    /// One call in `lost_replies` is executed and its reply is lost; 0: none.
+    pub(crate) lost_replies: u64,
     /// One in `jammed` pairs of gateway and minute is jammed: until the minute ends, each of
     /// its commits conflicts; 0: none.
     pub(crate) jammed: u64,
@@ -47,12 +47,12 @@ impl<'a> FakeStore<'a> {
         }
     }
 
-    /// Flushes everything, as a restart would.
-    pub(crate) fn empty(&self) {
+    /// Removes everything, as a restart without data does.
+    pub(crate) fn flush(&self) {
         self.minutes.borrow_mut().clear();
     }
 
-    /// Evicts one minute, as a full Redis would.
+    /// Evicts one minute, as a full Redis does.
     pub(crate) fn evict(&self, rng: &mut SplitMix64) {
         let mut minutes = self.minutes.borrow_mut();
         let at = rng.below(minutes.len().max(1) as u64) as usize;
@@ -88,12 +88,12 @@ impl FakeLink<'_> {
         if out || self.rng.one_in(faults.lost_calls) {
             return Err(Failure::Io);
         }
-        let answer = work(self);
+        let reply = work(self);
         self.travel().await;
-        if self.rng.one_in(faults.lost_answers) {
+        if self.rng.one_in(faults.lost_replies) {
             return Err(Failure::Timeout);
         }
-        Ok(answer)
+        Ok(reply)
     }
 
     fn is_jammed(&self, minute: u64) -> bool {

@@ -17,7 +17,7 @@ pub(crate) type Task<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 /// The time in µs since the Unix epoch, and the sleeping tasks.
 pub(crate) struct World {
     now: Cell<u64>,
-    running: Cell<usize>,
+    current: Cell<usize>,
     sleepers: RefCell<BinaryHeap<Reverse<(u64, usize)>>>,
 }
 
@@ -25,7 +25,7 @@ impl World {
     /// Starts at `start` ms.
     pub(crate) fn new(start: u64) -> Self {
         let now = Cell::new(start * 1_000);
-        Self { now, running: Cell::new(0), sleepers: RefCell::default() }
+        Self { now, current: Cell::new(0), sleepers: RefCell::default() }
     }
 
     /// The time in ms.
@@ -39,20 +39,20 @@ impl World {
 
     /// Sleeps until a time in µs.
     pub(crate) async fn sleep_until(&self, deadline: u64) {
-        let mut asleep = false;
+        let mut is_queued = false;
         std::future::poll_fn(|_| {
             if self.now.get() >= deadline {
                 return Poll::Ready(());
             }
-            if !std::mem::replace(&mut asleep, true) {
-                self.sleepers.borrow_mut().push(Reverse((deadline, self.running.get())));
+            if !std::mem::replace(&mut is_queued, true) {
+                self.sleepers.borrow_mut().push(Reverse((deadline, self.current.get())));
             }
             Poll::Pending
         })
         .await;
     }
 
-    /// Runs the tasks until `end` ms, and drops what is left of them.
+    /// Runs the tasks until `end` ms.
     pub(crate) fn run(&self, mut tasks: Vec<Task<'_>>, end: u64) {
         for (id, task) in tasks.iter_mut().enumerate() {
             self.poll(id, task);
@@ -70,7 +70,7 @@ impl World {
     }
 
     fn poll(&self, id: usize, task: &mut Task<'_>) {
-        self.running.set(id);
+        self.current.set(id);
         let yielded = Arc::new(Yielded::default());
         let waker = Waker::from(Arc::clone(&yielded));
         let mut context = Context::from_waker(&waker);

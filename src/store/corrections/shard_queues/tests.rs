@@ -24,7 +24,7 @@ fn pending(limit: &Arc<Limit>, key: u128, change: Change) -> PendingCorrection {
         key,
         change,
         source: CorrectionSource::Request,
-        pushed: 0,
+        pushed_at: 0,
         is_retry: false,
     }
 }
@@ -178,7 +178,7 @@ fn corrections_of_a_deleted_record_are_removed() {
     for key in [1, 2, 1] {
         queues.push(1, pending(&limit, key, refund(1)));
     }
-    assert_eq!(queues.remove(1, record(&limit, Key(1))).len(), 2);
+    assert_eq!(queues.remove(1, record_id(&limit, Key(1))).len(), 2);
     assert_eq!((queues.waiting, queues.remove(2, 1).len()), (1, 0));
     assert_eq!(take(&mut queues), Some((1, vec![1])));
 }

@@ -56,7 +56,7 @@ impl Gateway {
         self.in_flight.store(false, Ordering::Relaxed);
     }
 
-    /// Completes fetches with all that is needed and `spare` tokens, until no request waits.
+    /// Completes fetches with the needed tokens and `spare` more, until no request waits.
     fn complete_all(&self, first: LeaseFetch<TestWaiter>, spare: u32) {
         let mut next = Some(first);
         while let Some(fetch) = next {
@@ -208,7 +208,7 @@ fn removing_a_lease_loses_no_token() {
         registry.sweep(1 + REMOVAL_TIMEOUT, |_| true, &mut out);
         let (outcome, refunded) = join(user);
         registry.drain(&mut out);
-        let back: u64 = out.iter().map(|unspent| u64::from(unspent.back.tokens)).sum();
+        let back: u64 = out.iter().map(|unspent| u64::from(unspent.to_return.tokens)).sum();
         let stats = registry.stats();
         assert_eq!((stats.entries, stats.outstanding, stats.given_back), (0, 0, back));
         // Both requests spent one token, and at most one was refunded.

@@ -7,7 +7,7 @@ fn test_lease(registry: &Registry) -> TestLease {
     lease(registry, &limit(Reserve::Tokens(10)), KEY)
 }
 
-fn wait(lease: &TestLease, cost: u32, ticks: u64) -> TestWaiter {
+fn join_queue(lease: &TestLease, cost: u32, ticks: u64) -> TestWaiter {
     let waiter = TestWaiter::of(cost);
     assert!(matches!(lease.join(waiter.clone(), ticks), JoinOutcome::Waiting));
     waiter
@@ -27,7 +27,7 @@ fn a_fetch_asks_for_the_queue_and_a_chunk() {
     let demand = *fetch.demand();
     assert_eq!((demand.minimum, demand.needed, demand.extra, demand.extra_divisor), (3, 3, 10, 40));
     assert!(fetch.started_empty());
-    let next = [wait(&lease, 5, 101), wait(&lease, 2, 101)];
+    let next = [join_queue(&lease, 5, 101), join_queue(&lease, 2, 101)];
     let fetch = fetch.complete(&reply(4, 50, 102)).expect("two requests came during the fetch");
     assert_eq!(
         (fetch.demand().minimum, fetch.demand().needed),
@@ -48,7 +48,7 @@ fn a_request_that_costs_too_much_is_passed_over() {
     let lease = test_lease(&registry);
     let first = TestWaiter::of(1);
     let fetch = expect_fetch(lease.join(first.clone(), 100));
-    let waiters = [7, 3, 4, 2].map(|cost| wait(&lease, cost, 101));
+    let waiters = [7, 3, 4, 2].map(|cost| join_queue(&lease, cost, 101));
     let fetch = fetch.complete(&reply(1, 50, 102)).unwrap();
     assert_eq!((fetch.demand().minimum, fetch.demand().needed), (2, 16));
     assert!(fetch.complete(&reply(6, 0, 103)).is_none());
@@ -63,23 +63,23 @@ fn a_request_that_costs_too_much_is_passed_over() {
     assert!(matches!(two, WaiterOutcome::Granted(taken) if taken.remaining == 1));
 }
 
-/// The last tokens of the quota were taken for a request that costs more: other gateways may need them.
+/// These are the last tokens of the quota, leased for the expensive request: other gateways may need them.
 #[test]
 fn the_rest_of_a_partial_grant_is_returned() {
     let registry = registry();
     let lease = test_lease(&registry);
     let fetch = expect_fetch(lease.join(TestWaiter::of(1), 100));
-    let (cheap, dear) = (wait(&lease, 1, 101), wait(&lease, 70, 101));
+    let (cheap, expensive) = (join_queue(&lease, 1, 101), join_queue(&lease, 70, 101));
     let fetch = fetch.complete(&reply(1, 60, 102)).unwrap();
     assert_eq!((fetch.demand().minimum, fetch.demand().needed), (1, 71));
-    let newcomer = wait(&lease, 2, 102);
+    let arrival = join_queue(&lease, 2, 102);
     assert!(fetch.complete(&reply(60, 0, 103)).is_none());
-    assert!(cheap.is_granted() && newcomer.is_granted());
-    assert_eq!(dear.outcome(), Some(WaiterOutcome::CallStore));
+    assert!(cheap.is_granted() && arrival.is_granted());
+    assert_eq!(expensive.outcome(), Some(WaiterOutcome::CallStore));
     assert_eq!(lease.take(1, 104), None);
     let mut out = Vec::new();
     registry.sweep(104, |_| true, &mut out);
-    let returned: Vec<_> = out.iter().map(|unspent| unspent.back).collect();
+    let returned: Vec<_> = out.iter().map(|unspent| unspent.to_return).collect();
     assert_eq!(returned, [TokenReturn { charged_at: START + 999, tokens: 57 }]);
 }
 
@@ -87,10 +87,10 @@ fn the_rest_of_a_partial_grant_is_returned() {
 fn an_empty_grant_keeps_the_leases_tokens() {
     let registry = registry();
     let lease = stocked(&registry, 3);
-    let dear = TestWaiter::of(50);
-    let fetch = expect_fetch(lease.join(dear.clone(), 101));
+    let expensive = TestWaiter::of(50);
+    let fetch = expect_fetch(lease.join(expensive.clone(), 101));
     assert!(fetch.complete(&reply(0, 10, 102)).is_none());
-    assert_eq!(dear.outcome(), Some(WaiterOutcome::CallStore));
+    assert_eq!(expensive.outcome(), Some(WaiterOutcome::CallStore));
     assert!(lease.take(3, 103).is_some());
 }
 
@@ -117,7 +117,7 @@ fn no_request_takes_tokens_while_others_wait() {
     let fetch = expect_fetch(lease.join(first.clone(), 101));
     assert_eq!((fetch.demand().minimum, fetch.demand().needed), (2, 2));
     assert_eq!(lease.take(1, 101), None);
-    let later = wait(&lease, 1, 101);
+    let later = join_queue(&lease, 1, 101);
     assert!(fetch.complete(&reply(2, 40, 102)).is_some_and(|next| next.demand().needed == 1));
     assert!(first.is_granted());
     assert_eq!(later.outcome(), Some(WaiterOutcome::Failed(None)), "its own fetch was dropped");
@@ -128,13 +128,13 @@ fn a_cancelled_request_spends_nothing() {
     let registry = registry();
     let lease = test_lease(&registry);
     let fetch = expect_fetch(lease.join(TestWaiter::cancelled(4), 100));
-    let next = wait(&lease, 4, 101);
+    let next = join_queue(&lease, 4, 101);
     assert!(fetch.complete(&reply(4, 50, 102)).is_none());
     assert!(next.is_granted(), "the cancelled request left its tokens");
     assert_eq!(registry.stats().outstanding, 0);
 }
 
-/// The fetch asked for less because of tokens that have expired meanwhile: the request keeps its place.
+/// The fetch asked for less because of these tokens, so the request keeps its place in the queue.
 #[test]
 fn tokens_that_expire_during_the_fetch_are_returned() {
     let registry = registry();
@@ -142,7 +142,7 @@ fn tokens_that_expire_during_the_fetch_are_returned() {
     let first = TestWaiter::of(5);
     let fetch = expect_fetch(lease.join(first.clone(), 990));
     assert_eq!(fetch.demand().needed, 2);
-    let later = wait(&lease, 1, 995);
+    let later = join_queue(&lease, 1, 995);
     let fetch =
         fetch.complete(&reply(3, 40, 1_005)).expect("3 tokens do not serve a request of cost 5");
     assert!(first.outcome().is_none());
@@ -154,14 +154,14 @@ fn tokens_that_expire_during_the_fetch_are_returned() {
     assert!(first.is_granted());
 }
 
-/// The store decided in time for them; a later request gets none of the expired tokens.
+/// The store decided for these in time; a later request gets none of the expired tokens.
 #[test]
 fn a_late_reply_serves_the_requests_of_its_fetch() {
     let registry = registry();
     let lease = test_lease(&registry);
     let first = TestWaiter::of(1);
     let fetch = expect_fetch(lease.join(first.clone(), 980));
-    let later = wait(&lease, 1, 1_005);
+    let later = join_queue(&lease, 1, 1_005);
     let late = FetchReply { received: 1_010, ..reply(5, 50, 990) };
     let fetch = fetch.complete(&late).expect("the remaining tokens have expired");
     assert!(
@@ -178,7 +178,7 @@ fn after_a_failure_the_leases_tokens_serve_the_queue() {
     let lease = stocked(&registry, 3);
     let waiters = [5, 2, 2, 1];
     let fetch = expect_fetch(lease.join(TestWaiter::of(waiters[0]), 101));
-    let others = [2, 2, 1].map(|cost| wait(&lease, cost, 101));
+    let others = [2, 2, 1].map(|cost| join_queue(&lease, cost, 101));
     fetch.fail(Failure::Timeout, 102);
     let outcomes = others.map(|waiter| waiter.outcome().unwrap());
     assert!(matches!(outcomes[0], WaiterOutcome::Granted(taken) if taken.remaining == 51));

@@ -2,21 +2,21 @@
 
 use super::*;
 
-fn stock(registry: &Registry, limit: &Limit, key: Key, tokens: u32) -> TestLease {
+fn stocked(registry: &Registry, limit: &Limit, key: Key, tokens: u32) -> TestLease {
     lease(registry, limit, key).stock(tokens)
 }
 
 fn sweep(registry: &Registry, ticks: u64) -> Vec<(u32, Millis)> {
     let mut out = Vec::new();
     registry.sweep(ticks, |_| true, &mut out);
-    out.iter().map(|unspent| (unspent.back.tokens, unspent.back.charged_at)).collect()
+    out.iter().map(|unspent| (unspent.to_return.tokens, unspent.to_return.charged_at)).collect()
 }
 
 #[test]
 fn idle_tokens_are_returned_before_their_window_ends() {
     let (registry, limit) = (registry(), limit(Reserve::Tokens(10)));
     let limit = Limit { quota: Quota::new(100, 60_000, 1), ..limit };
-    let lease = stock(&registry, &limit, KEY, 5);
+    let lease = stocked(&registry, &limit, KEY, 5);
     assert_eq!(sweep(&registry, 100), []);
     assert_eq!(sweep(&registry, 600), []);
     assert!(lease.take(1, 700).is_some(), "the lease is used");
@@ -30,13 +30,14 @@ fn idle_tokens_are_returned_before_their_window_ends() {
 #[test]
 fn tokens_of_an_unreachable_shard_stay_spendable() {
     let (registry, limit) = (registry(), limit(Reserve::Tokens(10)));
-    let lease = stock(&registry, &limit, KEY, 5);
-    stock(&registry, &limit, Key(8), 3);
+    let lease = stocked(&registry, &limit, KEY, 5);
+    stocked(&registry, &limit, Key(8), 3);
     let mut out = Vec::new();
     for ticks in [100, 100 + IDLE_TIMEOUT, 100 + REMOVAL_TIMEOUT] {
         registry.sweep(ticks, |key| key != KEY, &mut out);
     }
-    let returned: Vec<_> = out.iter().map(|unspent| (unspent.key, unspent.back.tokens)).collect();
+    let returned: Vec<_> =
+        out.iter().map(|unspent| (unspent.key, unspent.to_return.tokens)).collect();
     assert_eq!(returned, [(Key(8), 3)]);
     assert_eq!((registry.stats().entries, registry.stats().outstanding), (1, 5));
     assert!(lease.take(1, 101).is_some());
@@ -47,7 +48,7 @@ fn tokens_of_an_unreachable_shard_stay_spendable() {
 #[test]
 fn spendable_counts_tokens_until_their_sub_window_ends() {
     let (registry, limit) = (registry(), limit(Reserve::Tokens(10)));
-    let lease = stock(&registry, &limit, KEY, 5);
+    let lease = stocked(&registry, &limit, KEY, 5);
     assert_eq!([101, 998, 999].map(|ticks| registry.spendable(&limit, KEY, ticks)), [5, 5, 0]);
     let waiting = expect_fetch(lease.join(TestWaiter::of(9), 200));
     assert_eq!(
@@ -57,13 +58,13 @@ fn spendable_counts_tokens_until_their_sub_window_ends() {
     );
     drop(waiting);
     assert_eq!(registry.spendable(&limit, Key(8), 101), 0);
-    assert_eq!(registry.stats().entries, 1, "asking made no lease");
+    assert_eq!(registry.stats().entries, 1, "a lookup makes no lease");
 }
 
 #[test]
 fn unused_leases_are_removed() {
     let (registry, limit) = (registry(), limit(Reserve::Tokens(10)));
-    let lease = stock(&registry, &limit, KEY, 5);
+    let lease = stocked(&registry, &limit, KEY, 5);
     sweep(&registry, 100);
     sweep(&registry, 100 + IDLE_TIMEOUT);
     assert_eq!(registry.stats().entries, 1);
@@ -81,7 +82,7 @@ fn unused_leases_are_removed() {
 #[test]
 fn tokens_refunded_after_the_lease_was_removed_are_returned() {
     let (registry, limit) = (registry(), limit(Reserve::Tokens(10)));
-    let taken = stock(&registry, &limit, KEY, 1).take(1, 101).unwrap();
+    let taken = stocked(&registry, &limit, KEY, 1).take(1, 101).unwrap();
     sweep(&registry, 101 + REMOVAL_TIMEOUT);
     assert_eq!(registry.stats().entries, 0);
     assert!(registry.refund_or_set_aside(&limit, KEY, taken.now, 1, 102 + REMOVAL_TIMEOUT));
@@ -96,8 +97,8 @@ fn tokens_refunded_after_the_lease_was_removed_are_returned() {
 #[test]
 fn an_empty_lease_is_removed_while_the_store_is_lost() {
     let (registry, limit) = (registry(), limit(Reserve::Tokens(10)));
-    stock(&registry, &limit, KEY, 5);
-    stock(&registry, &limit, Key(KEY.0 + 1), 0);
+    stocked(&registry, &limit, KEY, 5);
+    stocked(&registry, &limit, Key(KEY.0 + 1), 0);
     for ticks in [100, 100 + REMOVAL_TIMEOUT] {
         let mut out = Vec::new();
         registry.sweep(ticks, |_| false, &mut out);
@@ -112,7 +113,7 @@ fn an_empty_lease_is_removed_while_the_store_is_lost() {
 #[test]
 fn tokens_of_one_quota_are_not_spent_under_another() {
     let (registry, old) = (registry(), limit(Reserve::Tokens(10)));
-    stock(&registry, &old, KEY, 5);
+    stocked(&registry, &old, KEY, 5);
     let strict = Quota { strict: true, ..old.quota };
     for quota in [Quota::new(10, 6_000, 6), Quota::new(101, 6_000, 6), strict] {
         let new = Limit { quota, ..old.clone() };
@@ -144,7 +145,7 @@ fn sweeps_visit_every_lease() {
     let registry = registry();
     let limit = limit(Reserve::Tokens(10));
     for key in 0..LEASES as u128 {
-        stock(&registry, &limit, Key(key << 96), 2);
+        stocked(&registry, &limit, Key(key << 96), 2);
     }
     let mut out = Vec::new();
     registry.sweep(100 + REMOVAL_TIMEOUT, |_| true, &mut out);
@@ -156,26 +157,26 @@ fn sweeps_visit_every_lease() {
 #[test]
 fn drain_returns_all_tokens() {
     let (registry, limit) = (registry(), limit(Reserve::Tokens(10)));
-    stock(&registry, &limit, KEY, 5);
-    let busy = stock(&registry, &limit, Key(8), 3);
+    stocked(&registry, &limit, KEY, 5);
+    let busy = stocked(&registry, &limit, Key(8), 3);
     let fetch = expect_fetch(busy.join(TestWaiter::of(4), 101));
     let mut out = Vec::new();
     registry.drain(&mut out);
-    assert_eq!(out.iter().map(|unspent| unspent.back.tokens).sum::<u32>(), 5);
+    assert_eq!(out.iter().map(|unspent| unspent.to_return.tokens).sum::<u32>(), 5);
     assert_eq!(registry.stats().outstanding, 3, "in flight");
     assert!(fetch.complete(&reply(2, 40, 102)).is_none());
     registry.drain(&mut out);
-    assert_eq!(out.iter().map(|unspent| unspent.back.tokens).sum::<u32>(), 6);
+    assert_eq!(out.iter().map(|unspent| unspent.to_return.tokens).sum::<u32>(), 6);
     assert_eq!((registry.stats().outstanding, registry.stats().entries), (0, 0));
 }
 
 #[test]
 fn tokens_of_a_deleted_record_are_discarded() {
     let (registry, limit) = (registry(), limit(Reserve::Tokens(10)));
-    let lease = stock(&registry, &limit, KEY, 5);
-    let other = stock(&registry, &limit, Key(8), 5);
+    let lease = stocked(&registry, &limit, KEY, 5);
+    let other = stocked(&registry, &limit, Key(8), 5);
     let raised = Limit { quota: Quota::new(200, 6_000, 6), ..limit.clone() };
-    let other_quota = stock(&registry, &raised, KEY, 4);
+    let other_quota = stocked(&registry, &raised, KEY, 4);
     registry.discard(LeaseKey::of(&limit, KEY).record);
     assert!(lease.take(1, 101).is_none() && other_quota.take(1, 101).is_none());
     assert!(!lease.refund(START + 100, 1, 101));
@@ -195,7 +196,7 @@ fn tokens_of_a_deleted_record_are_discarded() {
 #[test]
 fn a_refunded_token_can_be_spent_while_its_sub_window_lasts() {
     let (registry, limit) = (registry(), limit(Reserve::Tokens(10)));
-    let lease = stock(&registry, &limit, KEY, 1);
+    let lease = stocked(&registry, &limit, KEY, 1);
     let taken = lease.take(1, 200).unwrap();
     assert_eq!((taken.now, taken.remaining), (START + 200, 50));
     assert_eq!(lease.take(1, 201), None);
@@ -231,7 +232,7 @@ fn a_refund_after_the_idle_return_adds_one_token() {
 #[test]
 fn a_token_is_not_refunded_into_the_next_sub_window() {
     let (registry, limit) = (registry(), limit(Reserve::Tokens(10)));
-    let lease = stock(&registry, &limit, KEY, 1);
+    let lease = stocked(&registry, &limit, KEY, 1);
     let taken = lease.take(1, 998).unwrap();
     let fetch = expect_fetch(lease.join(TestWaiter::of(1), 1_001));
     assert!(fetch.complete(&reply(3, 50, 1_001)).is_none());

@@ -46,7 +46,8 @@ impl AtomicEpoch for loom::sync::atomic::AtomicU64 {
 
 /// The fewest positions that distinguish two tokens with two positions each, and the longest memory, so
 /// that the slot that leaves memory is the next to be reused.
-const SMALL: Geometry = Geometry { bits: 4, hashes: 2, generation: MINUTE, memory: 30 };
+const SMALL: Geometry =
+    Geometry { bits: 4, hashes: 2, generation_length: MINUTE, complete_generations: 30 };
 
 /// The index of the generation at [`START`].
 const FIRST: u64 = START / MINUTE;
@@ -67,7 +68,7 @@ fn join<T>(handle: thread::JoinHandle<T>) -> T {
     handle.join().unwrap()
 }
 
-/// In the old minute or in the new one.
+/// The token is recorded in the old minute or in the new one.
 #[test]
 fn a_token_recorded_during_rotation_is_held_for_its_memory() {
     loom::model(|| {
@@ -86,8 +87,7 @@ fn a_token_recorded_during_rotation_is_held_for_its_memory() {
     });
 }
 
-/// A minute leaves memory, a part of its slot is cleared, then the rest at once, and the next minute
-/// reuses it.
+/// A minute expires, a part of its slot is cleared, then the rest at once, and the next minute reuses it.
 fn reuse_slot(filter: &Filter<LoomAtomics>) {
     filter.rotate(START + 31 * MINUTE + GRACE);
     filter.rotate(START + 32 * MINUTE);
@@ -145,7 +145,7 @@ fn clearing_removes_no_new_bit() {
             let filter = filter.clone();
             move || {
                 let now = *filter.live().end();
-                // The slot has all bits of the minute that left, or none.
+                // The slot has all bits of the expired minute, or none.
                 let is_new = filter.record(new);
                 (now == FIRST + 32).then(|| assert!(is_new));
                 now
@@ -160,7 +160,7 @@ fn clearing_removes_no_new_bit() {
     });
 }
 
-/// While the control thread exports.
+/// Two threads record while the throttle's thread exports.
 #[test]
 fn a_recorded_token_is_exported_or_still_marked() {
     let tokens = disjoint_tokens();
@@ -174,11 +174,11 @@ fn a_recorded_token_is_exported_or_still_marked() {
             thread::spawn(move || filter.record(token))
         });
         filter.take_changed(FIRST);
-        let cut = filter.export(FIRST).unwrap();
+        let before = filter.export(FIRST).unwrap();
         for recorder in recorders {
             join(recorder);
         }
-        let missed = filter.export(FIRST).unwrap() != cut;
+        let missed = filter.export(FIRST).unwrap() != before;
         assert!(!missed || filter.take_changed(FIRST));
     });
 }
@@ -200,10 +200,10 @@ fn concurrent_merge_and_record_are_both_kept() {
         let [first, second] = join(recorder);
         assert!(first && filter.contains(here) && filter.contains(there));
         assert!(second || merged.added > 0);
-        let known =
-            bits.iter().zip(filter.export(FIRST).unwrap()).all(|(bits, cut)| bits & !cut == 0);
-        assert!(known);
-        // The bits that are missing there were counted by the merge, or the change is still marked.
+        let all_merged =
+            bits.iter().zip(filter.export(FIRST).unwrap()).all(|(bits, ours)| bits & !ours == 0);
+        assert!(all_merged);
+        // The merge counted the bits that only this filter had, or the change is still marked.
         assert!(merged.remote_missing == 2 || filter.take_changed(FIRST));
     });
 }

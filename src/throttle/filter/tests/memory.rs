@@ -36,15 +36,15 @@ fn step() -> impl Strategy<Value = Step> {
 type Recording = (u64, Millis, Millis);
 
 fn memory_of(geometry: &Geometry) -> Millis {
-    u64::from(geometry.memory) * geometry.generation
+    u64::from(geometry.complete_generations) * geometry.generation_length
 }
 
 fn merge_from_other(filter: &Filter, token: u64, index: u64) -> Recording {
     let geometry = *filter.geometry();
-    let other = Filter::new(geometry, *filter.seed(), index * geometry.generation);
+    let other = Filter::new(geometry, *filter.seed(), index * geometry.generation_length);
     other.record(token);
     filter.merge(index, &other.export(index).unwrap()).unwrap();
-    let end = (index + 1) * geometry.generation + memory_of(&geometry);
+    let end = (index + 1) * geometry.generation_length + memory_of(&geometry);
     (token, end - 1, end + GRACE)
 }
 
@@ -66,7 +66,7 @@ proptest! {
             match step {
                 Step::Wait(time) => now += time,
                 Step::Boundary(after) => {
-                    now = (geometry.index(now) + 1) * geometry.generation;
+                    now = (geometry.index(now) + 1) * geometry.generation_length;
                     rotated = now - 1;
                     filter.rotate(rotated);
                     now += after;
@@ -82,14 +82,14 @@ proptest! {
                     rotated = rotated.max(now - late);
                 }
                 Step::Record(token) => {
-                    // The control thread is never later than `GRACE`.
+                    // The throttle's thread is never later than `GRACE`.
                     if now - rotated >= GRACE {
                         filter.rotate(now);
                         rotated = now;
                     }
                     filter.record(token);
                     let until = now + memory_of(&geometry);
-                    recordings.push((token, until, until + geometry.generation + GRACE));
+                    recordings.push((token, until, until + geometry.generation_length + GRACE));
                 }
                 Step::Merge(token, at) => {
                     let live = filter.live();

@@ -1,7 +1,7 @@
 //! The load generator: persistent connections, each with at most one request in flight. In a closed
 //! loop ([`Load::run`]) each response triggers the next request; in an open loop ([`Load::run_at`])
-//! requests are sent at a fixed rate, however long responses take. [`IdleConnections`] send one
-//! request at most.
+//! requests are sent at a fixed rate, however long responses take. [`IdleConnections`] send at most
+//! one request each.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -29,9 +29,9 @@ const BUFFER: usize = 8 * 1024;
 pub struct Load {
     /// The process under test; on loopback.
     pub target: SocketAddr,
-    /// Persistent connections.
+    /// The number of persistent connections.
     pub connections: usize,
-    /// Requests over all connections.
+    /// The number of requests, over all connections.
     pub requests: u64,
     /// Time limit for all responses.
     pub within: Duration,
@@ -41,7 +41,7 @@ pub struct Load {
 pub struct Tally {
     /// Responses by status.
     pub statuses: BTreeMap<u16, u64>,
-    /// From the first request to the last response.
+    /// The time from the first request to the last response.
     pub took: Duration,
 }
 
@@ -73,7 +73,7 @@ impl Load {
         })
     }
 
-    /// Sends a request each `1 / rate` seconds, for all of `requests`. Returns the sorted latencies,
+    /// Sends a request every `1 / rate` seconds, for all of `requests`. Returns the sorted latencies,
     /// each from the time at which the request was due: waiting for a free connection counts.
     ///
     /// # Errors
@@ -104,10 +104,15 @@ impl Load {
         let mut connections = self.open(&poll)?;
         let mut free: VecDeque<usize> = (0..connections.len()).collect();
         let mut due_of = vec![Duration::ZERO; connections.len()];
-        let mut took = Vec::with_capacity(self.requests as usize);
+        let mut latencies = Vec::with_capacity(self.requests as usize);
         let (start, mut sent) = (instant(), 0);
-        while took.len() < self.requests as usize {
-            ensure!(start.elapsed() < self.within, "{} responses in {:?}", took.len(), self.within);
+        while latencies.len() < self.requests as usize {
+            ensure!(
+                start.elapsed() < self.within,
+                "{} responses in {:?}",
+                latencies.len(),
+                self.within
+            );
             while sent < self.requests {
                 let due = Duration::from_secs_f64(sent as f64 / rate);
                 if due > start.elapsed() {
@@ -122,13 +127,13 @@ impl Load {
                 let index = index as usize;
                 if let Some(status) = connections[index].receive()? {
                     ensure!(status == 200, "a response of status {status}");
-                    took.push(start.elapsed().saturating_sub(due_of[index]));
+                    latencies.push(start.elapsed().saturating_sub(due_of[index]));
                     free.push_back(index);
                 }
             }
         }
-        took.sort_unstable();
-        Ok(took)
+        latencies.sort_unstable();
+        Ok(latencies)
     }
 
     /// The closed loop.

@@ -1,4 +1,4 @@
-//! CPU affinity: the process under test has one core to itself, everything else shares the other.
+//! CPU affinity: the process under test has a core to itself; everything else shares another.
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 

@@ -39,8 +39,8 @@ pub struct Origin {
 /// One persistent connection.
 struct Connection {
     stream: TcpStream,
-    /// The start of an incomplete head.
-    tail: Vec<u8>,
+    /// The part of an incomplete head that has arrived.
+    partial: Vec<u8>,
 }
 
 /// The state of the serving thread.
@@ -103,7 +103,7 @@ impl Server {
             for token in ready.drain(..) {
                 match token {
                     LISTENER => self.accept()?,
-                    place => self.answer(place as usize),
+                    index => self.answer(index as usize),
                 }
             }
         }
@@ -113,10 +113,10 @@ impl Server {
         let (stream, _) = self.listener.accept()?;
         stream.set_nodelay(true)?;
         let free = self.connections.iter().position(Option::is_none);
-        let place = free.unwrap_or(self.connections.len());
-        self.poll.add(&stream, place as u64)?;
-        let connection = Some(Connection { stream, tail: Vec::new() });
-        match self.connections.get_mut(place) {
+        let index = free.unwrap_or(self.connections.len());
+        self.poll.add(&stream, index as u64)?;
+        let connection = Some(Connection { stream, partial: Vec::new() });
+        match self.connections.get_mut(index) {
             Some(slot) => *slot = connection,
             None => self.connections.push(connection),
         }
@@ -124,20 +124,20 @@ impl Server {
     }
 
     /// Answers a readable connection; a closed or failed one is dropped.
-    fn answer(&mut self, place: usize) {
-        let Some(connection) = &mut self.connections[place] else { return };
+    fn answer(&mut self, index: usize) {
+        let Some(connection) = &mut self.connections[index] else { return };
         match connection.read_request() {
             Ok(false) => {}
             Ok(true) if connection.stream.write_all(&self.response).is_ok() => {
                 self.answered.fetch_add(1, Ordering::Relaxed);
             }
-            Ok(true) | Err(_) => self.connections[place] = None,
+            Ok(true) | Err(_) => self.connections[index] = None,
         }
     }
 }
 
 impl Connection {
-    /// Reads what is available; true if it completes a request. Requests have no bodies and are not
+    /// Reads what is available; returns whether it completes a request. Requests have no bodies and are not
     /// pipelined.
     fn read_request(&mut self) -> std::io::Result<bool> {
         let mut buffer = [0; 4096];
@@ -145,13 +145,13 @@ impl Connection {
         if read == 0 {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
-        if self.tail.is_empty() && buffer[..read].ends_with(b"\r\n\r\n") {
+        if self.partial.is_empty() && buffer[..read].ends_with(b"\r\n\r\n") {
             return Ok(true);
         }
-        self.tail.extend_from_slice(&buffer[..read]);
-        let is_complete = self.tail.ends_with(b"\r\n\r\n");
+        self.partial.extend_from_slice(&buffer[..read]);
+        let is_complete = self.partial.ends_with(b"\r\n\r\n");
         if is_complete {
-            self.tail.clear();
+            self.partial.clear();
         }
         Ok(is_complete)
     }

@@ -1,9 +1,9 @@
-//! Waiting for sockets without letting the core go idle.
+//! Waits for sockets without letting the core go idle.
 //!
-//! Waking an idle core costs the waker several microseconds on a virtual machine. They would be
-//! accounted to the process under test, and more often the less work the load generator has. So a
-//! waiting thread polls for a while before it sleeps. It yields in between, because load generator
-//! and upstream share one core.
+//! On a virtual machine, waking an idle core costs the waking process several microseconds. They
+//! would be charged to the process under test, more often the less work the load generator has. So
+//! a waiting thread polls for a while before it sleeps. It yields in between, because the load
+//! generator and the upstream share one core.
 
 use std::{os::fd::OwnedFd, thread};
 
@@ -17,7 +17,7 @@ use rustix::{
     fd::AsFd,
 };
 
-/// Polls before it sleeps: well over a millisecond, longer than any pause under load.
+/// Polls before a thread sleeps: together over a millisecond, longer than any pause under load.
 const SPINS: usize = 4_000;
 
 /// A set of sockets to read from.

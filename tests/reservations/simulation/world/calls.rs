@@ -3,58 +3,69 @@
 use super::*;
 
 impl World {
-    pub(super) fn send(
+    /// Sends a call to the store, for a fetch or for the request `direct`.
+    pub(super) fn send_call(
         &mut self,
         gateway: usize,
         key: usize,
-        mut order: TokenDemand,
-        fetching: Option<LeaseFetch<Caller>>,
-        own: Option<usize>,
+        mut demand: TokenDemand,
+        fetch: Option<LeaseFetch<Caller>>,
+        direct: Option<usize>,
     ) {
-        self.asked += 1;
-        if !self.plan.shares {
-            order.extra_divisor = 1;
+        self.store_calls += 1;
+        if !self.plan.has_bound {
+            demand.extra_divisor = 1;
         }
-        let (sent, life) = (self.ticks(gateway), self.gateways[gateway].life);
-        let limit = fetching.as_ref().map(|fetching| Limit::clone(fetching.limit()));
+        let (sent, incarnation) = (self.ticks(gateway), self.gateways[gateway].incarnation);
+        let limit = fetch.as_ref().map(|fetch| Limit::clone(fetch.limit()));
         let limit = limit.unwrap_or_else(|| self.gateways[gateway].limit.clone());
         let call = self.calls.len();
-        let over = false;
-        self.calls.push(Call { gateway, life, key, limit, order, fetching, own, sent, over });
+        let is_over = false;
+        self.calls.push(Call {
+            gateway,
+            incarnation,
+            key,
+            limit,
+            demand,
+            fetch,
+            direct,
+            sent,
+            is_over,
+        });
         if !self.rng.one_in(self.plan.failures) {
-            let delay = self.delay();
-            self.after(delay, Event::Arrive(call));
+            let delay = self.latency();
+            self.schedule(delay, Event::Call(call));
         }
-        self.after(PATIENCE, Event::GiveUp(call));
+        self.schedule(RESPONSE_TIMEOUT, Event::Timeout(call));
     }
 
-    /// At the store.
-    pub(super) fn arrive(&mut self, call: usize) {
+    /// Handles the arrival of a call at the store.
+    pub(super) fn handle_call(&mut self, call: usize) {
         let now = self.store_now();
-        let Call { gateway, key, order, ref limit, life, over, .. } = self.calls[call];
+        let Call { gateway, key, demand, ref limit, incarnation, is_over, .. } = self.calls[call];
         let quota = limit.quota;
-        let grant = self.records[key].acquire(&quota, now, &order);
+        let grant = self.records[key].acquire(&quota, now, &demand);
         if grant.tokens > 0 {
             assert!(grant.spendable_until > now);
             if self.ends[key].last() != Some(&grant.spendable_until) {
                 self.ends[key].push(grant.spendable_until);
             }
         } else {
-            self.first_refusal.get_or_insert(self.passed);
-            self.unseen = self.unseen.max(self.spendable(key));
+            self.first_refusal.get_or_insert(self.admitted_cost);
+            self.max_unspent_at_refusal = self.max_unspent_at_refusal.max(self.spendable(key));
         }
-        let heard = self.calls[call].fetching.is_some() && !over;
-        if heard && life == self.gateways[gateway].life {
-            self.gateways[gateway].unheard += u64::from(grant.tokens);
+        let is_awaited = self.calls[call].fetch.is_some() && !is_over;
+        if is_awaited && incarnation == self.gateways[gateway].incarnation {
+            self.gateways[gateway].unreplied += u64::from(grant.tokens);
         }
         self.replies.push((grant, now));
         if !self.rng.one_in(self.plan.failures) {
-            let (reply, delay) = (self.replies.len() - 1, self.delay());
-            self.after(delay, Event::Answer(call, reply));
+            let (reply, delay) = (self.replies.len() - 1, self.latency());
+            self.schedule(delay, Event::Reply(call, reply));
         }
     }
 
-    /// The tokens of a key that gateways can spend now and that the store counts as used.
+    /// The leased tokens of a key that gateways can spend now; the store counts them as used.
     fn spendable(&self, key: usize) -> u64 {
         let of = |(at, gateway): (usize, &Gateway)| {
             let ticks = self.ticks(at);
@@ -63,53 +74,54 @@ impl World {
         self.gateways.iter().enumerate().map(of).sum()
     }
 
-    /// At the gateway.
-    pub(super) fn answer(&mut self, call: usize, reply: usize) {
+    /// Handles the arrival of a reply at the gateway.
+    pub(super) fn handle_reply(&mut self, call: usize, reply: usize) {
         let (grant, now) = self.replies[reply];
-        let Call { gateway, sent, own, over, .. } = self.calls[call];
-        if over {
+        let Call { gateway, sent, direct, is_over, .. } = self.calls[call];
+        if is_over {
             return;
         }
         let received = self.ticks(gateway);
-        let fetching = self.calls[call].fetching.take();
-        self.calls[call].over = true;
-        if let Some(fetching) = fetching {
-            self.gateways[gateway].unheard -= u64::from(grant.tokens);
-            if let Some(next) = fetching.complete(&FetchReply { grant, now, sent, received }) {
+        let fetch = self.calls[call].fetch.take();
+        self.calls[call].is_over = true;
+        if let Some(fetch) = fetch {
+            self.gateways[gateway].unreplied -= u64::from(grant.tokens);
+            if let Some(next) = fetch.complete(&FetchReply { grant, now, sent, received }) {
                 let key = self.calls[call].key;
-                self.send(gateway, key, *next.demand(), Some(next), None);
+                self.send_call(gateway, key, *next.demand(), Some(next), None);
             }
         }
-        let Some(id) = own else { return };
+        let Some(id) = direct else { return };
         if grant.tokens == 0 {
-            self.refused(id, grant.decision.remaining, grant.decision.retry_at, now);
+            self.refuse(id, grant.decision.remaining, grant.decision.retry_at, now);
             return;
         }
         self.admit(id, now, now, false);
     }
 
-    /// The gateway's response timeout expires.
-    pub(super) fn give_up(&mut self, call: usize) {
-        let Call { gateway, order, own, over, .. } = self.calls[call];
-        if over {
+    /// Handles the gateway's response timeout.
+    pub(super) fn handle_timeout(&mut self, call: usize) {
+        let Call { gateway, demand, direct, is_over, .. } = self.calls[call];
+        if is_over {
             return;
         }
-        self.calls[call].over = true;
+        self.calls[call].is_over = true;
         let ticks = self.ticks(gateway);
-        if let Some(fetching) = self.calls[call].fetching.take() {
-            self.gateways[gateway].unknown += u64::from(order.returned.tokens);
+        if let Some(fetch) = self.calls[call].fetch.take() {
+            self.gateways[gateway].unconfirmed += u64::from(demand.returned.tokens);
             if self.rng.one_in(4) {
-                drop(fetching);
+                drop(fetch);
             } else {
-                fetching.fail(Failure::Timeout, ticks);
+                fetch.fail(Failure::Timeout, ticks);
             }
         }
-        if let Some(id) = own {
+        if let Some(id) = direct {
             assert!(self.pending.remove(&id).is_some(), "{id} has two outcomes");
         }
     }
 
-    fn refused(&mut self, id: usize, left: u64, retry_at: Option<Millis>, now: Millis) {
+    /// Refuses a request, and caches the refusal.
+    fn refuse(&mut self, id: usize, left: u64, retry_at: Option<Millis>, now: Millis) {
         let Request { gateway, key, cost } = self.requests[id];
         assert!(self.pending.remove(&id).is_some(), "{id} has two outcomes");
         assert!(left < u64::from(cost), "refused {cost} of {left}");
@@ -122,26 +134,26 @@ impl World {
     /// Delivers the outcomes to the waiters.
     pub(super) fn deliver(&mut self) {
         loop {
-            let told = std::mem::take(&mut *self.mailbox.lock());
-            if told.is_empty() {
+            let outcomes = std::mem::take(&mut *self.mailbox.lock());
+            if outcomes.is_empty() {
                 return;
             }
-            for (id, outcome) in told {
+            for (id, outcome) in outcomes {
                 let Request { gateway, cost, .. } = self.requests[id];
                 match outcome {
                     WaiterOutcome::Granted(taken) => {
                         self.gateways[gateway].spent += u64::from(cost);
-                        let (now, came) = (self.store_now(), self.pending.get(&id).copied());
+                        let (now, arrived) = (self.store_now(), self.pending.get(&id).copied());
                         assert!(taken.now <= now);
                         // A request that arrived after the store's decision was not decided there.
-                        let since = came.is_some_and(|came| START + came - 1_000 > taken.now);
-                        self.admit(id, if since { now } else { taken.now }, taken.now, true);
+                        let is_later = arrived.is_some_and(|at| START + at - 1_000 > taken.now);
+                        self.admit(id, if is_later { now } else { taken.now }, taken.now, true);
                     }
                     WaiterOutcome::Refused { decision, now } => {
                         assert!(!decision.admitted);
-                        self.refused(id, decision.remaining, decision.retry_at, now);
+                        self.refuse(id, decision.remaining, decision.retry_at, now);
                     }
-                    WaiterOutcome::CallStore => self.ask(id),
+                    WaiterOutcome::CallStore => self.call_directly(id),
                     WaiterOutcome::Failed(_) => {
                         assert!(self.pending.remove(&id).is_some(), "{id} has two outcomes");
                     }
@@ -150,18 +162,18 @@ impl World {
         }
     }
 
-    /// Every charged token is spent, kept, returned, or lost.
-    pub(super) fn balance(&mut self) {
+    /// Checks that every charged token is spent, held, returned, or lost.
+    pub(super) fn check_balance(&mut self) {
         for at in &self.gateways {
             for drained in [false, true] {
                 if drained {
                     at.leases.drain(&mut Vec::new());
                 }
-                let numbers = at.leases.stats();
-                let used = at.spent + numbers.outstanding + numbers.given_back + at.unknown;
-                assert_eq!(numbers.granted, used, "{numbers:?}, spent {}", at.spent);
-                assert!(numbers.lost >= at.unknown + at.unheard, "{numbers:?}");
-                assert!(!drained || (numbers.entries, numbers.outstanding) == (0, 0));
+                let stats = at.leases.stats();
+                let used = at.spent + stats.outstanding + stats.given_back + at.unconfirmed;
+                assert_eq!(stats.granted, used, "{stats:?}, spent {}", at.spent);
+                assert!(stats.lost >= at.unconfirmed + at.unreplied, "{stats:?}");
+                assert!(!drained || (stats.entries, stats.outstanding) == (0, 0));
             }
         }
     }

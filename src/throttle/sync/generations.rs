@@ -6,16 +6,15 @@ use super::PayloadVersion;
 
 /// The synchronization state of one generation.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct MinuteState {
+pub(super) struct GenerationState {
     index: u64,
     /// The version that was last read or written; the filter here has all of its bits.
     pub(super) known: Option<PayloadVersion>,
-    /// The filter here may have bits that Redis has not, or the payload in Redis must be replaced.
+    /// The filter here may have bits that Redis lacks, or the payload in Redis must be replaced.
     pub(super) dirty: bool,
     /// The payload in Redis was written by gateways of another configuration, and is not replaced.
     pub(super) foreign: bool,
-    /// The payload could not be read during the load: other gateways may know tokens that this one does
-    /// not.
+    /// The payload could not be read during the load, so the filter here may lack tokens.
     pub(super) missing: bool,
     /// The tick of the last attempt to write it since it became dirty.
     pub(super) last_attempt: u64,
@@ -23,45 +22,45 @@ pub(super) struct MinuteState {
 
 /// The states of all live generations.
 #[derive(Debug, Default)]
-pub(super) struct MinuteTable {
-    /// By index modulo their number: there are at most 32 live generations.
-    slots: [MinuteState; 32],
-    /// The generation that was last chosen by rotation.
-    last_scrubbed: u64,
+pub(super) struct GenerationTable {
+    /// By index modulo 32: there are at most 32 live generations.
+    slots: [GenerationState; 32],
+    /// The generation that was last selected round-robin.
+    last_round_robin: u64,
 }
 
-impl MinuteTable {
+impl GenerationTable {
     /// The state of `index`. Replaces the state of another generation in the same slot by a new one.
-    pub(super) fn entry(&mut self, index: u64) -> &mut MinuteState {
-        let minute = &mut self.slots[index as usize % 32];
-        if minute.index != index {
-            *minute = MinuteState { index, ..MinuteState::default() };
+    pub(super) fn entry(&mut self, index: u64) -> &mut GenerationState {
+        let state = &mut self.slots[index as usize % 32];
+        if state.index != index {
+            *state = GenerationState { index, ..GenerationState::default() };
         }
-        minute
+        state
     }
 
     /// The states of the `live` generations that have one.
-    pub(super) fn live(&self, live: RangeInclusive<u64>) -> impl Iterator<Item = &MinuteState> {
-        self.slots.iter().filter(move |minute| live.contains(&minute.index))
+    pub(super) fn live(&self, live: RangeInclusive<u64>) -> impl Iterator<Item = &GenerationState> {
+        self.slots.iter().filter(move |state| live.contains(&state.index))
     }
 
     /// The generations of `older` to synchronize: at most `max_dirty` dirty ones, least recently attempted
-    /// first and then newest first; then others by rotation, at least one and up to `at_least` in all.
+    /// first and then newest first; then others round-robin, at least one and up to `at_least` in all.
     pub(super) fn select(
         &mut self,
         older: RangeInclusive<u64>,
         max_dirty: usize,
         at_least: usize,
     ) -> Vec<u64> {
-        let is_due = |minute: &MinuteState| minute.dirty && !minute.foreign;
+        let is_due = |state: &GenerationState| state.dirty && !state.foreign;
         let mut selected: Vec<u64> =
             older.clone().rev().filter(|&at| is_due(self.entry(at))).collect();
         selected.sort_by_key(|&at| self.entry(at).last_attempt);
         selected.truncate(max_dirty);
         let others = at_least.saturating_sub(selected.len()).max(1);
-        let clean = older.clone().filter(|&at| !is_due(self.entry(at))).count();
-        for _ in 0..others.min(clean) {
-            let mut next = self.last_scrubbed;
+        let not_due = older.clone().filter(|&at| !is_due(self.entry(at))).count();
+        for _ in 0..others.min(not_due) {
+            let mut next = self.last_round_robin;
             loop {
                 // From the newest to the oldest, then from the newest again.
                 next = next.wrapping_sub(1);
@@ -72,7 +71,7 @@ impl MinuteTable {
                     break;
                 }
             }
-            self.last_scrubbed = next;
+            self.last_round_robin = next;
             selected.push(next);
         }
         selected
@@ -84,36 +83,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clean_generations_rotate_from_the_newest() {
-        let mut minutes = MinuteTable::default();
+    fn other_generations_are_selected_round_robin_from_the_newest() {
+        let mut generations = GenerationTable::default();
         let mut selected = Vec::new();
         for _ in 0..7 {
-            selected.extend(minutes.select(100..=102, 2, 0));
+            selected.extend(generations.select(100..=102, 2, 0));
         }
         assert_eq!(selected, [102, 101, 100, 102, 101, 100, 102]);
-        assert_eq!(minutes.select(100..=102, 2, 9), [101, 100, 102], "each once");
+        assert_eq!(generations.select(100..=102, 2, 9), [101, 100, 102], "each once");
     }
 
     #[test]
     fn dirty_generations_come_first_and_failed_ones_last() {
-        let mut minutes = MinuteTable::default();
+        let mut generations = GenerationTable::default();
         for index in 100..=105 {
-            minutes.entry(index).dirty = true;
+            generations.entry(index).dirty = true;
         }
-        minutes.entry(104).foreign = true;
-        assert_eq!(minutes.select(100..=106, 2, 0), [105, 103, 106], "and one by rotation");
-        minutes.entry(105).last_attempt = 1;
-        assert_eq!(minutes.select(100..=106, 2, 3), [103, 102, 104]);
+        generations.entry(104).foreign = true;
+        assert_eq!(generations.select(100..=106, 2, 0), [105, 103, 106], "and one round-robin");
+        generations.entry(105).last_attempt = 1;
+        assert_eq!(generations.select(100..=106, 2, 3), [103, 102, 104]);
         for index in 100..=102 {
-            minutes.entry(index).dirty = false;
+            generations.entry(index).dirty = false;
         }
-        assert_eq!(minutes.select(100..=106, 2, 4), [103, 105, 102, 101]);
+        assert_eq!(generations.select(100..=106, 2, 4), [103, 105, 102, 101]);
     }
 
     #[test]
     fn a_generation_that_reuses_a_slot_has_a_new_state() {
-        let mut minutes = MinuteTable::default();
-        minutes.entry(100).dirty = true;
-        assert!(!minutes.entry(132).dirty && !minutes.entry(100).dirty);
+        let mut generations = GenerationTable::default();
+        generations.entry(100).dirty = true;
+        assert!(!generations.entry(132).dirty && !generations.entry(100).dirty);
     }
 }

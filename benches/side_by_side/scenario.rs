@@ -1,4 +1,4 @@
-//! The configurations of the contestants, all for the same work.
+//! The scenarios, and the configurations of the contestants, which make all of them do the same work.
 //!
 //! Each forwards to one upstream over persistent connections and sets `Host`, `X-Forwarded-For`,
 //! `X-Forwarded-Proto` and `X-Request-Id`. Tidegate also adds its `X-RateLimit` headers and the request's id
@@ -9,7 +9,7 @@
 
 use std::{fmt, net::SocketAddr};
 
-/// The task of the contestants.
+/// What the contestants do in a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scenario {
     pub(crate) limit: Limit,
@@ -17,7 +17,7 @@ pub(crate) struct Scenario {
     pub(crate) log: bool,
     /// Number of workers; more than one only for Tidegate.
     pub(crate) workers: u16,
-    /// Whether it may use both CPUs, one of them together with the load generator.
+    /// Whether the contestant may use both CPUs, one of them shared with the load generator.
     pub(crate) both_cpus: bool,
     /// Number of routes; more than one only for Tidegate.
     pub(crate) routes: u16,
@@ -26,30 +26,30 @@ pub(crate) struct Scenario {
 /// A limit by client address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
-    /// None.
+    /// No limit.
     Off,
-    /// One that never refuses.
+    /// A limit that never refuses.
     On,
-    /// One that refuses with a 429.
+    /// A limit that refuses with a 429.
     Refusing,
 }
 
 /// The parameters of a configuration.
-pub(crate) struct Job {
+pub(crate) struct ConfigParams {
     pub(crate) scenario: Scenario,
     /// The address to listen on.
     pub(crate) listen: SocketAddr,
     /// The upstream's address.
     pub(crate) origin: SocketAddr,
-    pub(crate) peers: Peers,
+    pub(crate) peers: PeerOptions,
 }
 
-/// Deviations from the same work, for the peers.
+/// Options that change the work of the peers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Peers {
+pub(crate) struct PeerOptions {
     /// The peers add no headers: less work than Tidegate.
     pub(crate) bare: bool,
-    /// nginx buffers log lines, as Tidegate does; that is not its default.
+    /// nginx buffers log lines, as Tidegate does; not its default.
     pub(crate) buffered: bool,
 }
 
@@ -82,7 +82,7 @@ impl Scenario {
         Self { routes, ..Self::UNLOGGED }
     }
 
-    /// The status of all responses, except a few when refusing.
+    /// The status of all responses, except a few with [`Limit::Refusing`].
     pub(crate) fn status(self) -> u16 {
         if self.limit == Limit::Refusing { 429 } else { 200 }
     }
@@ -111,9 +111,10 @@ impl fmt::Display for Scenario {
 /// Maximum number of connections of a contestant: more than the idle ones of the memory part.
 const MAX_CONNECTIONS: u32 = 15_000;
 
-/// nginx with `limit_req`. `single` keeps master and worker in one process (for valgrind).
-pub(crate) fn nginx(job: &Job, single: bool) -> String {
-    let Job { scenario, listen, origin, peers } = job;
+/// The configuration of nginx, with `limit_req`. `single` keeps master and worker in one process, for
+/// valgrind.
+pub(crate) fn nginx(params: &ConfigParams, single: bool) -> String {
+    let ConfigParams { scenario, listen, origin, peers } = params;
     let (zone, limit) = match scenario.limit {
         Limit::Off => ("", ""),
         Limit::On => (
@@ -139,7 +140,7 @@ pub(crate) fn nginx(job: &Job, single: bool) -> String {
         (true, false) => "access.log combined",
         (false, _) => "off",
     };
-    // nginx also logs refusals at `error`; that would be work that the others do not do.
+    // At `error` instead of `crit`, nginx would also log each refusal, which the others do not.
     let files = MAX_CONNECTIONS;
     format!(
         "daemon off; master_process {master}; worker_processes 1;
@@ -169,9 +170,9 @@ http {{
     )
 }
 
-/// `HAProxy` with a stick table.
-pub(crate) fn haproxy(job: &Job) -> String {
-    let Job { scenario, listen, origin, peers } = job;
+/// The configuration of `HAProxy`, with a stick table.
+pub(crate) fn haproxy(params: &ConfigParams) -> String {
+    let ConfigParams { scenario, listen, origin, peers } = params;
     let limit = |rate: u32| {
         format!(
             "stick-table type ip size 100k expire 1h store http_req_rate(1m)
@@ -221,9 +222,9 @@ backend origin
     )
 }
 
-/// Tidegate with `sliding_window`.
-pub(crate) fn tidegate(job: &Job) -> String {
-    let Job { scenario, listen, origin, peers: _ } = job;
+/// The configuration of Tidegate, with `sliding_window`.
+pub(crate) fn tidegate(params: &ConfigParams) -> String {
+    let ConfigParams { scenario, listen, origin, peers: _ } = params;
     let limit = |quota: u64| {
         format!(
             "limits:

@@ -24,8 +24,8 @@ fn with_status(yaml: &str) -> String {
     yaml.replacen("{name: all", status, 1)
 }
 
-/// The headers of a response must match the store.
-fn tells_the_truth(fleet: &Fleet, response: &Response, what: &str) {
+/// Asserts that the headers of a response match the status route.
+fn assert_headers_match_status(fleet: &Fleet, response: &Response, what: &str) {
     let status = fleet.get("/status", "").json();
     let value_of = |name: &str| status["resources"]["calls"][name].as_u64();
     for name in ["limit", "remaining", "used", "reset"] {
@@ -46,9 +46,13 @@ fn headers_of_a_refunded_response_match_the_store() {
                 let path = ["/200", "/304"][step % 2];
                 let response = fleet.get(path, "");
                 if !limit.contains("leaky_bucket") {
-                    tells_the_truth(&fleet, &response, &format!("{limit}, {path}, step {step}"));
+                    assert_headers_match_status(
+                        &fleet,
+                        &response,
+                        &format!("{limit}, {path}, step {step}"),
+                    );
                 } else if step == 0 {
-                    tells_the_truth(&fleet, &response, &limit);
+                    assert_headers_match_status(&fleet, &response, &limit);
                 }
                 clock.set(clock.now() + 1_100);
             }
@@ -62,33 +66,28 @@ fn reset_of_an_adjusted_response_admits() {
     on_every_topology(|backend| {
         let all = LIMITS[..5].iter().flat_map(|limit| [10, 7, 4].map(|cost| (limit, cost)));
         for (hour, (limit, cost)) in (0..).zip(all) {
-            corrected_answers_are_obeyed(&upstream, backend, limit, cost, hour);
+            assert_reset_admits(&upstream, backend, limit, cost, hour);
         }
     });
 }
 
-/// Three responses of that cost, in an hour free of other usage.
-fn corrected_answers_are_obeyed(
-    upstream: &Upstream,
-    backend: &Backend,
-    limit: &str,
-    cost: u32,
-    hour: u64,
-) {
+/// Sends three requests of that cost in an hour without other usage; waits for the advertised reset if
+/// nothing remains.
+fn assert_reset_admits(upstream: &Upstream, backend: &Backend, limit: &str, cost: u32, hour: u64) {
     let limit = format!("{limit}, quota: 10, window: 60s, key: [], cost: response:X-Cost");
     let clock = Clock::manual(NOW + 300 + hour * 3_600_000);
     let fleet = backend.start(&with_status(&one_limit(upstream, &limit)), &clock);
     for _ in 0..3 {
         let response = fleet.get(&format!("/200?cost={cost}"), "");
         assert_eq!(response.status, 200, "{limit}, {cost}");
-        tells_the_truth(&fleet, &response, &format!("{limit}, {cost}"));
+        assert_headers_match_status(&fleet, &response, &format!("{limit}, {cost}"));
         if response.number("x-ratelimit-remaining") == 0 {
             clock.set(response.number("x-ratelimit-reset") * 1_000);
         }
     }
 }
 
-/// Each of these requests needs the previous one's refund, whichever gateway charged it.
+/// Each request needs the refund of the one before, whichever gateway charged it.
 #[test]
 fn a_refund_is_visible_to_the_next_request() {
     let upstream = statuses();
@@ -96,16 +95,16 @@ fn a_refund_is_visible_to_the_next_request() {
         let reserves = ["", ", reserve: auto", ", reserve: 1"];
         let all = LIMITS.iter().flat_map(|limit| reserves.map(|reserve| (limit, reserve)));
         for (day, (limit, reserve)) in (0..).zip(all) {
-            let can = limit.contains("sliding_window") || limit.contains("fixed_window");
-            if can || reserve.is_empty() {
-                each_refund_is_there(&upstream, backend, limit, reserve, day);
+            let is_leasable = limit.contains("sliding_window") || limit.contains("fixed_window");
+            if is_leasable || reserve.is_empty() {
+                assert_refunds_are_visible(&upstream, backend, limit, reserve, day);
             }
         }
     });
 }
 
-/// On a day free of other usage.
-fn each_refund_is_there(
+/// Sends 60 refunded requests on a day without other usage.
+fn assert_refunds_are_visible(
     upstream: &Upstream,
     backend: &Backend,
     limit: &str,
@@ -121,7 +120,7 @@ fn each_refund_is_there(
         let response = if reserve.is_empty() {
             fleet.get("/304", "")
         } else {
-            // Another gateway cannot use this one's leased tokens until they are returned.
+            // A gateway cannot use tokens leased by another one until they are returned.
             fleet.get_in_order("/304", "")
         };
         assert_eq!(response.status, 304, "{limit}, turn {turn}");

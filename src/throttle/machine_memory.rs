@@ -1,0 +1,32 @@
+//! The memory that the process may use.
+
+use std::fs;
+
+/// The memory of this machine or the limit of its cgroup, whichever is less, in bytes; `None` if
+/// neither can be read.
+pub fn usable() -> Option<u64> {
+    let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_total(&text));
+    let cgroup = fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
+    let cgroup = cgroup.and_then(|text| text.trim().parse().ok());
+    machine.into_iter().chain(cgroup).min()
+}
+
+/// `MemTotal` of `/proc/meminfo`, in bytes.
+fn mem_total(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mem_total_is_parsed_in_bytes() {
+        let text = "MemTotal:       24576000 kB\nMemFree:         1 kB\n";
+        assert_eq!(mem_total(text), Some(24_576_000 * 1024));
+        assert_eq!(mem_total("MemFree: 1 kB"), None);
+        assert_eq!(mem_total("MemTotal: many kB"), None);
+    }
+}
