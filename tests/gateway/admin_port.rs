@@ -140,7 +140,8 @@ fn unfinished_requests_do_not_block_the_operator() {
         let began = instant();
         let response = ask(&gateway, "GET /healthz HTTP/1.1", "Host: localhost\r\n");
         assert_eq!(response.status, 200);
-        assert!(instant() - began < Duration::from_secs(1), "{:?}", instant() - began);
+        // In real time, like the port's timeouts: an unfinished request would block it for 10 s.
+        assert!(instant() - began < Duration::from_secs(5), "{:?}", instant() - began);
         assert_eq!(get(gateway.address(), "/", "").status, 200, "clients are served");
     }
     // The oldest connections were closed to make room.

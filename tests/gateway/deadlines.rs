@@ -19,7 +19,7 @@ use tidegate::clock::Clock;
 const MIN_WAIT: Duration = Duration::from_millis(500);
 
 /// Below every default timeout, which is 10 s or more.
-const MAX_WAIT: Duration = Duration::from_secs(5);
+const MAX_WAIT: Duration = Duration::from_secs(9);
 
 fn start(http: &str, upstream: &str, route: &str) -> Gateway {
     let yaml = format!(

@@ -60,7 +60,7 @@ impl Gateway {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Acquire) {
                     self.clock.advance(STEP);
-                    sleep(STEP / 100);
+                    sleep(STEP / 20);
                 }
             });
             // Ends the thread even if `action` panics.
