@@ -393,5 +393,4 @@ fn shared_secret(
 }
 
 #[cfg(test)]
-#[path = "server/tests.rs"]
 mod tests;
