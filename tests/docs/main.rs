@@ -14,6 +14,8 @@ mod coverage;
 mod foreign;
 /// Every relative link and anchor resolves.
 mod links;
+/// ARCHITECTURE.md names types and functions that exist.
+mod names;
 /// Replaces what differs from run to run.
 mod normalize;
 /// Pages and their fenced blocks.
