@@ -88,7 +88,8 @@ fn each_lost_server_is_probed_once_a_second() {
         request_all(turn);
         sleep(Duration::from_millis(20));
     }
-    assert_paced(6);
+    // The upper bound is what is shown; the lower one, that probes go on, leaves slack for a busy machine.
+    assert_paced(4);
 }
 
 #[test]
