@@ -25,8 +25,8 @@ local reply = {now}
 for i, key in ipairs(KEYS) do
   local from = i * 7 - 5
   local ok, remaining, used, reset = pcall(adjust, key, from)
-  -- A malformed sliding log was deleted by the failed try, so the second finds no record. Without it the whole
-  -- call would fail, and the gateway would repeat the adjustments that were made.
+  -- A malformed sliding log was deleted by the failed try, so the second finds no record. Without it the
+  -- whole call would fail, and the gateway would repeat the adjustments that were made.
   if not ok then remaining, used, reset = adjust(key, from) end
   local at = i * 6 - 4
   reply[at], reply[at + 1], reply[at + 2] = 1, remaining, used

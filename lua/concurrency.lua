@@ -1,9 +1,9 @@
 -- The concurrency limit: twin of src/limit/concurrency.rs; prelude.lua describes the functions.
 --
--- Record: one packed string, little endian: reset_at (6 bytes, ms), restarted_until (6 bytes, ms: the end of the
--- leases that restarted because the clock was set back), total (4 bytes: the slots of all groups), then the
--- groups of leases that end together, the soonest first: ends_at (6 bytes, ms) and slots (4 bytes). Anything
--- else is read as a new caller's record.
+-- Record: one packed string, little endian: reset_at (6 bytes, ms), restarted_until (6 bytes, ms: the end of
+-- the leases that restarted because the clock was set back), total (4 bytes: the slots of all groups), then
+-- the groups of leases that end together, the soonest first: ends_at (6 bytes, ms) and slots (4 bytes).
+-- Anything else is read as a new caller's record.
 --
 -- The groups stay packed: a call unpacks only those that have ended, and those of a binary search.
 algorithms.concurrency = function()
@@ -33,8 +33,8 @@ algorithms.concurrency = function()
     return low
   end
 
-  -- Replaces the groups from index `from` to before `to` with one of `slots` that ends at `ends_at`; with none
-  -- if `slots` is 0.
+  -- Replaces the groups from index `from` to before `to` with one of `slots` that ends at `ends_at`; with
+  -- none if `slots` is 0.
   local function replace(reading, from, to, ends_at, slots)
     local groups = reading.groups
     local new = slots > 0 and struct.pack('<I6I4', ends_at, slots) or ''

@@ -2,7 +2,7 @@
 -- src/limit/free_slots.rs.
 --
 -- In a record: runs of adjacent slots, the soonest first: at (6 bytes, ms), fraction (4 bytes), slots (4
--- bytes); the first slot begins at + fraction / rate ms after the epoch. In a reading: an array with two
+-- bytes); the first slot begins `at + fraction / rate` ms after the epoch. In a reading: an array with two
 -- numbers for each run: where it begins, in units of 1 / rate ms after now, and its slots. A slot is `window`
 -- units long.
 --
@@ -10,7 +10,7 @@
 algorithms.free_slots = function()
   local remove, add = table.remove, table.insert
 
-  -- The part of a run that begins from now on.
+  -- The slots of a run that begin from now on: where the first begins, and how many there are.
   local function usable(begins, slots, window)
     if begins < 0 then return begins + window, slots - 1 end
     return begins, slots
@@ -109,8 +109,8 @@ algorithms.free_slots = function()
     return begins
   end
 
-  -- Removes the runs that end at `ends`, once the slots from `ends` on are free. Returns where the taken slots
-  -- then end.
+  -- Called when the slots from `ends` on have become free: removes the runs that end there. Returns where the
+  -- taken slots end now.
   local function trim_end(runs, ends, window)
     local n = #runs
     while n > 0 and runs[n - 1] + runs[n] * window == ends do

@@ -2,12 +2,12 @@
 -- prelude.lua describes the functions.
 --
 -- Record: one packed string, little endian: updated_at (6 bytes, ms), reset_at (6 bytes, ms), at (6 bytes,
--- ms), fraction (4 bytes), rate (4 bytes), then the runs of free slots (see free_slots.lua). The TAT, the end of
--- the taken slots, is `at + fraction / rate` ms after the epoch, where rate is the quota of the last charge.
--- Anything else is read as a new caller's record.
+-- ms), fraction (4 bytes), rate (4 bytes), then the runs of free slots (see free_slots.lua). The TAT
+-- (theoretical arrival time), the end of the taken slots, is `at + fraction / rate` ms after the epoch,
+-- where rate is the quota of the last charge. Anything else is read as a new caller's record.
 --
--- Time is counted in units of 1 / rate ms; a slot is `window` units long. They are whole numbers below 2^53 (the
--- configuration keeps limit * max_wait and limit * window below 2^52), so nothing is rounded.
+-- Time is counted in units of 1 / rate ms; a slot is `window` units long. They are whole numbers below 2^53
+-- (the configuration keeps limit * max_wait and limit * window below 2^52), so nothing is rounded.
 algorithms.leaky_bucket = function()
   -- `limit` is the number of slots within max_wait; `max_delay` is max_wait in units.
   local function set_usage(reading, backlog)
@@ -26,7 +26,8 @@ algorithms.leaky_bucket = function()
     if raw and #raw >= 26 and (#raw - 26) % 14 == 0 then
       updated_at, reset, at, fraction, rate = struct.unpack('<I6I6I6I4I4', raw)
       has_free = #raw > 26
-      -- A record's time never runs backwards, unless the clock was set back: then it moves back with the clock.
+      -- A record's time never runs backwards, unless the clock was set back: then it moves back with the
+      -- clock.
       if updated_at - now > 5000 then
         at, reset = at - (updated_at - now), reset - (updated_at - now)
         if at < 0 then at = 0 end
@@ -70,7 +71,7 @@ algorithms.leaky_bucket = function()
     return reading.library.first_fit(reading.free_slots, cost, latest, reading.quota, reading.window)
   end
 
-  -- The last position for the first of `cost` slots at which the last of them begins within max_wait.
+  -- The last position at which the first of `cost` slots may begin for the last to begin within max_wait.
   local function latest_start(reading, cost)
     return reading.max_delay - (cost > 0 and cost - 1 or 0) * reading.window
   end
@@ -111,7 +112,7 @@ algorithms.leaky_bucket = function()
     if begins and begins <= last then
       reading.library.take(reading.free_slots, begins, cost, reading.window)
     else
-      -- As far as it can be counted exactly, and at most 2^47 ms.
+      -- The backlog grows only as far as it can be counted exactly, and to at most 2^47 ms.
       local max = reading.quota * 140737488355328
       if max > 9007130535264256 then max = 9007130535264256 end
       if backlog > max then backlog = max end
@@ -134,10 +135,10 @@ algorithms.leaky_bucket = function()
     if released > max / 2 or released < -max / 2 then return end
     local same_rate, last = reading.rate == rate, backlog - length
     local begins = last
-    -- A change of the quota rounded the end of the slots up to a ms: of the slots taken before it, only the last
-    -- can be identified.
+    -- A change of the quota rounded the end of the slots up to a ms: of the slots taken before it, only the
+    -- last can be identified.
     if last > (same_rate and released or released + rate - 1) then
-      -- The last slots that are released in that ms.
+      -- The last slot that begins at or before `released`.
       local back = backlog - released
       if not same_rate or back > max then return end
       begins = backlog - (back + (-back) % window)

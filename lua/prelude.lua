@@ -14,7 +14,7 @@
 --   spendable_until(reading) -> the first ms at which the tokens that were just charged may no longer be
 --                         spent; only if tokens may be acquired in batches
 --   list                  true if the record is a list: `raw` is then its last element, and `write` writes
---                         the record itself and returns false for it
+--                         the record itself and returns false as `raw`
 --   wait(reading, cost)   -> the delay of a charge that `remaining` admits, in ms; nil if it does not fit
 --                         after all. Only if charges are delayed
 -- A reading has `limit`, `remaining`, which `charge` lowers, and `dirty`: whether it must be written, because

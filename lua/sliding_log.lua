@@ -2,13 +2,13 @@
 --
 -- Record: a list. Its last element is newest_at (6 bytes, ms), reset_at (6 bytes, ms), total (4 bytes: the
 -- total of all charges, modulo 2^32), the number of elements before it (4 bytes), and a block. The elements
--- before it are blocks of exactly 254 entries. A block is its base (4 bytes) and its entries: a time (4 bytes,
--- ms modulo 2^32) and the total of the charges before it, less the base (4 bytes). Anything else is read as
--- a new caller's record.
+-- before it are blocks of exactly 254 entries. A block is its base (4 bytes) and its entries: a time (4
+-- bytes, ms modulo 2^32) and the total of the charges before it, less the base (4 bytes). Anything else is
+-- read as a new caller's record.
 --
--- So a call reads and writes a few blocks of 2 KB, however long the log is: a binary search over the blocks and
--- then in one block finds the oldest live entry; expired blocks are trimmed off the list; a refund changes the
--- bases of the blocks after it.
+-- So a call reads and writes a few blocks of 2 KB, however long the log is: a binary search over the blocks
+-- and then in one block finds the oldest live entry; expired blocks are trimmed off the list; a refund
+-- changes the bases of the blocks after it.
 algorithms.sliding_log = function()
   -- Four blocks fill a node of Redis's list, which has 8 KB.
   local M, BLOCK, decode = 4294967296, 254, struct.unpack
@@ -77,7 +77,8 @@ algorithms.sliding_log = function()
     return expiry(reading, i, e - 1)
   end
 
-  -- The stored reset_at if it is in the future; else when the oldest live entry expires, or now if none is live.
+  -- The stored reset_at if it is in the future; else when the oldest live entry expires, or now if none is
+  -- live.
   local function reset_at(reading)
     if reading.reset_at > reading.now then return reading.reset_at end
     return reading.live and expiry(reading, reading.i, reading.e) or reading.now
@@ -96,8 +97,8 @@ algorithms.sliding_log = function()
     local used = 0
     if raw and #raw >= 32 and (#raw - 24) % 8 == 0 and #raw <= 24 + 8 * BLOCK then
       local newest_at, reset, total, n = struct.unpack('<I6I6I4I4', raw)
-      -- A record's time never runs backwards, unless the clock was set back: then it moves back with the clock, and
-      -- the entries, whose times are relative to newest_at, with it.
+      -- A record's time never runs backwards, unless the clock was set back: then it moves back with the
+      -- clock, and the entries, whose times are relative to newest_at, with it.
       if newest_at - now > 5000 then
         reset = reset - (newest_at - now)
         if reset < 0 then reset = 0 end

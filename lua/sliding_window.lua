@@ -1,11 +1,11 @@
 -- The sliding window: twin of src/limit/sliding_window.rs; prelude.lua describes the functions.
 --
 -- Record: one packed string, little endian: updated_at (6 bytes, ms), reset_at (6 bytes, ms), then k + 1
--- counts of 4 bytes, newest first. Anything else is read as a new caller's record.
+-- counts of 4 bytes, newest first, where k is the resolution. Anything else is read as a new caller's record.
 --
--- Every number is a whole number below 2^53 (the configuration keeps limit * s below 2^52), so doubles
--- are exact, and so is a - a % b, which is how this file rounds down: for a + b < 2^53 no quotient
--- rounds up to the next whole number.
+-- Every number is a whole number below 2^53 (the configuration keeps limit * s below 2^52, where s =
+-- window / k), so doubles are exact, and so is a - a % b, which is how this file rounds down: for a + b <
+-- 2^53 no quotient rounds up to the next whole number.
 algorithms.sliding_window = function()
   -- The first ms from now on at which `cost` would be admitted if nothing else were charged; -1: it is above
   -- the quota.
@@ -33,8 +33,8 @@ algorithms.sliding_window = function()
     return -1
   end
 
-  -- The stored reset_at if it is in the future; else when the oldest non-zero sub-window leaves the window, or
-  -- now if all are 0.
+  -- The stored reset_at if it is in the future; else when the oldest non-zero sub-window leaves the window,
+  -- or now if all are 0.
   local function reset_at(reading)
     if reading.reset_at > reading.now then return reading.reset_at end
     local k, counts = reading.k, reading.counts
@@ -62,7 +62,8 @@ algorithms.sliding_window = function()
     if raw and #raw == 12 + 4 * (k + 1) then
       counts = {struct.unpack(layout, raw)}
       updated_at, reset = counts[1], counts[2]
-      -- A record's time never runs backwards, unless the clock was set back: then it moves back with the clock.
+      -- A record's time never runs backwards, unless the clock was set back: then it moves back with the
+      -- clock.
       if updated_at - now > 5000 then
         reset = reset - ((updated_at - updated_at % s) - (now - now % s))
         if reset < 0 then reset = 0 end

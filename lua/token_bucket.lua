@@ -2,11 +2,12 @@
 -- describes the functions.
 --
 -- Record: one packed string, little endian: updated_at (6 bytes, ms), reset_at (6 bytes, ms), at (6 bytes,
--- ms), fraction (4 bytes), rate (4 bytes). The TAT, when the bucket is full again, is `at + fraction / rate` ms
--- after the epoch, where rate is the quota of the last charge. Anything else is read as a new caller's record.
+-- ms), fraction (4 bytes), rate (4 bytes). The TAT (theoretical arrival time), when the bucket is full
+-- again, is `at + fraction / rate` ms after the epoch, where rate is the quota of the last charge. Anything
+-- else is read as a new caller's record.
 --
--- The backlog is counted in units of 1 / rate ms; a token is `window` units. They are whole numbers below 2^53
--- (the configuration keeps limit * window below 2^52), so nothing is rounded.
+-- The backlog is counted in units of 1 / rate ms; a token is `window` units. They are whole numbers below
+-- 2^53 (the configuration keeps limit * window below 2^52), so nothing is rounded.
 algorithms.token_bucket = function()
   local function set_usage(reading, backlog)
     local used = (backlog + (-backlog) % reading.window) / reading.window
@@ -18,7 +19,8 @@ algorithms.token_bucket = function()
     local updated_at, reset, at, fraction, rate, dirty = 0, 0, 0, 0, 0, false
     if raw and #raw == 26 then
       updated_at, reset, at, fraction, rate = struct.unpack('<I6I6I6I4I4', raw)
-      -- A record's time never runs backwards, unless the clock was set back: then it moves back with the clock.
+      -- A record's time never runs backwards, unless the clock was set back: then it moves back with the
+      -- clock.
       if updated_at - now > 5000 then
         at, reset = at - (updated_at - now), reset - (updated_at - now)
         if at < 0 then at = 0 end
@@ -59,7 +61,7 @@ algorithms.token_bucket = function()
 
   local function charge(reading, cost)
     if cost == 0 then return decide(reading, 0) end
-    -- As far as it can be counted exactly, and at most 2^47 ms.
+    -- The backlog grows only as far as it can be counted exactly, and to at most 2^47 ms.
     local max, backlog = reading.limit * 140737488355328, reading.backlog
     if max > 9007130535264256 then max = 9007130535264256 end
     if backlog > max then backlog = max end

@@ -1,8 +1,8 @@
 //! The only place that reads a clock.
 //!
 //! Everything else takes the time as a parameter, or waits with a [`Clock`]: the system's, or one
-//! that a test moves. Deadlines, delays and the drain use that clock, so a test advances through
-//! minutes of them in milliseconds.
+//! that a test moves. Deadlines, delays and the drain use that clock, so a test covers minutes
+//! of them in milliseconds of real time.
 //!
 //! ```
 //! use std::time::Duration;
@@ -310,7 +310,7 @@ mod tests {
 
     const START: u64 = 1_700_000_000_000;
 
-    /// Runs `task` on a thread of its own, as a worker's is.
+    /// Runs `task` on a thread of its own, as a worker's tasks run.
     fn spawn<F: Future<Output = ()>>(
         task: impl FnOnce() -> F + Send + 'static,
     ) -> std::thread::JoinHandle<()> {

@@ -218,7 +218,7 @@ mod tests {
         size_of::<F>()
     }
 
-    /// The memory of an idle connection is these two sizes and its socket.
+    /// An idle connection uses the memory of its task, its [`Connection`] and its socket.
     #[test]
     fn an_idle_connection_is_small() {
         let (task, connection) = (size_of_future(serve), size_of::<Connection>());

@@ -2,8 +2,9 @@
 //!
 //! [`Gateway::handle`] checks a request, plans it (route and keys), passes it through the throttle,
 //! charges its limits, delays it if needed, forwards it, and corrects the charges from the response.
-//! Other rooms only compute results; the gateway acts on them. It does not depend on the protocol
-//! version: a connection passes a head and a [`ClientStream`], and writes the [`Response`].
+//! The modules that decide (`plan`, `limit`, `respond`) only compute results; the gateway acts on
+//! them. It does not depend on the protocol version: a connection passes a head and a
+//! [`ClientStream`], and writes the [`Response`].
 //!
 //! The files, in the order of the path:
 //!
@@ -136,7 +137,7 @@ pub struct Gateway {
     unrouted: Arc<CachePadded<RouteCounters>>,
     /// The worker's coarse clock, in ms.
     coarse_clock: Rc<Cell<u64>>,
-    /// The last warning about a failed upstream, by the coarse clock.
+    /// When the last warning about a failed upstream was logged, by the coarse clock.
     warned_at: Cell<u64>,
     /// The calls to the store that outlive their request.
     background: Rc<Background>,
@@ -352,7 +353,8 @@ fn is_delayed(limit: &ChargedLimit) -> bool {
     wait > 0 && limit.limit().enforce
 }
 
-/// The response to a request that was refused or failed. Without a route, no limit applies to it.
+/// The response to a request that was refused or failed. If no route matched, the request's
+/// admission is recorded as unlimited.
 fn error_reply(
     rules: &Rules,
     context: &mut RequestContext,

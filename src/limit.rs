@@ -303,7 +303,7 @@ pub struct Decision {
     /// is in the future, only a charge or a lowered quota moves it.
     pub reset_at: Millis,
     /// The first ms at which the same charge would be admitted if nothing else were charged. `None` if it
-    /// is admitted, and if its cost is above the quota.
+    /// is admitted, or if its cost is above the quota.
     pub retry_at: Option<Millis>,
     /// How long the gateway must delay the admitted request, in ms; 0 unless the limit is a leaky bucket.
     pub wait: Millis,

@@ -154,11 +154,11 @@ impl MatchedRoute<'_> {
     }
 }
 
-/// What a request asks of a route's limits, in the limits' order: one entry for each limit; for a limit by
-/// token, one for each access token in the request.
+/// The limit requests of one request, in the order of the route's limits: one per limit, or one per access
+/// token for a limit by token.
 pub type LimitRequests = SmallVec<[LimitRequest; 4]>;
 
-/// What the request of `subject` asks of the limits of `route`.
+/// The limit requests of `subject` to the limits of `route`.
 ///
 /// # Errors
 /// A key or cost cannot be read unambiguously from the request.

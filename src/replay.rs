@@ -69,7 +69,7 @@ pub const REORDER_LINES: u32 = 1 << 16;
 /// Number of malformed lines that are kept for the report.
 const MAX_REPORTED_LINES: usize = 5;
 
-/// The header that carries the logged token to the key; no configuration can name it.
+/// The header in which the logged token is passed to the keys, under a name that no configuration uses.
 const TOKEN_HEADER: HeaderName = HeaderName::from_static("tidegate-logged-token");
 
 /// One file of the log.

@@ -196,13 +196,13 @@ fn write_draft_headers<'a>(fields: &mut Fields, limits: impl Iterator<Item = Adv
     fields.push(DRAFT_LIMIT, state);
 }
 
-/// `Retry-After` of a refusal, in seconds, at least 1: the longest of its limits. `None` if the
-/// request costs more than a quota, so that no wait would help.
+/// `Retry-After` of a refusal, in seconds, at least 1: the longest wait of the limits that refused.
+/// `None` if the request costs more than a quota, so that no wait would help.
 pub fn retry_after<'a>(limits: impl Iterator<Item = LimitReport<'a>>) -> Option<u64> {
     limits
         .filter_map(LimitReport::refusal)
         .map(|AdvertisedLimit { limit, decided, .. }| match limit.algorithm {
-            // 0, so that the minimum of 1 s applies: when a request in flight will end is unknown.
+            // It is unknown when a request in flight will end: 0, so that the minimum of 1 s applies.
             Algorithm::Concurrency => decided.decision.retry_at.map(|_| 0),
             _ => decided.decision.retry_at.map(|retry_at| retry_at.saturating_sub(decided.at)),
         })

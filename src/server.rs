@@ -117,7 +117,7 @@ struct Listeners {
 
 impl Server {
     /// Starts a gateway with the configuration file at `path`, which a reload reads again. Returns
-    /// when every worker accepts connections or has failed, which is only logged.
+    /// when every worker accepts connections or has failed. A worker's failure is only logged.
     ///
     /// # Errors
     ///
@@ -280,7 +280,7 @@ fn open_listeners(config: &Config) -> Result<Listeners, StartError> {
     let open =
         |address| worker::listen(address).map_err(|error| StartError::Listen { address, error });
     // All addresses are checked before the first is opened: two of them, such as `[::]` and
-    // `0.0.0.0`, may share a port, and the check would find the other in use.
+    // `0.0.0.0`, may share a port, and with one open the check of the other would fail.
     for listener in &config.listen {
         let address = listener.address.0;
         worker::ensure_unused(address).map_err(|error| StartError::Listen { address, error })?;

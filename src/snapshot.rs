@@ -5,7 +5,7 @@
 //! the configuration, and reports all faults at once.
 //!
 //! `compile` assembles the parts; `listen`, `store`, `upstreams`, `limits`, `routes` and `throttle` each
-//! compile one section; `quota`, `reserve`, `tiers`, `parts` and `algorithm` compile parts of a limit; `check`
+//! compile one section; `quota`, `reserve`, `tiers`, `parts` and `algorithm` compile a limit's parts; `check`
 //! collects the faults; `load` reads a file; `policy` is the compiled limit.
 //!
 //! ```

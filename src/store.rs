@@ -138,8 +138,8 @@ pub enum SetupError {
 pub struct StoreStatus {
     /// Whether counters are in Redis.
     pub shared: bool,
-    /// Workers that have lost Redis and decide by their limits' failure policies. With several servers, the
-    /// number at the server that most workers have lost.
+    /// Workers that have lost Redis and decide by their limits' failure policies. With several servers, those
+    /// of the server that most workers have lost.
     pub lost: usize,
     /// Whether every Redis server answered the control task's last report; true without Redis.
     pub reachable: bool,
@@ -158,7 +158,7 @@ impl StoreStatus {
 
 /// The counters of all limits, for the life of the process.
 pub struct CounterStore {
-    /// All counters; with Redis, those charged while it gave no answer.
+    /// All counters; with Redis, only those charged while Redis gave no answer.
     memory: Memory,
     secret: SharedSecret,
     /// [`SharedSecret::for_keys`].
@@ -344,7 +344,7 @@ impl CounterStore {
         OutageRecorder { ledger: &self.outage, ticks: self.clock.ticks() }
     }
 
-    /// The same, if `failure` proves that Redis did not make the charges.
+    /// The [`Self::outage_recorder`], if `failure` proves that Redis did not make the charges.
     fn recorder_after(&self, failure: Failure) -> Option<OutageRecorder<'_>> {
         matches!(failure, Failure::Open | Failure::Server).then(|| self.outage_recorder())
     }

@@ -239,7 +239,7 @@ mod tests {
 
     use super::*;
 
-    /// A throttle that starts above 10 active users, for the tests of this room.
+    /// A throttle that starts above 10 active users, for the tests of this module.
     pub(super) fn throttle(shared: bool, now: Millis) -> Arc<Throttle> {
         let sizing = Sizing { capacity: 1_000, false_positive: 0.001, memory: 30 * 60_000 };
         let settings = Settings {

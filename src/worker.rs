@@ -149,7 +149,7 @@ struct Worker {
     connections: RefCell<Vec<Weak<Connection>>>,
     /// The tasks of the connections.
     tasks: TaskTracker,
-    /// How connections close while the worker drains; new ones start with it.
+    /// How connections close while the worker drains; new connections start in this mode.
     close_mode: Cell<CloseMode>,
     /// The last warning, by the coarse clock.
     warned_at: Cell<Option<u64>>,
@@ -288,7 +288,7 @@ impl Worker {
             return;
         }
         drop(snapshot);
-        // A failure makes responses later, not wrong.
+        // If this fails, responses may be slower, but they are correct.
         let _ = socket.set_nodelay(true);
         let peer = Peer { address: ip, forwarding: PeerAddress::new(ip) };
         let max_requests = http.max_requests_per_connection;
@@ -329,7 +329,7 @@ impl Worker {
     }
 }
 
-/// Counts an open connection in the metrics until it is dropped, also by a panic.
+/// Counts an open connection in the metrics until it is dropped, even by a panic of its task.
 struct OpenConnection<'a>(&'a WorkerMetrics);
 
 impl<'a> OpenConnection<'a> {

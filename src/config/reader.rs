@@ -47,7 +47,8 @@ pub(super) fn read<T: DeserializeOwned>(root: &Node) -> Result<T, PartialRead<T>
 /// The result of reading a tree with faults.
 pub(super) struct PartialRead<T> {
     pub(super) faults: Vec<(Location, Mismatch)>,
-    /// The value without the faulty nodes, if they are optional, and the ids of those nodes.
+    /// The value without the faulty nodes, and the ids of those nodes; `None` if it cannot be built
+    /// without them.
     pub(super) partial: Option<(T, BTreeSet<usize>)>,
 }
 

@@ -211,7 +211,7 @@ impl Input {
         std::mem::take(&mut self.interim)
     }
 
-    /// Reads and discards the rest of the body. Ready with whether its end was reached.
+    /// Reads and discards the rest of the body. Ready with true if its end was reached.
     pub(super) fn poll_drain_body(
         &mut self,
         socket: &SharedSocket,
@@ -228,8 +228,8 @@ impl Input {
         }
     }
 
-    /// Appends body bytes, as `encoder` encodes them, to `out`. Ready with the number of bytes
-    /// appended; 0 at the end of the body.
+    /// Appends body bytes to `out`, encoded by `encoder`. Ready with the number of body bytes, without
+    /// the encoder's framing; 0 at the end of the body.
     fn poll_body(
         &mut self,
         socket: &SharedSocket,

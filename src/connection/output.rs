@@ -112,8 +112,8 @@ impl Connection {
     }
 }
 
-/// Bytes to be written. Written bytes are removed before more are appended, so that it stays small
-/// even if the client reads little at a time.
+/// Bytes to be written. Written bytes are removed before more are appended, so that the buffer
+/// stays small even if the client reads little at a time.
 struct WriteBuffer {
     bytes: Buffer,
     written: usize,

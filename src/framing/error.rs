@@ -14,7 +14,7 @@ pub enum FramingError {
     /// The request line is not `METHOD SP TARGET SP HTTP/1.1`.
     #[error("the request line is malformed; expected METHOD SP TARGET SP HTTP/1.1")]
     RequestLine,
-    /// The status line is not `HTTP/1.1 SP 200`.
+    /// The status line is not `HTTP/1.1` or `HTTP/1.0`, a space and a status code from 100 to 599.
     #[error("the status line is malformed")]
     StatusLine,
     /// Neither HTTP/1.0 nor HTTP/1.1.
@@ -75,7 +75,7 @@ pub enum FramingError {
     /// The upstream sent too many 1xx responses.
     #[error("too many interim responses")]
     TooManyInterim,
-    /// The upstream answered 101, and the gateway never sends `Upgrade`.
+    /// The upstream answered 101, although the gateway never sends `Upgrade`.
     #[error("unexpected 101 Switching Protocols: the request had no Upgrade")]
     UnexpectedUpgrade,
 }

@@ -17,7 +17,7 @@ use super::{
     target::{Form, RequestTarget},
 };
 
-/// The maximum number of fields of a response: as many as can be configured for a request.
+/// The maximum number of fields of a response: the largest bound that can be configured for requests.
 const MAX_RESPONSE_FIELDS: usize = 1024;
 /// The longest head of a response, in bytes.
 const MAX_RESPONSE_HEAD: usize = 64 * 1024;

@@ -55,7 +55,7 @@ pub enum ConnectionState {
 /// What a request or response currently waits for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Wait {
-    /// The limit store, a delay or a connect to an upstream. Only the state's own deadline applies.
+    /// The counter store, a delay or a connect to an upstream. Only the state's own deadline applies.
     Gateway,
     /// More of the body from the client.
     ClientBody {
@@ -156,7 +156,7 @@ impl ConnectionState {
     }
 }
 
-/// When a connection must close; a later mode is stricter.
+/// When a connection must close, from the least to the most strict.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum CloseMode {
     /// Not at all.
@@ -180,7 +180,7 @@ pub struct StateCell {
 }
 
 impl StateCell {
-    /// The state of a connection accepted now. `clock` is the worker's coarse time, in ms.
+    /// The state of a connection accepted now. `clock` is the worker's coarse clock, in ms.
     pub fn new(clock: Rc<Cell<u64>>) -> Self {
         let state = Cell::new(ConnectionState::Head { since: clock.get() });
         let (timeout, close_mode) = (Cell::new(None), Cell::new(CloseMode::KeepOpen));

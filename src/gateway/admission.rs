@@ -26,7 +26,7 @@ impl Gateway {
     }
 
     /// Refuses the request while the throttle admits only active users and the caller is not one.
-    /// Of several tokens, one must be active.
+    /// If the caller has several tokens, one of them must be active.
     pub(super) fn admit(&self, context: &mut RequestContext) -> Result<(), GatewayError> {
         let (Some(gate), Some(caller)) = (&self.gate, &context.caller) else { return Ok(()) };
         let counters = &self.metrics.throttle;
@@ -57,8 +57,9 @@ impl Gateway {
         Err(GatewayError::Throttled(denied))
     }
 
-    /// Reports the status of a response to the throttle when it begins: the caller's tokens become
-    /// active unless `forget_status` lists it. Active tokens are recorded again when it ends.
+    /// Reports a response to the throttle when the response begins: the caller's tokens become active
+    /// unless its status is in `forget_status`. Tokens that became active are recorded again when the
+    /// response ends.
     pub(super) fn record_activity(
         &self,
         rules: &Rules,

@@ -60,13 +60,13 @@ impl Background {
         receiver.await.ok()
     }
 
-    /// Corrects charges, each in the store that made it. Does not wait.
+    /// Sends each correction to the store that made its charge. Does not wait.
     pub(super) fn adjust_in_background(&self, corrections: impl IntoIterator<Item = Correction>) {
         self.store.adjust_in_background(corrections, self.now());
     }
 
-    /// Corrects charges, each in the store that made it; returns the limits' new outcomes, in the
-    /// order of the corrections.
+    /// Sends each correction to the store that made its charge; returns the limits' new outcomes, in
+    /// the order of the corrections.
     pub(super) async fn adjust(
         &self,
         corrections: SmallVec<[Correction; 2]>,

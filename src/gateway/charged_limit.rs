@@ -75,8 +75,9 @@ impl ChargedLimit {
         Some(self.correction(change, decided.source))
     }
 
-    /// The correction that `response` requires: a refund for a status in `refund`, or the difference
-    /// to the cost that it reports. `None` if the charge stands.
+    /// The correction that `response` requires: a refund if its status is in `refund`, otherwise the
+    /// difference between the cost that it reports and the cost that was charged. `None` if the charge
+    /// stands.
     pub(super) fn correction_for(&self, response: &DraftResponse) -> Option<Correction> {
         let decided = self.outcome.admitted()?;
         let (policy, charged_at) = (&self.rule.policy, decided.charged_at());

@@ -22,8 +22,8 @@ use crate::{
 /// Interval at which a draining worker checks for delayed requests and held slots.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The charges of a request that has not received their verdict yet. If it is dropped before
-/// `refunds` is cleared, the request is gone, and they are refunded.
+/// Charges whose verdict has not reached their request yet. If this is dropped before `refunds` is
+/// cleared, the request is gone, and the charges are refunded.
 struct UndeliveredCharge {
     background: Rc<Background>,
     /// Cleared on delivery.
@@ -71,8 +71,9 @@ impl Gateway {
         Err(GatewayError::LimitExceeded)
     }
 
-    /// Charges a request whose limits reserve slots, which block other requests: if the client goes
-    /// away before the store answers, the call still finishes, and its charges are refunded.
+    /// Charges a request whose limits reserve slots. A reserved slot blocks other requests, so if the
+    /// client goes away before the store answers, the call still finishes, and its charges are
+    /// refunded.
     async fn charge_detached(&self, context: &mut RequestContext) -> Result<Verdict, StoreError> {
         let owned = context.limits.iter().map(|limit| OwnedCharge {
             limit: Arc::clone(limit.limit()),

@@ -23,7 +23,7 @@ use crate::{
 /// Most leases that one call to the store renews.
 const RENEWAL_BATCH: usize = 16;
 
-/// Renewals in one term of a lease, which is its limit's window.
+/// Renewals per term of a lease. The term is the window of the lease's limit.
 const RENEWALS_PER_TERM: Millis = 3;
 
 /// Delay before a failed renewal is repeated, in ms.
@@ -152,8 +152,8 @@ impl LeaseTable {
         }
     }
 
-    /// Starts the renewal of the leases that are due. Call it far more often than a term /
-    /// [`RENEWALS_PER_TERM`].
+    /// Starts the renewal of the leases that are due. Call it far more often than
+    /// [`RENEWALS_PER_TERM`] times per term.
     pub(super) fn renew(self: &Rc<Self>) {
         let now = self.coarse_clock.get();
         if now < self.due.get() {

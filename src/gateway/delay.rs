@@ -46,10 +46,10 @@ struct DelayedCharge<'a> {
 }
 
 enum SlotState {
-    /// The slot is in the future; the request's id in the bucket's queue.
+    /// The slot has not begun. The value is the request's id in the bucket's queue.
     Waiting(u64),
-    /// The slot has begun, or the charge has no delay; when it is charged, in ms by the clock that
-    /// decided.
+    /// The slot has begun, or the charge has no delay. The value is the time of the charge, in ms by
+    /// the clock that decided.
     Taken(Millis),
 }
 

@@ -3,8 +3,8 @@
 //!
 //! A bucket's queue is two parallel sequences: the delayed requests, and the slots that they were
 //! granted, soonest first. The request at an index has the slot at that index. If a request leaves,
-//! the requests behind it move up by one slot, as far as their slots have the same size, and the
-//! last of these slots is free.
+//! the requests behind it move up by one slot, up to the first slot of another size; the slot
+//! before that one, or the last slot, becomes free.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -22,7 +22,8 @@ pub(super) struct Slot {
     pub(super) due: Duration,
     /// Its start in ms, by the clock that decided; a refund identifies the slot by it.
     pub(super) charged_at: Millis,
-    /// What determines its length. A slot is passed on only to a request with an equal one.
+    /// What determines its length. A slot is passed on only to a request whose own slot has the
+    /// same size.
     pub(super) size: SlotSize,
 }
 
@@ -63,7 +64,8 @@ struct DelayedRequest {
 
 impl DelayQueues {
     /// Inserts a request into the queue of `bucket` by its `slot`; returns its id. `wake` is
-    /// notified when [`Self::take_due`] should be called before the time that it last returned.
+    /// notified when the request is the first of the queue and its slot begins before its timer: call
+    /// [`Self::take_due`] then.
     pub(super) fn insert(&self, bucket: u128, slot: Slot, wake: &Arc<Notify>) -> u64 {
         let mut inner = self.0.lock();
         let id = inner.next_id;
@@ -98,7 +100,7 @@ impl DelayQueues {
     }
 
     /// Removes request `id` before its slot. The requests behind it with slots of the same size
-    /// move up, and `refund` gets the last of these slots. It runs under the lock, so that slots
+    /// move up, and `refund` gets the slot that becomes free. `refund` runs under the lock, so that slots
     /// are refunded in the order in which requests leave, the last slot first.
     pub(super) fn remove(&self, bucket: u128, id: u64, refund: impl FnOnce(Slot)) {
         let _: Option<()> = self.update(bucket, |queue| {
@@ -117,8 +119,8 @@ impl DelayQueues {
         self.0.lock().queues.len()
     }
 
-    /// Changes a queue; then wakes its first request if its slot is now before its timer, and
-    /// removes the queue if it is empty.
+    /// Changes a queue; then wakes the first request if its slot begins before its timer, or removes the
+    /// queue if it is empty.
     fn update<T>(
         &self,
         bucket: u128,
@@ -211,8 +213,8 @@ mod tests {
                     1 if !waiting.is_empty() => {
                         let (id, _) = waiting.remove(which % waiting.len());
                         let freed = remove(&queues, id).unwrap();
-                        // With one gateway it is the bucket's last slot, which the store can
-                        // refund.
+                        // With one gateway the freed slot is the bucket's last one, which the
+                        // store can refund.
                         prop_assert_eq!(freed.charged_at, next);
                         next -= 1;
                     }

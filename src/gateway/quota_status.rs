@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Gateway {
-    /// Reports the state of `limits` under the keys of `requests`.
+    /// Reports the state of `limits` for the keys in `requests`.
     ///
     /// # Errors
     ///

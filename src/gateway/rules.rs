@@ -41,7 +41,7 @@ pub(super) struct RouteState {
     pub(super) counters: Arc<CachePadded<RouteCounters>>,
     pub(super) limits: SmallVec<[Rc<LimitRule>; 4]>,
     /// The headers that limits depend on: a client can neither remove them with `Connection` nor
-    /// send them twice.
+    /// add a second one under an alias.
     pub(super) protected_headers: ProtectedHeaders,
     /// The counters of its upstream, if it has one.
     pub(super) upstream: Option<Arc<CachePadded<UpstreamCounters>>>,

@@ -3,8 +3,8 @@
 //! Upstreams read anything other than exactly `Bearer TOKEN` differently: many take the second word under
 //! any scheme, some the last word, some the value without `Bearer `, and Rails reads `Token token="a"` as
 //! `Bearer a`. So a single word is the token, under any scheme or none. `Basic` is decoded as lenient
-//! decoders do. Parameter lists (`Digest`, AWS signatures) are counted whole, with their scheme. Other values are
-//! rejected: each spelling would be a new caller.
+//! decoders do. Parameter lists (`Digest`, AWS signatures) are counted whole, with their scheme. Other
+//! values are rejected: each spelling would be a new caller.
 
 use std::borrow::Cow;
 
@@ -39,7 +39,7 @@ impl<'r> Token<'r> {
     }
 }
 
-/// What the error for credentials without a canonical form names as expected.
+/// The expected syntax in the error for credentials without a canonical form.
 pub(super) const EXPECTED: &str =
     "`Bearer` and one word, or `Basic` and the base64 of a name, a colon and a password";
 

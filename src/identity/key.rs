@@ -128,7 +128,7 @@ pub struct Subject<'r> {
 /// The tag of the client's address in place of an empty key. It differs from the tags of all parts, so the
 /// address never collides with a token of the same text.
 pub(super) const FALLBACK_TAG: u8 = 0;
-/// The tags of addresses, tokens and their schemes. They are hashed and displayed in different forms.
+/// The tags of addresses, tokens and token schemes, which [`PartSink`] adds by methods of their own.
 pub(super) const ADDRESS_TAG: u8 = 1;
 pub(super) const TOKEN_TAG: u8 = 2;
 pub(super) const SCHEME_TAG: u8 = 11;

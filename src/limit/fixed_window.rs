@@ -25,8 +25,8 @@ pub struct State {
 
 /// Decides on a charge of `cost` at `now` without charging it.
 ///
-/// The record changes only if its window ends more than [`MAX_STEP_BACK`] later than any charge at `now`
-/// could set it, because the clock was set back: the window then ends `W` from now.
+/// The record changes only if the clock was set back so far that the window ends more than `W` plus
+/// [`MAX_STEP_BACK`] after `now`: it then ends `W` after `now`.
 pub fn decide(state: &mut State, quota: &Quota, now: Millis, cost: u32) -> Decision {
     follow_clock(state, quota, now);
     decision(state, quota, now, cost)

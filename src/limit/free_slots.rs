@@ -148,8 +148,8 @@ impl FreeSlots {
         run.begins + run.slots * self.window
     }
 
-    /// The part of a run that has not passed. A slot that has begun is kept: no request can use it, but it
-    /// is free once those after it are.
+    /// The part of a run that has not passed. A slot that has begun is kept although no request can use it:
+    /// if all slots after it are refunded, the end of the taken slots moves back to its beginning.
     fn not_passed(&self, run: Run) -> Option<Run> {
         let passed = (-run.begins).max(0) / self.window;
         let (begins, slots) = (run.begins + passed * self.window, run.slots - passed);

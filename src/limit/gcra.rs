@@ -76,8 +76,8 @@ impl GcraState {
 /// reach it.
 const MAX_BACKLOG_MS: Millis = 1 << 47;
 
-/// Adds `cost`, of `window` units each, to a backlog in units of `1 / rate` ms, as far as the sum can be
-/// counted exactly.
+/// Adds `cost * window` to a backlog in units of `1 / rate` ms, or as many whole costs of `window` units as
+/// keep the sum exactly countable.
 pub(super) fn extend_backlog(backlog: u64, rate: u64, window: Millis, cost: u32) -> u64 {
     let max = rate.saturating_mul(MAX_BACKLOG_MS).min(MAX_EXACT_BACKLOG);
     let backlog = backlog.min(max);

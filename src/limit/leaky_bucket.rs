@@ -8,9 +8,9 @@
 //! one leaves a run of free slots (`free_slots.rs`), which goes to the first request that fits. So once
 //! every request has refunded its slots, none is taken.
 //!
-//! Refunded slots pass unused if a record would need more than 32 runs for them, and if the quota changes
-//! or the clock is set back after the refund. Where several slots begin in the same ms, so may a slot of a
-//! request of cost > 1.
+//! Refunded slots are dropped, and so pass unused, if a record would need more than 32 runs for them, or if
+//! the quota changes or the clock is set back after the refund. If several slots begin in the same ms, a
+//! slot of a request of cost > 1 may also pass unused, because the ms does not identify it.
 //!
 //! In a decision, `limit` is the number of slots within `max_wait`, the requests that can be admitted at
 //! once, and `remaining` is how many of them are free. A request of cost > 1 may be refused although
@@ -136,8 +136,8 @@ impl<'a> Reading<'a> {
         let backlog = self.backlog.cast_signed();
         let last = backlog - length;
         let mut begins = last;
-        // A change of the quota rounded the end of the slots up to a ms: of the slots taken before it, only
-        // the last can be identified.
+        // A change of the quota rounds the end of the taken slots up to a ms: of the slots taken before the
+        // change, only the last can be identified.
         let latest = if self.same_rate { released } else { released + rate - 1 };
         if last > latest {
             // The last slots that are released in that ms.

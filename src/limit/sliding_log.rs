@@ -4,8 +4,8 @@
 //!
 //! Record: `newest_at` and `reset_at` (ms), the total of all charges (modulo 2^32), and the entries,
 //! oldest first. Charges of the same ms share an entry: its time and the total of the charges before it.
-//! So the work does not grow with the cost, usage is one subtraction, and the entry at which enough has
-//! expired is found by binary search. There is at most one entry per ms of the window, and at most `L`
+//! So the work does not grow with the cost, usage is one subtraction, and a binary search finds the entry
+//! whose expiry makes room for a cost. There is at most one entry per ms of the window, and at most `L`
 //! unless charges are refunded or overdraw the quota.
 //!
 //! Bound, for charges admitted under an unchanged quota `L`: any interval of `W` holds at most `L`. Only
@@ -42,8 +42,8 @@ pub struct State {
 /// The charges of one ms.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Entry {
-    /// The time of the charges, in ms modulo 2^32. Only differences count: they stay if the clock is set
-    /// back.
+    /// The time of the charges, in ms modulo 2^32. Only differences between entries are used: they stay
+    /// the same if the clock is set back.
     at: u32,
     /// The total of all charges before these, modulo 2^32.
     before: u32,
@@ -250,7 +250,7 @@ impl Reading {
     /// it is above the quota.
     fn retry_at(&self, state: &State, quota: &Quota, cost: u32) -> Option<Millis> {
         let room = u64::from(quota.limit.checked_sub(cost)?);
-        // The last entry from which on more than `room` was charged must expire.
+        // The newest entry whose charges and those after it exceed `room` must expire.
         let next = state.search(self.first, |entry| state.charged_since(entry) > room);
         let last = next.checked_sub(1).filter(|&last| last >= self.first);
         let last = last.and_then(|last| state.entries.get(last));

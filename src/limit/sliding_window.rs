@@ -262,8 +262,8 @@ impl Reading {
     /// it is above the quota.
     ///
     /// In the `m`th sub-window from now, `full` counts in full, and the weighted `old` must fit into the
-    /// rest, `r = L - cost - full`. At `e` ms into that sub-window, `ceil((s-e)*old/s) <= r` must hold: it does
-    /// from `e = s - floor(r*s/old)` on. If the quota is strict, all of `old` must fit into `r`.
+    /// rest, `r = L - cost - full`. At `e` ms into that sub-window, `ceil((s-e)*old/s) <= r` must hold: it
+    /// does from `e = s - floor(r*s/old)` on. If the quota is strict, all of `old` must fit into `r`.
     fn retry_at(&self, state: &State, quota: &Quota, cost: u32) -> Option<Millis> {
         let room = u64::from(quota.limit.checked_sub(cost)?);
         let (counts, mut full, mut old) = (state.counts.as_slice(), self.full, self.old);

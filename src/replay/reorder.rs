@@ -1,7 +1,8 @@
 //! Sorts lines by time within a bounded buffer.
 //!
-//! A line is written when its request ends, but replayed when it began. Lines that are out of order by less than
-//! the buffer's size come out sorted; lines of the same time keep the log's order.
+//! A log line is written when its request ends, but its time is the request's start, at which it is replayed.
+//! Lines that are out of order by less than the buffer's size come out sorted; lines of the same time keep
+//! the log's order.
 
 use std::{
     cmp::Reverse,

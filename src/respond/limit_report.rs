@@ -14,8 +14,8 @@ pub struct LimitReport<'a> {
 }
 
 impl<'a> LimitReport<'a> {
-    /// The decision, if responses show it. Not shown: a limit that is not enforced, and free
-    /// concurrency slots, which do not say how many requests may follow.
+    /// The decision, if responses show it. Not shown: a limit that is not enforced, and a
+    /// concurrency limit that admits, because free slots do not say how many requests may follow.
     pub(super) fn advertised(self) -> Option<AdvertisedLimit<'a>> {
         let decided = self.outcome.decided()?;
         let is_free_slot =

@@ -17,7 +17,7 @@ routes: [{{name: {name}, match: {{path: /a}}, upstream: hello}}]
     )
 }
 
-/// A gateway, with a second reloader that reads another file with a function of the test.
+/// A gateway and a second reloader, which reads another file with the test's loader.
 struct ReloadTest {
     server: Server,
     path: std::path::PathBuf,

@@ -98,8 +98,8 @@ pub enum LimitRequestError {
 }
 
 impl Policy {
-    /// Appends to `requests` what the request `subject` is charged by this limit, which has the index
-    /// `limit` in its route: one entry per key. A request with several tokens has several keys.
+    /// Appends the charges of `subject` by this limit to `requests`: one per key. A request with several
+    /// tokens has several keys. `limit` is the limit's index in its route.
     ///
     /// # Errors
     ///

@@ -41,9 +41,9 @@ fn quota_of(limit: &config::Limit, number: u32) -> Quota {
     Quota { max_wait, strict: limit.strict, ..Quota::new(number, window, resolution) }
 }
 
-/// The `max_wait`, in ms, with which at most `max` requests wait: the wait of the last of `max` requests
-/// that arrive at once, just after another one. Rounded up, so that the last one fits; above one release
-/// per ms rounded down, because one more ms would admit several more.
+/// The `max_wait`, in ms, that lets at most `max` requests wait: the delay of the last of them if all arrive
+/// directly after another request. Rounded up, so that the last one fits; but rounded down if several
+/// requests are released per ms, because one more ms would admit several more.
 fn queue_wait(max: u32, window: Millis, number: u64) -> Millis {
     let slots = u64::from(max).saturating_mul(window);
     if number <= window { slots.div_ceil(number) } else { slots / number }

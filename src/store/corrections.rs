@@ -1,5 +1,5 @@
-//! The queue of corrections that no request waits for: refunds of requests that are over, returned tokens,
-//! charges of calls that timed out, and what was admitted during an outage.
+//! The queue of corrections that no request waits for: refunds of requests that are over and of calls that
+//! timed out, returned tokens, and charges for what was admitted during an outage.
 //!
 //! Each shard has one queue and at most one call in flight, so corrections reach Redis in the order in
 //! which the workers of this process pushed them. [`CorrectionSender::push`] never waits: a task on the
@@ -131,7 +131,7 @@ impl CorrectionQueue {
         }
     }
 
-    /// Counts a correction that Redis has made, with this outcome.
+    /// Counts a correction that Redis has made, with this outcome, and keeps an outage's sum for refunds.
     fn count_applied(&self, pending: &PendingCorrection, outcome: &Outcome) {
         if pending.source == CorrectionSource::Outage {
             self.merged.fetch_add(1, Relaxed);
@@ -286,7 +286,7 @@ impl CorrectionSender {
 
     /// Waits for the reply of a call that timed out, and refunds what it charged: always the slots of leaky
     /// buckets and concurrency limits, which no request holds; other charges only if the request was not
-    /// admitted by the fallback. If it was, they count for it, because the outage ledger does not.
+    /// admitted by the fallback. If it was, its charges stay: the outage ledger has none of them.
     pub(super) fn undo_late_charge(
         &self,
         reply: LateReply,
@@ -350,7 +350,7 @@ impl CorrectionSender {
 struct SenderTask {
     sender: CorrectionSender,
     batch: Option<(ShardId, Vec<PendingCorrection>)>,
-    /// Whether no queue was ready: then the sender is no longer counted.
+    /// Whether no queue was ready: then [`ShardQueues::take_batch`] has ended the sender.
     is_over: bool,
 }
 

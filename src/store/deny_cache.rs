@@ -1,18 +1,18 @@
 //! Caches denials of Redis, so that a refused caller costs no call until its retry time.
 //!
 //! A denial applies to its record, quota and cost only. A larger cost would be refused too, but its retry
-//! time is unknown, and a client that waits exactly `Retry-After`, alone on its key, must be admitted. A
-//! cost above the quota is the exception: it is always refused, so any denial of the record answers it,
-//! without a `Retry-After`.
+//! time is unknown, and a client that waits for exactly `Retry-After` must be admitted if nobody else has
+//! charged its key meanwhile. A cost above the quota is the exception: it is always refused, so any denial
+//! of the record answers it, without a `Retry-After`.
 //!
-//! A denial ends no later than at its own retry time. The time is counted from when the call was sent, less
-//! 1 ms by which two clocks of whole ms may differ. The time that a denial reports is never ahead of the
-//! store's clock, so a `Retry-After` computed from it is never too short.
+//! A denial ends no later than at its own retry time. The time until then is counted from when the call was
+//! sent, less 1 ms, because two clocks in whole ms may differ by that much. The time that a denial reports
+//! is never ahead of the store's clock, so a `Retry-After` computed from it is never too short.
 //!
 //! Within that time, a denial is trusted for [`INITIAL_TRUST`], and each time that the store repeats it, for
-//! twice as long: another gateway may have returned quota (a refund, unspent tokens, a charge that another
-//! shard refused) without this one being notified. While the store gives no answer, the last denial stays
-//! in force until its retry time ([`DenyCache::get_stale`]).
+//! twice as long: another gateway may have returned quota (by a refund, with unspent tokens, or after another
+//! shard refused the request) without this one being notified. While the store gives no answer, the last
+//! denial stays in force until its retry time ([`DenyCache::get_stale`]).
 //!
 //! The table is 4-way set-associative, bounded, and allocated on first use. A new entry replaces one that
 //! has expired, or else the one that expires first. A flood of callers can evict denials, but can never
@@ -311,7 +311,8 @@ impl CacheSet {
         (0..WAYS).min_by_key(left).unwrap_or(0)
     }
 
-    /// The denial of this record, quota and cost, if its entry `is_valid`.
+    /// The denial of this record, quota and cost (of any cost if `cost` is above the quota), if its entry
+    /// `is_valid`.
     fn find(
         &self,
         id: RecordId,

@@ -26,8 +26,8 @@ pub(super) fn cached_denial(charges: &[Charge<'_>], store: &CounterStore) -> Opt
     refuses.then_some(Verdict { admitted: false, outcomes })
 }
 
-/// Decides a request without Redis, all or none over all of its limits: `closed` refuses the
-/// whole request, `local` charges this gateway's share of the quota in memory, and `open` admits. The
+/// Decides a request without Redis, and charges all of its limits or none: `closed` refuses the whole
+/// request, `local` charges this gateway's share of the quota in memory, and `open` admits. The
 /// `recorder`, given only if Redis has certainly not made the charges, records those made here.
 pub(super) fn decide(
     charges: &[Charge<'_>],
@@ -63,7 +63,8 @@ pub(super) fn peek(
     apply_policies(charges, |local| memory.peek_share(local, now, gateways))
 }
 
-/// Decides, without charging, a request that another shard refuses, and counts the fallbacks.
+/// Decides the charges whose shards gave no decision, without charging: another shard has refused the
+/// request. Counts the fallbacks.
 pub(super) fn peek_refused(
     charges: &[Charge<'_>],
     now: Millis,

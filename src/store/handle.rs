@@ -100,8 +100,8 @@ impl StoreHandle {
         self.charge_in_redis(charges, now, None).await
     }
 
-    /// Charges in Redis, and caches what it denies. A request that has waited before passes the `deadline`
-    /// of that wait, so that it does not wait for another response timeout.
+    /// Charges in Redis, and caches what it denies. A request that has already waited in a queue passes the
+    /// `deadline` of that wait, so that it does not wait for a second response timeout.
     pub(super) async fn charge_in_redis(
         &self,
         charges: &[Charge<'_>],
@@ -194,9 +194,9 @@ impl StoreHandle {
         }
     }
 
-    /// Renews leases, each by a charge and the refund of the previous one. Unlike [`Self::adjust`], it waits
-    /// for a server that hangs, so that the outcome of each renewal is known, and queues nothing: leases
-    /// are renewed again when Redis is back.
+    /// Renews leases of concurrency limits, each by a charge and the refund of the previous one. Unlike
+    /// [`Self::adjust`], it waits for a server that hangs, so that the outcome of each renewal is known, and
+    /// queues nothing: leases are renewed again when Redis is back.
     pub async fn renew(
         &self,
         adjustments: &[Adjustment<'_>],
@@ -246,7 +246,7 @@ impl StoreHandle {
         let rest = adjustments.iter().zip(&absorbed).filter(|(_, outcome)| outcome.is_none());
         let rest: SmallVec<[Adjustment<'_>; 4]> = rest.map(|(adjustment, _)| *adjustment).collect();
         let mut adjusted = Box::pin(self.scatter(path).adjust(&rest)).await.into_iter();
-        // A denial cached so far may predate the adjustment, and have another retry time.
+        // The adjustment may have moved the retry time of a denial that was cached before it.
         for Adjustment { limit, key, .. } in &rest {
             path.local.invalidate(limit, *key);
         }
@@ -284,8 +284,8 @@ impl StoreHandle {
     }
 
     /// Returns all leased tokens to Redis and sends the queued corrections. Nothing may be charged through
-    /// the store afterwards. Takes at most `within`, and at most as long as a call that has to connect
-    /// first. Tokens that are not returned by then count as spent until their window has passed.
+    /// the store afterwards. Takes at most the shorter of `within` and the duration of a call that has to
+    /// connect first. Tokens that are not returned by then count as spent until their window has passed.
     pub async fn shut_down(&self, within: Duration) {
         if let (Some(path), Some(backend)) = (&self.redis, &self.store.redis) {
             let maintenance = Maintenance::new(&self.store, &path.client, &path.corrections);

@@ -107,8 +107,8 @@ impl LocalAdmission {
         Some(store_decision(denial.decision, denial.now))
     }
 
-    /// Refunds a charge of [`Self::take`] or the queue to the lease, if the lease still holds tokens of that
-    /// sub-window, and returns the decision after it. `None`: it has to be refunded at the store.
+    /// Refunds a charge of [`Self::take`] or the queue to the lease, and returns the decision after it.
+    /// `None` if the charge's sub-window is not that of the lease, or has ended: refund it at the store.
     pub(super) fn absorb_refund(&self, adjustment: &Adjustment<'_>) -> Option<StoreDecision> {
         let &Adjustment { limit, key, change } = adjustment;
         let Change::Refund { charged_at, cost } = change else { return None };

@@ -62,8 +62,8 @@ impl Memory {
         self.charge_as(DecisionSource::Store, charges, now, 1)
     }
 
-    /// The same as the fallback for Redis: charges an even share of each quota, as one of `gateways`.
-    /// Shares are rounded up, so that together they are no smaller than the quota.
+    /// Decides and charges like [`Self::charge`], but only a share of each quota: the fallback for Redis.
+    /// One of `gateways` has an even share, rounded up, so that all together are no smaller than the quota.
     pub fn charge_share(&self, charges: &[Charge<'_>], now: Millis, gateways: u32) -> Verdict {
         self.charge_as(DecisionSource::Fallback, charges, now, gateways)
     }
@@ -235,9 +235,9 @@ fn share(quota: u32, cost: u32, gateways: u32) -> u32 {
     }
 }
 
-/// The share of a leaky bucket's rate. `max_wait` is raised as far as necessary, so that a request of `cost`
-/// that fits into the whole bucket fits into an empty share: its last slot may begin after `max_wait`,
-/// while its first slot, which is its wait, does not.
+/// The share of a leaky bucket's rate. `max_wait` is raised as far as necessary for a request of `cost` that
+/// fits into the whole bucket to fit into an empty share. The request's last slot may then begin after the
+/// configured `max_wait`, but its first slot, until which the request is delayed, does not.
 fn leaky_share(quota: Quota, cost: u32, gateways: u32) -> Quota {
     let rate = quota.limit.div_ceil(gateways);
     if u64::from(cost) > leaky_bucket::capacity(&quota) {

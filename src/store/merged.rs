@@ -1,7 +1,7 @@
 //! The sums that Redis was charged after an outage, kept while they count. With them, a request that was
 //! charged locally can still be refunded in Redis after its sum was charged there.
 //!
-//! Bounded: the sum of a record that found no room cannot be refunded, and Redis counts too much.
+//! The number of sums is bounded: one that finds no room cannot be refunded, so Redis counts too much.
 
 use ahash::RandomState;
 use hashbrown::HashMap;
@@ -38,7 +38,8 @@ impl MergedSums {
         }
     }
 
-    /// The refund in Redis of up to `cost` of a record's sum; `None` if nothing of it is left.
+    /// Deducts up to `cost` from a record's sum, and returns the refund to be made in Redis; `None` if
+    /// nothing of the sum is left.
     pub(super) fn refund(&self, record: u128, cost: u32) -> Option<Change> {
         let mut sums = self.0.lock();
         let sum = sums.get_mut(&record)?;

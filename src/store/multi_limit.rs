@@ -136,7 +136,7 @@ impl<'a, 'c> MultiLimitRequest<'a, 'c> {
         self.charges.iter().filter_map(TrackedCharge::failure)
     }
 
-    /// Takes over a verdict on the charges that the filter `selects`, in their order.
+    /// Sets the outcomes of the charges that the filter `selects` to those of a verdict on them.
     fn adopt(&mut self, selects: impl Fn(&TrackedCharge<'c>) -> bool, verdict: Verdict) {
         let selected = self.charges.iter_mut().filter(|tracked| selects(tracked));
         for (tracked, outcome) in selected.zip(verdict.outcomes) {
@@ -171,8 +171,8 @@ impl<'a, 'c> MultiLimitRequest<'a, 'c> {
 }
 
 impl StoreHandle {
-    /// Decides in this order: from leased tokens, which can be put back; then, by failure policy, the
-    /// charges whose fetch failed; then the rest at the store, in one call.
+    /// Decides in this order: from leased tokens, which can be put back, and cached denials; then, by failure
+    /// policy, the charges whose fetch failed; then the rest at the store, in one call.
     pub(super) async fn charge_multiple(
         &self,
         local: &LocalAdmission,
@@ -181,7 +181,8 @@ impl StoreHandle {
     ) -> Result<Verdict, StoreError> {
         let mut request = MultiLimitRequest::new(local, charges);
         let deadline = request.deadline;
-        // Limits that do not enforce report on refused requests too, so the store has to decide all limits.
+        // Limits that do not enforce report their decisions on refused requests as well, so the store has to
+        // decide all limits.
         let has_dry_run = charges.iter().any(|charge| !charge.limit.enforce);
         if request.decide_locally() {
             if has_dry_run {
@@ -199,7 +200,7 @@ impl StoreHandle {
         let failed = request.failures().next().is_some();
         let some_undecided = request.charges.iter().any(TrackedCharge::is_undecided);
         if request.is_refused() {
-            // Another limit's retry time may be later: the store decides all limits at one time.
+            // Another limit's retry time may be later, so the store decides all limits, in one call.
             if !failed && (has_dry_run || some_undecided) {
                 drop(request);
                 return self.charge_in_redis(charges, now, Some(deadline)).await;

@@ -1,9 +1,9 @@
 //! The outage ledger: what this process charged while Redis gave no answer, as one sum per record, which
 //! Redis is charged when the record's shard is reachable again.
 //!
-//! A sum covers the current window and the previous one, at most the quota: never less than what the limit
-//! counts, and no more for a longer outage. The ledger is bounded; charges that find no room are dropped and
-//! counted. Times are ticks of [`crate::clock::Clock::ticks`], in ms.
+//! A sum covers the current window and the previous one, and is at most the quota: it is never less than what
+//! the limit counts, and does not grow with the length of the outage. The ledger is bounded; charges that
+//! find no room are dropped and counted. Times are ticks of [`crate::clock::Clock::ticks`], in ms.
 
 use std::sync::{
     Arc,

@@ -4,7 +4,7 @@
 use super::CounterStore;
 use crate::limit::{Charge, Decision, DecisionSource, Outcome, Reserve, StoreDecision, Verdict};
 
-/// Adds the leased tokens to the decisions of a peek. A charge that they cover would be admitted.
+/// Adds the leased tokens to the decisions of a peek. A charge that the sum covers is admitted.
 pub(super) fn add_to_peeked(store: &CounterStore, charges: &[Charge<'_>], verdict: &mut Verdict) {
     add_leased(store, charges, verdict, |charge, decision, leased| {
         raise_remaining(decision, (decision.remaining + leased).min(decision.limit));

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::limit::{Adjustment, Change, Charge, Millis, Outcome, Verdict};
 
-/// The shard of all items, if they have the same.
+/// The shard of all items, if they are all on the same one.
 pub(super) fn common_shard<T>(items: &[T], shard_of: impl Fn(&T) -> ShardId) -> Option<ShardId> {
     let (first, rest) = items.split_first()?;
     let first = shard_of(first);
@@ -221,7 +221,7 @@ impl Scatter<'_> {
         self.collect_adjusted(items, &batches, results)
     }
 
-    /// The same for lease renewals: waits for a server that hangs, and queues nothing.
+    /// Adjusts as [`Self::adjust`], to renew leases, but waits for a server that hangs, and queues nothing.
     pub(super) async fn renew(&self, adjustments: &[Adjustment<'_>]) -> SmallVec<[Outcome; 2]> {
         let items =
             RoutedItems::new(adjustments, |adjustment| self.client.shard_of(adjustment.key));

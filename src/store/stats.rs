@@ -33,7 +33,7 @@ impl WorkerCounts {
         self.leased_charges.add(1);
     }
 
-    /// Counts a request to which Redis gave no decision.
+    /// Counts a request, or another call, to which Redis gave no decision.
     pub(super) fn count_failure(&self, failure: Failure) {
         self.failures[failure.index()].add(1);
     }
@@ -87,7 +87,7 @@ pub struct StoreStats {
     pub denials: DenyStats,
     /// Leased tokens.
     pub tokens: LeaseStats,
-    /// Requests to which Redis gave no decision, indexed by [`Failure::index`].
+    /// Requests and other calls to which Redis gave no decision, indexed by [`Failure::index`].
     pub failures: [u64; Failure::ALL.len()],
     /// Indexed by `policy_index`.
     fallbacks: [u64; 3],
@@ -99,8 +99,8 @@ pub struct StoreStats {
     pub unmerged: usize,
     /// Sums of local charges that have been charged in Redis.
     pub merged: u64,
-    /// Local charges, sums of them, and other adjustments (returned tokens excepted) that were dropped: there
-    /// were too many, or it is unknown whether Redis made them.
+    /// Local charges, their sums and other adjustments (except returned tokens) that were dropped: there were
+    /// too many, Redis refused them twice, or it is unknown whether Redis made them.
     pub merge_drops: u64,
     /// Live gateways on the same Redis, including this one.
     pub gateways: u32,

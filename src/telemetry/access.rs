@@ -15,8 +15,8 @@ const BUFFER_SIZE: usize = 64 * 1024;
 const BUFFER_MARGIN: usize = 4 * 1024;
 /// Maximum size of the queue, in bytes, over all workers.
 const MAX_QUEUED_BYTES: usize = 16 * 1024 * 1024;
-/// A buffer is queued this many ms after [`AccessWriter::flush_if_older`] first found a line in it, which is
-/// up to 100 ms after the line was written.
+/// Age at which a buffer is queued, in ms since [`AccessWriter::flush_if_older`] first found a line in it.
+/// That call comes up to 100 ms after the line was written: together about a second.
 const MAX_AGE_MS: u64 = 900;
 
 /// The access log. Clones share one log.

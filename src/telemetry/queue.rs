@@ -182,7 +182,7 @@ impl State {
         if !self.unreported.load(Ordering::Relaxed) {
             return;
         }
-        // A thread that holds the lock reports.
+        // If another thread holds the lock, that thread reports.
         let Some(mut report) = self.report.try_lock() else { return };
         let Some((dropped, write_errors)) = report.take_losses(self, clock::instant()) else {
             return;

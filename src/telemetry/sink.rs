@@ -92,8 +92,8 @@ impl Sink for FileSink {
     }
 }
 
-/// Opens a file for appending. A FIFO is opened for reading as well, so that it needs no reader, now or
-/// while its reader restarts.
+/// Opens a file for appending. A FIFO is opened for reading as well, so that it can be opened and written
+/// without another reader, for example while its reader restarts.
 fn open(path: &Path) -> io::Result<File> {
     let is_fifo = path.metadata().is_ok_and(|found| found.file_type().is_fifo());
     let flags = OFlags::NONBLOCK.bits().cast_signed();

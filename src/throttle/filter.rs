@@ -48,8 +48,8 @@ mod positions;
 mod scan;
 mod sweep;
 
-/// How long a generation stays live beyond its memory, in ms. A token is active for its whole memory even
-/// if the last rotation before it was recorded was late by less than this.
+/// How long a generation stays live beyond its memory, in ms. So a token that a late rotation left in the
+/// previous generation is still active for its whole memory, if the rotation was late by less than this.
 ///
 /// The throttle's thread rotates the filters at least once a second; until it does, tokens are recorded in
 /// the previous generation.

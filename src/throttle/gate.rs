@@ -8,8 +8,8 @@ use arc_swap::{ArcSwap, Cache};
 use super::{Filter, Settings, Throttle, geometry::Millis, recent::RecentTokens};
 use crate::mix::local_token;
 
-/// The status for an invalid token. The other configured statuses may mean that a valid token lacks a
-/// permission.
+/// The status for an invalid token. The other statuses in `forget_status` may mean that a valid token lacks
+/// a permission.
 const UNAUTHORIZED: u16 = 401;
 
 /// A token stays rejected in the minute of its 401 and this many minutes after it. Few, because an active
@@ -145,9 +145,9 @@ impl AdmissionGate {
         }
     }
 
-    /// Records `token` as active after an upstream's response, unless its `status` is one of the settings'
-    /// `forget_status`. If it is one and 401, records `token` as rejected instead. Returns whether
-    /// the token is new in the current generation.
+    /// Records `token` as active after an upstream's response, unless its `status` is in the settings'
+    /// `forget_status`; a 401 in that list records `token` as rejected instead. Returns whether the token
+    /// was recorded as active and is new in the current generation.
     pub fn record_response(&self, token: u64, status: u16, settings: &Settings) -> bool {
         let mut filter = self.filter.borrow_mut();
         let filter = filter.load();

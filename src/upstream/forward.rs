@@ -68,8 +68,8 @@ pub struct LoadBalancer {
 /// The cost of a retry in the budget. Five requests pay for one retry, so at most a fifth of the requests
 /// are retried in the long run.
 const RETRY_COST: u32 = 5;
-/// The maximum number of new connections for a request of which nothing was sent. Bounds the attempts at
-/// a server that accepts connections and closes them at once.
+/// The maximum number of failed new connections after which a request of which nothing was sent is still
+/// sent again. Bounds the attempts at a server that accepts connections and closes them at once.
 const MAX_NEW_CONNECTIONS: u32 = 2;
 /// The largest budget: 20 retries.
 const MAX_RETRY_BUDGET: u32 = 20 * RETRY_COST;
@@ -121,7 +121,7 @@ impl LoadBalancer {
 
     /// Sends `outgoing` to one server and waits for the response's head.
     ///
-    /// A request of which nothing was sent is resent on another connection. A request that the server may
+    /// A request of which nothing was sent is sent on another connection. A request that the server may
     /// have seen is retried only if it is safe, at most `retries` times, within the retry budget and on
     /// another server if there is one. `attempts` is updated at each attempt, so it is valid even if this
     /// future is dropped.
@@ -195,7 +195,7 @@ impl LoadBalancer {
     ) -> Result<(usize, UpstreamConnection), UpstreamError> {
         let mut failed = None;
         if tried.len() >= self.pools.len() {
-            // All servers have failed; the retry budget allows another round.
+            // All servers have failed; this attempt starts another round.
             tried.clear();
         }
         while let Some(server) = self.pick(turn, tried) {

@@ -206,8 +206,9 @@ impl FieldRule {
     }
 }
 
-/// Writes `X-Forwarded-Host` with the value of `Host`, unless it `is_forwarded` already. An HTTP/1.0 request
-/// without `Host` gets one, because the forwarded request is HTTP/1.1.
+/// Writes `X-Forwarded-Host` with the value of `Host`, unless a trusted peer's was forwarded
+/// (`is_forwarded`). An HTTP/1.0 request without `Host` gets a `Host` with the server's address, because
+/// the forwarded request is HTTP/1.1.
 fn write_host(out: &mut Vec<u8>, fields: &Fields, server: &ServerAddress, is_forwarded: bool) {
     match fields.get("host") {
         Some(host) if !is_forwarded => write_field(out, "x-forwarded-host", host),

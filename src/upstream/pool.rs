@@ -46,7 +46,7 @@ pub(super) enum Failure {
 }
 
 impl Pool {
-    /// An empty pool. `clock` is the worker's coarse time, in ms.
+    /// An empty pool. `clock` is the worker's coarse clock, in ms.
     pub fn new(address: ServerAddress, clock: Rc<Cell<u64>>) -> Rc<Self> {
         let (authority, idle) = (address.authority().into(), RefCell::default());
         let (failures, ejections, ejected_until) = (Cell::new(0), Cell::new(0), Cell::new(0));
@@ -123,8 +123,8 @@ impl Pool {
         }
     }
 
-    /// Records a failure. A failed connect ejects the server at once; a failed exchange ejects it as the
-    /// [`MAX_FAILURES`]th failure since the last response.
+    /// Records a failure. A failed connect ejects the server at once; a failed exchange ejects it once there
+    /// are [`MAX_FAILURES`] failures since the last response.
     pub(super) fn record_failure(&self, failure: Failure) {
         let failures = self.failures.get() + 1;
         self.failures.set(failures);

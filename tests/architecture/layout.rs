@@ -8,7 +8,7 @@ use crate::{
 /// No file of `src/` has more lines. A smell, not a law: it is raised where one idea needs more.
 const MAX_LINES: usize = 600;
 
-/// What a user writes and the access log that the gateway wrote: nothing else is deserialized.
+/// The readers of what a user writes and of the access log: nothing else is deserialized.
 const READERS: [&str; 2] = ["src/config", "src/replay/json.rs"];
 
 /// Rule: only [`READERS`] derive `Deserialize`.

@@ -29,7 +29,7 @@ const ALLOWED: [(&str, &str, &str); 12] = [
     ("upstream", "framing", "answers are read as strictly as requests, and share their deadlines"),
 ];
 
-/// What the others may import. A room that is not in its list is above it, or beside it.
+/// What the other rooms may import. A room that is not in the list of another is above or beside it.
 const MAY_IMPORT: [(&str, &[&str]); 18] = [
     ("clock", &[]),
     ("counter", &[]),
@@ -42,9 +42,9 @@ const MAY_IMPORT: [(&str, &[&str]); 18] = [
     ("snapshot", &["config", "framing", "identity", "limit", "route", "throttle", "upstream"]),
     ("respond", &["error", "framing", "limit", "snapshot", "throttle", "upstream"]),
     // What is found out before anything is charged. A request, `explain` and `replay` share it, so it
-    // stands below all three, and above the leaves that it asks one after the other.
+    // stands below all three, and above the leaves that it calls one after the other.
     ("plan", &["error", "framing", "identity", "limit", "route", "snapshot"]),
-    // It decides as the gateway does, and knows nothing of it: a plan, a memory store, the limits.
+    // It decides as the gateway does, without importing it: with a plan, a memory store and the limits.
     ("replay", &["error", "framing", "identity", "limit", "plan", "route", "snapshot", "store"]),
     ("live", &["snapshot"]),
     ("reload", &["config", "gateway", "snapshot"]),
@@ -173,9 +173,9 @@ fn imports(files: &[Source]) -> Vec<String> {
 
 /// A crate, or a part of one, that only some files may name.
 struct Reserved {
-    /// Paths that begin so, or that end so where it begins with `::`.
+    /// This path and the paths below it; with a leading `::`, every path that ends in it.
     path: &'static str,
-    /// Files whose path begins so may.
+    /// Only files whose paths begin with one of these may name it.
     only: &'static [&'static str],
     why: &'static str,
 }

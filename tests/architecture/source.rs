@@ -17,7 +17,7 @@ impl Source {
         Self { path: path.to_owned(), text: text.to_owned() }
     }
 
-    /// The module that the file is, as steps from the crate's root: `["route", "table"]` for
+    /// The file's module, as steps from the crate's root: `["route", "table"]` for
     /// `src/route/table.rs`, and none for `src/lib.rs`.
     pub(crate) fn module(&self) -> Vec<String> {
         let inside = self.path.strip_prefix("src/").unwrap_or(&self.path);
@@ -30,7 +30,7 @@ impl Source {
         self.module().into_iter().next().unwrap_or_default()
     }
 
-    /// The syntax tree. Panics where the file is no Rust.
+    /// The syntax tree. Panics if the file is not Rust.
     pub(crate) fn syntax(&self) -> syn::File {
         syn::parse_file(&self.text).unwrap_or_else(|error| panic!("{}: {error}", self.path))
     }

@@ -37,7 +37,7 @@ fn shown(block: &Block) -> Vec<Shown> {
     commands
 }
 
-/// Without empty lines at the end.
+/// The lines, without the empty ones at the end.
 fn trimmed<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let mut lines: Vec<&str> = lines.into_iter().collect();
     while lines.last().is_some_and(|line| line.is_empty()) {

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 use crate::{assert_none, page::Page, root};
 
-/// Every word in the source files under `directory`.
+/// Adds every word in the source files under `directory`.
 fn add_words(directory: &Path, words: &mut BTreeSet<String>) {
     for entry in fs::read_dir(directory).expect("a directory") {
         let entry = entry.expect("an entry");

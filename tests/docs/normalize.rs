@@ -1,6 +1,6 @@
 //! Replaces what differs from run to run: dates, times, ids, waits, versions.
 
-/// `text` with every run of digits after `label` replaced.
+/// `line` with the number after each `label` replaced.
 fn after_label(line: &str, label: &str) -> String {
     let mut parts = line.split(label);
     let mut normal = parts.next().unwrap_or_default().to_owned();

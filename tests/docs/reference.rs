@@ -31,7 +31,7 @@ struct NotYet {
     key: &'static str,
     /// The values that are refused; empty: all.
     values: &'static [&'static str],
-    /// A section of a configuration with it.
+    /// A configuration section that uses the key.
     yaml: &'static str,
 }
 

@@ -83,7 +83,7 @@ fn is_required(node: &Value, name: &str) -> bool {
     node["required"].as_array().is_some_and(|names| names.iter().any(|own| own == name))
 }
 
-/// As a configuration writes it, without quotes.
+/// The value as a configuration writes it, without quotes.
 fn written(value: &Value) -> String {
     match value {
         Value::String(text) if text.is_empty() => "(empty)".to_owned(),
@@ -95,7 +95,7 @@ fn written(value: &Value) -> String {
     }
 }
 
-/// On one line.
+/// The text on one line.
 fn joined(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -28,7 +28,7 @@ use crate::root;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_tidegate");
 
-/// What `secret: env:TIDEGATE_SECRET` finds.
+/// The environment variable that `secret: env:TIDEGATE_SECRET` reads, and its value.
 const SECRET: (&str, &str) = ("TIDEGATE_SECRET", "a secret of the documentation's tests");
 
 /// The name of a configuration for which the page gives none.
@@ -65,7 +65,7 @@ impl Stage {
         self.gateway = None;
     }
 
-    /// Runs one command line in a shell; what it prints, with the page's addresses.
+    /// Runs one command line in a shell. Returns what it prints, with the page's addresses.
     pub(crate) fn run(&mut self, line: &str) -> String {
         let mut line = line.to_owned();
         if line.contains("curl") {

@@ -37,7 +37,7 @@ fn standard() -> String {
     yaml.replace("{address: 127.0.0.1:9900}", "{address: 127.0.0.1:0, hosts: [gateway.test]}")
 }
 
-/// Runs a command that exits by itself; its output and exit status.
+/// Runs a command that exits by itself. Returns its output and exit status.
 fn output(folder: &TempDir, arguments: &[&str]) -> Output {
     let mut command = tidegate_command(folder.path(), arguments);
     let mut child =
@@ -46,7 +46,7 @@ fn output(folder: &TempDir, arguments: &[&str]) -> Output {
     while child.try_wait().expect("our own child").is_none() {
         if clock::instant() > deadline {
             let _ = child.kill();
-            panic!("{arguments:?} does not end");
+            panic!("{arguments:?} does not exit");
         }
         sleep(Duration::from_millis(5));
     }
@@ -252,7 +252,7 @@ fn a_secret_mismatch_is_logged_once() {
     }
     third.signal(Signal::TERM);
     let resolved = "all gateways in this namespace hash under the same secret";
-    eventually("the end is logged", || first.log_line(resolved).is_some());
+    eventually("the end of the mismatch is logged", || first.log_line(resolved).is_some());
     assert_eq!(first.log().matches(message).count(), 1, "once");
     assert!(!first.log().contains("0123456789abcdef"), "no secret in any log");
 }

@@ -24,7 +24,7 @@ use tidegate::clock::Clock;
 
 const NOW: u64 = 1_700_000_000_000;
 const MINUTE: u64 = 60_000;
-/// Minutes with every kind of fault, then with stalls only: together the virtual hour.
+/// Minutes with every kind of fault. [`STALL_MINUTES`] with stalls only follow: together the virtual hour.
 const FAULT_MINUTES: u64 = 50;
 const STALL_MINUTES: u64 = 10;
 /// A step of virtual time, in ms.

@@ -139,7 +139,7 @@ fn requests_in_flight_are_bounded_by_the_slots() {
         });
         latch.release("/c");
         assert_eq!(flying[2].read_response().status, 200);
-        // All slots are free again, and no more than these.
+        // All three slots are free again, and there is no fourth.
         wait_all_free(&fleet);
         let more = send_held(&fleet, &upstream, &["/d", "/e", "/f"]);
         assert!(all_refuse(&fleet));
@@ -188,7 +188,7 @@ fn disconnected_clients_hold_no_slot() {
             drop(flying);
             wait_all_free(&fleet);
         }
-        // Neither does a request that fails or that another limit refuses.
+        // A request that fails, or that another limit refuses, holds no slot either.
         for path in ["/gone", "/refused"] {
             for _ in 0..5 {
                 eventually("the concurrency limit admits", || {
@@ -249,7 +249,7 @@ fn a_long_request_renews_and_releases_its_slot() {
         latch.release("/a");
         latch.release("/half");
         assert!(flying.iter_mut().all(|client| client.read_response().status == 200));
-        // Released: no time passes in which a lease could end.
+        // Released, not expired: the clock stands still, so no lease ends.
         wait_all_free(&fleet);
     });
 }

@@ -232,7 +232,7 @@ fn disabled_timeouts_never_fire() {
         })
     };
     let mut kept = open(&endless);
-    // When all of these have ended, the others have waited at least as long.
+    // When the bounded connections have ended, the endless ones have waited at least as long.
     for mut client in open(&bounded) {
         let _ = client.read_to_end();
     }
@@ -268,7 +268,7 @@ fn event_streams_may_outlast_the_request_timeout() {
     let gateway = start("", &upstream, ", request_timeout: 300ms, answer_idle_timeout: 900ms");
     let (response, took) = timed(|| get(gateway.address(), "/", ""));
     assert_eq!((response.status, response.body.len()), (200, 12 * 9));
-    // Real time is what is shown: the upstream sends for longer than the timeout.
+    // In real time: the upstream sends for longer than the request timeout.
     assert!(took > Duration::from_secs(1), "{took:?}");
 }
 

@@ -18,7 +18,7 @@ use testkit::{
 use crate::tidegate_command;
 
 const MIB: u64 = 1024 * 1024;
-/// MiB that each of these clients sends or receives; `TIDEGATE_PROOF_MIB` raises it.
+/// MiB that each of these clients sends or receives; `TIDEGATE_PROOF_MIB` overrides it.
 const DEFAULT_MIB: u64 = 64;
 /// Allowed growth without a leak: pooled buffers, and memory that the allocator retains.
 const SLACK: u64 = 12 * MIB;
@@ -29,7 +29,8 @@ fn volume_bytes() -> u64 {
     given.and_then(|given| given.parse().ok()).unwrap_or(DEFAULT_MIB) * MIB
 }
 
-/// A process with a fixed response at `/hello` and everything else from `upstream`, after one request.
+/// Starts a process that answers `/hello` itself and forwards everything else to `upstream`. It has
+/// served one request.
 fn start(upstream: &Upstream) -> (TempDir, Process) {
     let folder = tempfile::tempdir().expect("a folder");
     let yaml = format!(

@@ -14,8 +14,8 @@ use testkit::{
 };
 use tidegate::clock::Clock;
 
-/// Every timeout here is 1 s of the gateway's clock, which the test advances. It may start before the
-/// measurement, and workers check timeouts every 100 ms.
+/// The shortest permitted wait. Every measured timeout is 1 s of the gateway's clock, which the test
+/// advances; it may start before the measurement, and workers check timeouts every 100 ms.
 const MIN_WAIT: Duration = Duration::from_millis(500);
 
 /// Below every default timeout, which is 10 s or more.
@@ -292,8 +292,8 @@ fn the_request_timeout_covers_the_whole_request() {
         assert_times_out(&gateway, || ask(&gateway)).map(|response| response.status),
         Some(504)
     );
-    // Once the response has begun that timeout is over, and another one applies if it is set: no status is
-    // left to send, so the response is truncated.
+    // Once the response has begun, only `answer_timeout` applies, if it is set. The status is already
+    // sent, so the response is truncated.
     let endless = Upstream::on_connection(|socket| {
         let _ = socket.read(&mut [0; 4096]);
         let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");

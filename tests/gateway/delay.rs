@@ -121,7 +121,7 @@ fn four_a_second_are_released_every_250_ms() {
             for (slot, came) in (0..COUNT).zip(&came) {
                 assert!(*came + Duration::from_millis(2) >= SLOT * slot, "{slot}: {came:?}");
             }
-            // The first is not delayed: it arrives among all the concurrent ones.
+            // Without the first: it is not delayed, and arrives whenever its connection is served.
             late.extend(lateness(&came).into_iter().skip(1));
         }
         late.sort_unstable();
@@ -156,8 +156,8 @@ fn send_requests(address: SocketAddr, start: Instant) -> Vec<(Duration, Duration
     admitted
 }
 
-/// The shortest time from the first send to the last response, of any eleven requests. All of them
-/// were decided in between.
+/// The shortest time in which eleven requests were decided: from the first send to the last response of
+/// any eleven.
 fn shortest_of_eleven(admitted: &[(Duration, Duration)]) -> Option<Duration> {
     let spans = admitted.iter().filter_map(|&(_, last)| {
         let answered = admitted.iter().filter(|&&(_, answered)| answered <= last);

@@ -20,8 +20,8 @@ routes: [{{name: a, match: {{path: /a}}, upstream: hello, limits: [few, more]}},
     )
 }
 
-/// Sends more requests than the quota from all clients at once: `remaining` of each admission, and the
-/// number of refusals.
+/// Sends more requests than the quota from all clients at once. Returns `remaining` of each admission,
+/// and the number of refusals.
 fn send_concurrently(addresses: &[SocketAddr]) -> (Vec<u64>, u64) {
     let (admitted, refused) = (Mutex::new(Vec::new()), Mutex::new(0));
     thread::scope(|scope| {

@@ -78,7 +78,7 @@ const REQUESTS: [(&str, &str, &[&str]); 39] = [
     ),
 ];
 
-/// The bytes of the same request from a client.
+/// The bytes that a client sends for the same request.
 fn request_text(method: &str, url: &str, headers: &[&str]) -> String {
     let rest = url.split('#').next().unwrap_or_default();
     let rest = rest.get(7..).filter(|_| !rest.starts_with('/')).unwrap_or(rest);
@@ -144,7 +144,7 @@ fn explanation_matches_a_live_gateway() {
         [("GET", &long, &[]), ("GET", "http://api.test/hello", &[&large])];
     let mut routes = Vec::new();
     for (number, (method, url, headers)) in REQUESTS.into_iter().chain(more).enumerate() {
-        // A gateway without usage.
+        // A new gateway for each request, so that no counter has usage.
         let gateway = Gateway::start(&rules(&upstream));
         let address = format!("X-Forwarded-For: 192.0.2.{number}");
         let few = headers.len() < 10;
@@ -193,7 +193,7 @@ decision   admitted (for a caller with unused quotas)
     let last = format!("forwarded  GET /items/7?k=payments to origin: {}\n", upstream.target());
     assert!(text.ends_with(&last), "{text}");
     assert!(!text.contains("topsecret"));
-    assert_eq!(upstream.request_count(), 0, "it connects to nothing");
+    assert_eq!(upstream.request_count(), 0, "`explain` connects to nothing");
 }
 
 #[test]

@@ -62,7 +62,7 @@ fn dechunked(body: &str) -> String {
     let (mut summary, mut rest) = (String::from("\n\n"), body);
     loop {
         let (size, after) = rest.split_once("\r\n").expect("a chunk's size");
-        let size = usize::from_str_radix(size, 16).expect("no extension goes further");
+        let size = usize::from_str_radix(size, 16).expect("a size without an extension");
         if size == 0 {
             return format!("{summary}\ntrailers: {after:?}");
         }

@@ -98,7 +98,7 @@ fn unread_stderr_blocks_neither_requests_nor_exit() {
         assert_eq!(client.read_response().status, 200);
     }
     kill_process(Pid::from_child(&child.0), Signal::TERM).expect("a signal to our own child");
-    // A process of its own, in real time: it gives up an unread log after 2 s.
+    // In real time, because it is a separate process: it gives up an unread log after 2 s.
     let ((), took) = timed(|| assert_exits_cleanly(&mut child));
     assert!(took < Duration::from_secs(12), "{took:?}");
     drop(reader);

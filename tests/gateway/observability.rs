@@ -93,7 +93,7 @@ fn metrics_count_every_outcome() {
     for secret in SECRETS {
         assert!(!text.contains(secret), "{secret}");
     }
-    assert!(!text.contains("/items/5"), "a path is no label: it has no bound");
+    assert!(!text.contains("/items/5"), "a path would be an unbounded label");
 }
 
 #[test]

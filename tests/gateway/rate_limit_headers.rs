@@ -202,7 +202,7 @@ fn the_standard_headers_are_exact() {
         let refuses = r#""per-caller";r=0;t=12"#;
         let state = format!(r#"{refuses}, "all";r=95;t={until}"#);
         let advertised = refused.header("RateLimit").expect("the standard form");
-        // A charge of a refused request at another shard is refunded in the background and not advertised.
+        // If `all` is on another shard, its charge is refunded in the background and not advertised.
         assert!(
             advertised == state || backend.is_sharded() && advertised == refuses,
             "{advertised}"

@@ -91,7 +91,7 @@ fn check_policies(gateway: &Gateway) {
     assert!(matches!(local.status, 200 | 429) && has_rate_headers(&local));
 }
 
-/// Opens the breakers of all workers: new connections reach both eventually.
+/// Sends requests until the breakers of both workers are open: new connections reach both eventually.
 fn open_every_breaker(gateway: &Gateway) {
     eventually("every worker has an open breaker", || {
         let response = get(gateway.address(), "/local", "");
@@ -114,7 +114,7 @@ fn wait_shared(gateways: &[Gateway]) {
     for path in ["/local", "/open", "/closed"] {
         eventually("decisions are shared again", || {
             let before = local();
-            // Twice per gateway: this also works with a single one.
+            // Twice per gateway, so that even a single one gives two responses to compare.
             let ask = |gateway: &Gateway| get(gateway.address(), path, "");
             let responses: Vec<_> = gateways.iter().chain(gateways).map(ask).collect();
             let used = |response: &Response| response.number("X-RateLimit-Used");

@@ -125,7 +125,7 @@ fn send_requests(
         assert!(status < 500 || status == 502, "{status}: {text}");
         if head.to_ascii_lowercase().contains("connection: close") {
             client = Client::connect(gateway.address());
-            // Lines of the same time are in the order of one connection.
+            // Advances the clock: lines of the same time are ordered only within one connection.
             now += 1;
         }
     }

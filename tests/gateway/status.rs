@@ -49,7 +49,7 @@ fn numbers<const N: usize>(object: &Value, names: [&str; N]) -> [u64; N] {
     names.map(|name| object[name].as_u64().unwrap_or_else(|| panic!("no {name} in {object}")))
 }
 
-/// The same by the headers of a response.
+/// Limit, remaining, used and reset by the headers of a response.
 fn headers(response: &Response) -> [u64; 4] {
     ["limit", "remaining", "used", "reset"]
         .map(|name| response.number(&format!("x-ratelimit-{name}")))
@@ -210,7 +210,7 @@ routes:
             assert_eq!(response.number("x-ratelimit-remaining"), left);
             let resources = &response.json()["resources"];
             assert_eq!(resources.as_object().map(serde_json::Map::len), Some(2), "{resources}");
-            assert_eq!(resources["shadow"]["remaining"], 0, "it is requested by name");
+            assert_eq!(resources["shadow"]["remaining"], 0, "`status` may name a shadow limit");
         }
         let refused = fleet.get("/teams/a/limits", "");
         assert_eq!(refused.status, 429);

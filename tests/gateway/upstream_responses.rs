@@ -295,7 +295,7 @@ fn bytes_after_a_response_are_discarded() {
             assert_eq!(client.get("/1", "").text(), "hello");
             all_sent.recv().expect("the upstream has sent everything");
             for _ in 0..5 {
-                // Everything has been sent and the event loop has run: nothing is pending.
+                // Gives the event loop time to process everything that the upstream has sent.
                 for _ in 0..3 {
                     assert_eq!(client.get("/../x", "").status, 400);
                 }

@@ -169,7 +169,7 @@ async fn adjustments_of_an_ended_worker_are_sent_by_another() {
     eventually_async("the charge is refunded", async || used(&stores, &limit).await == 0).await;
 }
 
-/// An error reply means that Redis made none of them, so they stay queued.
+/// An error reply means that Redis made none of the adjustments, so they stay queued.
 #[tokio::test]
 async fn a_rejected_adjustment_is_retried_once() {
     let redis = RedisServer::start();

@@ -12,7 +12,7 @@ use tidegate::{
 
 use crate::support::{NOW, limit, stores};
 
-/// A limit of ten a minute of each algorithm; the sliding window also strict.
+/// For each algorithm a limit of ten a minute; for the sliding window also a strict one.
 fn limits() -> Vec<Limit> {
     let ten = Quota::new(10, 60_000, 1);
     let strict = Quota { resolution: 6, strict: true, ..ten };

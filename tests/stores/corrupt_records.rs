@@ -66,7 +66,7 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// A log whose last element has a right or a too high count of the preceding elements.
+/// A log whose last element claims a number of preceding elements, right or wrong.
 fn log() -> impl Strategy<Value = ForeignValue> {
     let entries = prop::collection::vec(any::<(u32, u32)>(), 0..40);
     let blocks =

@@ -21,7 +21,7 @@ fn long(name: &str, quota: u32) -> Limit {
 fn two_gateways_on_one_redis_admit_the_quota_exactly() {
     let redis = RedisServer::start();
     for algorithm in Algorithm::ALL {
-        // The 800th slot is within the longest wait, the next one 108 s later.
+        // The 800th slot is within the longest wait; the next one, 108 s later, is not.
         let max_wait = if algorithm == Algorithm::LeakyBucket { 86_292_000 } else { 0 };
         let mut limit = Limit { algorithm, ..long(algorithm.tag(), QUOTA) };
         limit.quota.max_wait = max_wait;

@@ -320,7 +320,7 @@ async fn an_adjustment_has_the_charges_timeout_and_is_not_repeated() {
 
     let _: String = redis.command(&["SCRIPT", "FLUSH"]);
     let again = store.adjust(&adjustments, DecisionSource::Store, now()).await;
-    assert!(again.are_made()[0], "a flushed script");
+    assert!(again.are_made()[0], "a flushed script is sent again");
 
     let failed = || [Failure::Timeout, Failure::Open].map(|kind| failures(&stores, kind));
     let before = failed();
@@ -355,7 +355,7 @@ async fn a_charge_made_during_an_outage_is_adjusted_in_memory() {
     let change = Change::Refund { charged_at: verdict.decided_at(), cost: 1 };
     let adjustments = [Adjustment { limit: &limit, key: charge(&limit, 1).key, change }];
     let adjusted = store.adjust(&adjustments, DecisionSource::Fallback, now()).await;
-    assert_eq!(adjusted.decision(0).remaining, 10, "of the local count");
+    assert_eq!(adjusted.decision(0).remaining, 10, "remaining by the local count");
     let peeked = store.peek(&[charge(&limit, 1)], now()).await.unwrap();
     assert_eq!(peeked.decision(0).remaining, 8, "Redis keeps the merged usage");
 }

@@ -113,7 +113,7 @@ async fn usage_is_merged_once_into_an_empty_redis() {
     assert_eq!(used(&stores, &limits[0]).await, 5, "merged once");
 }
 
-/// The requests end after the merge.
+/// The requests end, and are refunded, after the merge.
 #[tokio::test]
 async fn refunds_of_merged_usage_are_made_in_redis() {
     let redis = RedisServer::start();
@@ -158,7 +158,7 @@ async fn every_gateway_merges_its_usage() {
         }
     }
     redis.restart();
-    // The gateway that was lost last merges first.
+    // The gateway that detected the outage last merges first.
     for (stores, store) in [&two, &one] {
         wait_for_merge(stores, store).await;
     }

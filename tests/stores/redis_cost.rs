@@ -6,7 +6,7 @@ use tidegate::limit::{Algorithm, Quota};
 
 use crate::support::NOW;
 
-/// The quota, and the entries of a full log.
+/// The quota, which is also the number of entries of a full log.
 const QUOTA: u32 = 100_000;
 
 /// The longest permitted call, in us of Redis' CPU time.

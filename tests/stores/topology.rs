@@ -43,7 +43,7 @@ async fn wait_for_redis(what: &str, store: &StoreHandle, limit: &Limit, key: u12
         .await;
 }
 
-/// The first key from 1 on each of the servers.
+/// For each of the servers, the lowest key that it stores.
 async fn keys_on<const N: usize>(store: &StoreHandle, servers: [&RedisServer; N]) -> [u128; N] {
     let limit = crate::support::limit("home", 1_000);
     let mut keys = [0; N];

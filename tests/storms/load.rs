@@ -121,7 +121,7 @@ impl Load {
         eventually("the quota is exhausted", || refused() >= MIN_REFUSALS);
     }
 
-    /// Requests with and without a response.
+    /// The number of requests sent, with or without a response.
     pub(crate) fn sent(&self) -> u64 {
         self.sent.load(Relaxed)
     }

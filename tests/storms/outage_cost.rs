@@ -28,7 +28,7 @@ const FLOOD_CALLERS: u64 = 9_000;
 /// The most entries of the outage ledger.
 const LEDGER_CAPACITY: u64 = 16_384;
 
-/// Starts a server that counts connections and closes them at once; its URL and the count.
+/// Starts a server that counts connections and closes them at once. Returns its URL and the count.
 fn start_closing_server() -> (String, Arc<AtomicU64>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let url = format!("redis://{}", listener.local_addr().expect("a bound address"));
@@ -88,7 +88,7 @@ fn each_lost_server_is_probed_once_a_second() {
         request_all(turn);
         sleep(Duration::from_millis(20));
     }
-    // The upper bound is what is shown; the lower one, that probes go on, leaves slack for a busy machine.
+    // The upper bound is under test; the lower one, with slack for a busy machine, shows that probes go on.
     assert_paced(4);
 }
 

@@ -75,7 +75,7 @@ routes:
         Self { fallbacks: storm.count_fallbacks(), homes, ..storm }
     }
 
-    /// Makes both gateways charge each caller in Redis; the index of the server of each.
+    /// Makes both gateways charge each caller in Redis. Returns the index of each caller's server.
     fn assign_callers(&self, servers: &[&RedisServer]) -> Vec<usize> {
         let known = || servers.iter().map(|s| keys(s, "*:open:*").len()).collect::<Vec<_>>();
         let mut before = known();

@@ -28,7 +28,7 @@ struct Case {
     error: PayloadError,
 }
 
-/// A short memory, so that all minutes are soon checked.
+/// A geometry of few minutes, so that all of them are soon checked.
 fn short_geometry() -> Geometry {
     geometry(1_000, 8)
 }
@@ -294,7 +294,7 @@ async fn a_saturated_minute_is_not_rewritten() {
         assert_eq!(gateway.tick_pending().await, 0);
     }
     assert_eq!(dump(&redis, first + 3), before);
-    // The gateway with fewer tokens writes them.
+    // A gateway whose minute is not saturated writes it.
     let mut fresh = loaded(&redis, &clock).await;
     fresh.record([7_000_000]);
     fresh.ticks(1).await;

@@ -5,7 +5,7 @@ use tidegate::{clock::Clock, store::Failure};
 
 use crate::support::{Gateway, MINUTE, NOW};
 
-/// A gateway that has recorded one token in each of `minutes` minutes: the minute's number.
+/// A gateway that has recorded one token in each of `minutes` minutes. The token is the minute's number.
 async fn writer(redis: &RedisServer, clock: &Clock, minutes: u64) -> Gateway {
     let mut gateway = Gateway::loaded(redis, clock).await;
     for minute in 0..minutes {

@@ -226,7 +226,7 @@ async fn filters_under_another_secret_are_left_alone() {
     b.ticks(3).await;
     assert_eq!(b.stats.unusable(PayloadError::Seed), 1);
     assert_eq!(redis.command::<Vec<u8>>(&["HGET", &key(index), "value"]), before);
-    // In the next minute it writes first.
+    // In the next minute, `b` writes first.
     clock.set(NOW + MINUTE);
     b.filter.rotate(clock.now());
     b.record([3]);

@@ -152,7 +152,7 @@ impl Run<'_> {
         let end = self.world.now() + self.plan.duration;
         while self.world.now() < end {
             self.world.sleep(rng.below(self.plan.mean_interval * 2)).await;
-            // Gateways load at different times: wait until as many serve as start at once.
+            // Gateways load at different times: no token is recorded until `gateways` of them serve.
             let serving = self.serving.get();
             if serving < self.plan.gateways {
                 continue;

@@ -194,7 +194,7 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
         self.senders -= 1;
     }
 
-    /// Ends a batch that Redis has made.
+    /// Ends a batch whose corrections Redis has made.
     pub(super) fn complete(&mut self, shard: S) {
         self.end_batch(shard, Vec::new(), QueueState::Ready);
     }
@@ -241,14 +241,15 @@ impl<S: Copy + Eq + Hash> ShardQueues<S> {
         removed
     }
 
-    /// Whether a batch is in flight, or could be.
+    /// Whether a batch is in flight or ready to be sent.
     pub(super) fn is_busy(&self) -> bool {
         self.sending > 0 || !self.ready.is_empty()
     }
 }
 
-/// Sorts refunds of leaky buckets by record and time, the latest first, because a bucket can refund only
-/// its last slot. All other corrections keep their positions.
+/// Sorts refunds of leaky buckets by record and time, the latest first: the refund of the last slot shortens
+/// the backlog, whereas that of an earlier slot leaves a free slot, and a record keeps a bounded number of
+/// runs of those. All other corrections keep their positions.
 fn sort_slots(batch: &mut [PendingCorrection]) {
     let slot = |pending: &PendingCorrection| match pending.change {
         Change::Refund { charged_at, .. } if pending.limit.algorithm == Algorithm::LeakyBucket => {

@@ -8,7 +8,7 @@
 
 use crate::limit::Decision;
 
-/// The maximum number of charges that a rank distinguishes, and of parts of a quota.
+/// Charges are counted up to this number, and the used share of a quota is measured in as many parts.
 const MAX_LEVEL: u32 = 15;
 
 /// Creation times are in seconds, modulo 2^24 (half a year).

@@ -180,7 +180,7 @@ impl RedisBackend {
         self.nodes().into_iter().map(status).collect()
     }
 
-    /// The most workers whose breaker for the same server is open.
+    /// The number of workers whose breaker is open, for the server where that number is largest.
     pub(in crate::store) fn lost_workers(&self) -> usize {
         self.nodes().iter().map(|node| node.open_breakers()).max().unwrap_or(0)
     }
@@ -313,7 +313,8 @@ impl RedisBackend {
 
     /// Upper bound of the duration of a call, connecting included.
     pub(in crate::store) fn max_call_duration(&self) -> Duration {
-        // Connecting, the probe's write and script loads, and the call; in a Cluster the same for the map first.
+        // Connecting, the probe's write and script loads, and the call. In a Cluster, reading the map first
+        // may take as long again.
         let timeouts = self.options.connect_timeout + 2 * self.options.response_timeout;
         let call = timeouts + background_timeout(&self.options);
         if self.is_cluster() { 2 * call } else { call }
@@ -353,8 +354,8 @@ impl Connector {
         node.connect_if_responding().await.inspect_err(|_| self.backend.refresh_cluster())
     }
 
-    /// Classifies an error. `MOVED`, `ASK` and `READONLY` are [`Failure::Io`]: another server serves the keys,
-    /// so the caller has to connect again.
+    /// Classifies an error. `MOVED`, `ASK` and `READONLY` are [`Failure::Io`]: another server serves the
+    /// keys, so the caller has to connect again.
     pub(crate) fn classify_error(&self, error: &RedisError) -> Failure {
         let failure = Failure::classify(error);
         if !matches!(error.code(), Some("MOVED" | "ASK" | "READONLY")) {

@@ -161,7 +161,8 @@ impl RedisClient {
     ) -> Result<Verdict, Failure> {
         self.try_adjust(shard, adjustments).await.map_err(|CallError { failure, late }| {
             if let Some(LateReply(reply)) = late {
-                // Keeps the connection open: a hung Redis does not execute the commands of a closed one later.
+                // Keeps the connection open: once it is closed, a Redis that hangs does not execute its
+                // commands later.
                 tokio::spawn(tokio::time::timeout(LATE_REPLY_TIMEOUT, reply));
             }
             failure
@@ -263,7 +264,7 @@ impl RedisClient {
     }
 
     /// Sends to the server of the shard, again over a new connection if nothing was sent, and follows one
-    /// redirect. `attempt` is the last attempt.
+    /// redirect. Sets `attempt` to the last attempt.
     async fn attempt(
         &self,
         shard: ShardId,

@@ -14,7 +14,7 @@ pub(super) const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// the same time.
 const JITTER: f64 = 0.25;
 
-/// The result of the last probe, or of a connection since.
+/// The result of the last probe, or the failure of a connection since.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Reachability {
     /// The first probe is not over.

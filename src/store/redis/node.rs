@@ -66,8 +66,8 @@ pub(crate) struct NodeConnection {
 }
 
 impl NodeConnection {
-    /// Whether the server has come up again since: the connection may lead to a server that is no longer the
-    /// primary.
+    /// Whether the server has come up again since the connection was made, which may then lead to a server
+    /// that is no longer the primary.
     pub(crate) fn is_stale(&self) -> bool {
         let now = self.node.health.reachability();
         matches!(now, Reachability::Up(_)) && now != self.reachability

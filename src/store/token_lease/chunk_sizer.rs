@@ -1,9 +1,9 @@
 //! How many tokens a fetch asks for beyond what is needed.
 //!
 //! Proposed at the end of Rockset's article: a chunk grows by half if the last one was used up fast, and is
-//! halved if tokens are returned unspent; here also if the last one lasted long. For a key with few requests
-//! the chunk is 0: each request calls the store, and no token is held. The store bounds what a gateway
-//! holds, by a fraction of what is left ([`crate::limit::TokenDemand::extra_divisor`]).
+//! halved if tokens are returned unspent. Here it is also halved if the last one lasted long. For a key with
+//! few requests the chunk is 0: each request calls the store, and no token is held. The store bounds what a
+//! gateway holds, by a fraction of what is left ([`crate::limit::TokenDemand::extra_divisor`]).
 
 use crate::limit::Reserve;
 

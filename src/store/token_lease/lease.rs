@@ -35,7 +35,7 @@ const MAX_HOLD: u64 = 60_000;
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 struct TokenCell {
     count: u32,
-    /// The first tick at which none may be spent.
+    /// The tick from which none may be spent.
     deadline: u64,
     /// The end of the sub-window, in ms by the store's clock; 0 before the first grant.
     end: Millis,
@@ -73,7 +73,7 @@ pub(super) enum EnqueueOutcome {
     Fetch(FetchRequest),
 }
 
-/// The effect of a failed fetch on the tokens that it would have returned and been granted.
+/// What becomes of the tokens that a failed fetch was to return, and of those that it asked for.
 pub(super) enum FailedFetch {
     /// The store did not execute it: the tokens to be returned are still here.
     Kept,
@@ -159,7 +159,7 @@ impl<W: Waiter> Lease<W> {
     }
 
     /// Puts back `cost` tokens that were charged at `charged_at`, if their sub-window has not ended. Returns
-    /// what is left then.
+    /// the time and what is left after that.
     pub(super) fn refund(
         &mut self,
         charged_at: Millis,
@@ -253,8 +253,8 @@ impl<W: Waiter> Lease<W> {
             let queue = mem::take(&mut self.queue);
             queue.end(|cost| if cost == minimum { refused } else { WaiterOutcome::CallStore });
         }
-        // After a full grant, requests still wait only if tokens of the lease that were counted for them
-        // have expired meanwhile: they keep their places.
+        // After a full grant, requests still wait only if tokens of the lease have expired that the fetch
+        // did not ask for, because they were there: these requests keep their places.
         let is_discarded = fetch.is_some_and(|fetch| fetch.is_discarded);
         let discarded = if is_discarded { mem::take(&mut self.tokens.count) } else { 0 };
         self.queue.append(arrivals);
@@ -332,7 +332,7 @@ impl<W: Waiter> Lease<W> {
         // Any time in the tokens' sub-window identifies it.
         let charged_at = self.tokens.end.saturating_sub(1);
         let to_return = TokenReturn { charged_at, tokens: mem::take(&mut self.tokens.count) };
-        // They will be left at the store instead of here, so the sum in response headers does not change.
+        // They will remain at the store instead of here, so `remaining` in response headers does not change.
         self.snapshot.remaining += u64::from(to_return.tokens);
         self.set_aside(to_return);
     }

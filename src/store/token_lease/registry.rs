@@ -150,8 +150,9 @@ impl<W: Waiter> LeaseRegistry<W> {
     }
 
     /// Puts back `cost` tokens that were taken here at `charged_at` ([`LeaseCharge::now`]), to be taken
-    /// again, without a call to the store. Returns what is left then. `None` if their sub-window has ended
-    /// or the lease is gone: then the caller has to refund them at the store, with the same `charged_at`.
+    /// again, without a call to the store. Returns the time and what is left after that; `None` if their
+    /// sub-window has ended or the lease is gone: then the caller has to refund them at the store, with the
+    /// same `charged_at`.
     pub fn refund(
         &self,
         limit: &Limit,

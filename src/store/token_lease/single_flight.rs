@@ -25,7 +25,8 @@ pub enum JoinOutcome<W: Waiter> {
 }
 
 impl<W: Waiter> LeaseRegistry<W> {
-    /// Waits for tokens of `key` under `limit` at `ticks`, after [`Self::take`] returned none.
+    /// Adds a request for tokens of `key` under `limit` to the queue of their lease at `ticks`, after
+    /// [`Self::take`] returned none.
     pub fn join(
         self: &Arc<Self>,
         limit: &Limit,

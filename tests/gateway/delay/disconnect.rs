@@ -54,7 +54,7 @@ fn check_disconnect(backend: &Backend, kind: &str, more: &str, body: usize) {
     let caller = format!("?key={}", kind.replace(' ', "+"));
     assert_eq!(used(gateway, &caller), Some(4), "{kind}");
     drop(gone);
-    // Behind unread bytes, only the workers' sweep detects the disconnect.
+    // If unread bytes precede the close, only the workers' sweep detects the disconnect.
     eventually("it leaves the queue", || {
         clock.advance(Duration::from_millis(100));
         gateway.metric("tidegate_limit_waiting ") == 2

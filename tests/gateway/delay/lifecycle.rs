@@ -27,7 +27,7 @@ fn start(upstream: &Upstream, route: &str, more: &str) -> Gateway {
     Gateway::start_at(&limited(upstream, LIMIT, route, more), clock())
 }
 
-/// A manual clock, advanced by the tests.
+/// A simulated clock, advanced by the tests.
 fn clock() -> Clock {
     Clock::simulated(1_700_000_000_000)
 }
@@ -97,7 +97,7 @@ fn a_long_body_is_not_read_during_the_delay() {
     let (status, _) = gateway.while_time_passes(|| {
         while sent < LENGTH {
             sent +=
-                client.socket.write(&part[..part.len().min(LENGTH - sent)]).expect("it goes on");
+                client.socket.write(&part[..part.len().min(LENGTH - sent)]).expect("it is read");
         }
         client.read_response().status
     });

@@ -184,7 +184,7 @@ pub(crate) fn request() -> impl Strategy<Value = Request> {
         .prop_map(|(method, (http10, absolute, expects), connection, body, route, fault)| {
             let mut all =
                 Request { method, http10, absolute, connection, expects, body, route, fault };
-            // Combinations that are impossible or a different fault.
+            // Combinations that cannot occur, or that would be another fault.
             if all.route == Route::Server {
                 (all.method, all.body) = ("OPTIONS", Body::None);
             }

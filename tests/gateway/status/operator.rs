@@ -30,7 +30,7 @@ fn a_reset_takes_effect_on_every_gateway() {
             }
             assert_eq!(fleet.get_as("a", "/x").status, 429);
             assert_eq!(fleet.get_as("b", "/x").status, 429, "another caller's counter is kept");
-            // Two of each caller, and two more after the reset: the shadow limit was reset too.
+            // The shadow limit admitted two of each caller, and two after the reset: it was reset too.
             let listed = |gateway: &Gateway| {
                 let limits = admin(gateway, "GET", "", "").json();
                 let decided = &limits["limits"][0]["candidate"]["decisions"];
@@ -121,7 +121,7 @@ routes:
     assert_eq!(
         admin(&gateway, "GET", "/calls?key=t&key=&key=5", "").json()["used"],
         2,
-        "a part that is missing is empty"
+        "an empty `key` stands for an absent part"
     );
 }
 

@@ -125,7 +125,7 @@ fn without_redis_gateways_use_local_filters_and_merge_later() {
     assert_eq!(fleet.ask(0, "late", "/free").status, 200);
     put_mode(&fleet.gateways[0], "auto");
     fleet.advance(5 * MINUTE);
-    assert_eq!(fleet.ask(1, "late", "/free").status, 429, "unknown to all gateways");
+    assert_eq!(fleet.ask(1, "late", "/free").status, 429, "unknown to the other gateways");
     // Redis restarts empty.
     redis.restart();
     let mut known = false;
@@ -145,7 +145,7 @@ fn without_redis_gateways_use_local_filters_and_merge_later() {
     fleet.join();
     put_mode(&fleet.gateways[0], "on");
     for token in tokens("user", 65) {
-        assert_eq!(fleet.ask(0, &token, "/free").status, 200, "{token} was not rewritten");
+        assert_eq!(fleet.ask(0, &token, "/free").status, 200, "{token} is not in Redis");
     }
 }
 
@@ -200,7 +200,7 @@ fn redis_stores_no_token() {
         if ttl == -2 && key.ends_with(":probe") {
             continue;
         }
-        assert!(ttl > 0, "{key} stays for ever");
+        assert!(ttl > 0, "{key} does not expire");
         let dump: Option<Vec<u8>> = redis.command(&["DUMP", key]);
         let dump = dump.unwrap_or_default();
         assert!(!dump.windows(8).any(|part| secret.as_bytes().windows(8).any(|s| s == part)));

@@ -84,7 +84,7 @@ fn invalid_tokens_beside_a_valid_one_record_no_activity() {
     assert!(active <= 5, "{active} active");
     assert_eq!(fleet.state(0)["throttling"], false);
     put_mode(&fleet.gateways[0], "on");
-    assert_eq!(ask("Cookie: session=up299\r\n".into()), 429, "it is ambiguous");
+    assert_eq!(ask("Cookie: session=up299\r\n".into()), 429, "only ever sent beside a valid token");
     assert_eq!(ask("Authorization: good\r\nCookie: session=other\r\n".into()), 200);
 }
 

@@ -105,8 +105,8 @@ impl Gateway {
         }
     }
 
-    /// Replaces the configuration file, with defaults as at the start. Does not reload it: only the
-    /// file watcher may.
+    /// Replaces the configuration file, with defaults as at the start. Does not reload it;
+    /// the file watcher may.
     pub fn write_configuration(&self, yaml: &str) {
         fs::write(&self.file, with_defaults(yaml)).expect("a file");
     }

@@ -11,7 +11,7 @@ use tidegate::{
 /// connections is detected at once anyway.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time limit of one reply, as generous.
+/// Time limit of one reply, generous for the same reason.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Options for `topology` with generous timeouts, in the namespace `tidegate`, without credentials

@@ -43,7 +43,8 @@ impl OverrideProxy {
         *self.reply.lock().expect("no panic") = Some(reply.to_owned());
     }
 
-    /// Ends [`Self::reply_with`]. Connections that it answered on are closed at their next command.
+    /// Ends [`Self::reply_with`]. Connections on which the proxy has answered are closed at their next
+    /// command.
     pub fn forward(&self) {
         *self.reply.lock().expect("no panic") = None;
     }

@@ -29,8 +29,8 @@ pub struct RedisServer {
     pub login: Option<String>,
     /// A sentinel's configuration file.
     config_file: Option<String>,
-    /// The working directory: a replica stores the dump that it receives, and no other server may
-    /// find it there.
+    /// Its own working directory: a replica stores the dump that it receives there, and no other
+    /// server may load it.
     directory: Option<TempDir>,
 }
 

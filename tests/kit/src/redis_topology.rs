@@ -202,7 +202,7 @@ impl SentinelTrio {
                 && field("num-slaves", "1")
                 && field("flags", "master")
         };
-        eventually("the sentinels have found all", || self.sentinels.iter().all(has_found_all));
+        eventually("the sentinels see each other", || self.sentinels.iter().all(has_found_all));
         eventually("the replica is in sync", || {
             let primary = self.primary().map(|index| &self.servers[index]);
             primary.is_some_and(|primary| {

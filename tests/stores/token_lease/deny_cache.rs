@@ -141,7 +141,7 @@ async fn a_reply_from_before_the_refund_is_not_cached() {
     let gateway = Gateway::new(&redis, &clock);
     let limit = limit("few", 2);
     assert!(gateway.charge_one(&limit).await.admitted && gateway.charge_one(&limit).await.admitted);
-    // Both are sent together: first the charge.
+    // Both are sent together, the charge first.
     let (refused, _) = tokio::join!(gateway.charge_one(&limit), gateway.refund(&limit, NOW));
     assert!(!refused.admitted);
     assert!(gateway.charge_one(&limit).await.admitted, "one unit was refunded");

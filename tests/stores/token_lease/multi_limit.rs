@@ -182,8 +182,8 @@ async fn a_caller_cancelled_during_the_second_fetch_spends_no_token_of_the_first
     assert_eq!(gateway.charge_one(&first).await.remaining, 998);
 }
 
-/// A request refused at one server is refunded at the other in the background. Other requests may have
-/// been refused before that.
+/// A request refused at one server is refunded at the other in the background. Until then, its charge
+/// may cause refusals of other requests.
 #[tokio::test]
 async fn a_caller_refused_because_of_a_refunded_charge_is_admitted() {
     let (servers, clock) = ([RedisServer::start(), RedisServer::start()], Clock::manual(NOW));

@@ -91,7 +91,7 @@ async fn tokens_of_an_unanswered_fetch_are_counted_as_lost() {
     assert!(used <= tokens.granted + tokens.lost, "{used} of {tokens:?}");
 }
 
-/// They cannot be returned, but can still be spent.
+/// Tokens of a lost server cannot be returned, but can still be spent.
 #[tokio::test]
 async fn idle_tokens_are_kept_while_their_server_is_lost() {
     let (here, mut lost) = (RedisServer::start(), RedisServer::start());

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::{check_every_algorithm, check_exactness, decide, now, stores, wait_for_redis};
 use crate::support::{charge, limit};
 
-/// The first key from 1 on each of the first three nodes.
+/// For each of the first three nodes, the lowest key that it stores.
 fn keys(cluster: &RedisCluster) -> [u128; 3] {
     let mut keys = [0; 3];
     for key in 1..100 {
@@ -173,7 +173,7 @@ async fn a_promoted_replica_is_followed_without_requests() {
 async fn a_local_reset_takes_effect_without_notification() {
     let cluster = RedisCluster::start();
     let (slot, home) = cluster.slot_of("tidegate");
-    // The slot's owner first, so that the others do not learn of it again.
+    // The slot's owner first: it would announce its ownership to the others again.
     for at in 0..6 {
         let node = &cluster.nodes[(home + 3 * at + at / 2) % 6];
         let any: String = node.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);

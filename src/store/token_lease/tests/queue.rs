@@ -154,7 +154,7 @@ fn tokens_that_expire_during_the_fetch_are_returned() {
     assert!(first.is_granted());
 }
 
-/// The store decided for these in time; a later request gets none of the expired tokens.
+/// The store decided for the fetch's requests in time; a later request gets none of the expired tokens.
 #[test]
 fn a_late_reply_serves_the_requests_of_its_fetch() {
     let registry = registry();

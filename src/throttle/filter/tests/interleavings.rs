@@ -133,7 +133,7 @@ fn a_reused_slot_shows_no_old_token() {
     });
 }
 
-/// The clock jumps from a minute to the next one with the same slot, all of whose bits are set.
+/// The clock jumps by 32 minutes to the next minute with the same slot. All bits of the old minute are set.
 #[test]
 fn clearing_removes_no_new_bit() {
     let [old, new] = disjoint_tokens();
