@@ -151,7 +151,7 @@ fn sums_of_other_keys_stay() {
     assert_eq!(take_all(&ledger, 1_000).len(), 6);
 }
 
-/// Whoever reads first the ledger's length and then the number of sums handed over misses none.
+/// A reader of first the ledger's length and then the number of sums handed over misses none.
 #[test]
 fn a_sum_is_handed_over_before_it_is_uncounted() {
     const RECORDS: usize = 4_000;
