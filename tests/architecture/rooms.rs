@@ -144,7 +144,7 @@ fn rooms() -> Vec<String> {
     modules.map(|module| module.ident.to_string()).collect()
 }
 
-/// Rule: who may import whom.
+/// Rule: which room may import which.
 fn imports(files: &[Source]) -> Vec<String> {
     let rooms = rooms();
     let mut violations = Vec::new();

@@ -168,7 +168,7 @@ impl Node {
         self.health.subscribe()
     }
 
-    /// Connects if the server is up. Waits for the first probe, but for no later one.
+    /// Connects if the server is up. Waits for the first probe only.
     ///
     /// # Errors
     ///
